@@ -1,0 +1,24 @@
+"""moeir: mixture-of-experts retrieval. What a stage of the command line does, a notebook can do."""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "open_checkpoint", "open_index", "read_run"]
+
+_FACE = {
+    "open_checkpoint": ("moeir.architectures.checkpoint", "open_checkpoint"),
+    "open_index": ("moeir.stages.search", "open_index"),
+    "read_run": ("moeir.records.runs", "read"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FACE:
+        raise AttributeError(f"moeir has no {name!r}; it has {', '.join(__all__)}")
+    module, symbol = _FACE[name]
+    return getattr(importlib.import_module(module), symbol)
+
+
+def __dir__() -> list[str]:
+    return __all__

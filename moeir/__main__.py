@@ -1,0 +1,5 @@
+"""`python -m moeir`, and what `torchrun -m moeir` starts."""
+
+from moeir.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""What the experts do: where they agree, and where they differ."""

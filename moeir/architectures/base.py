@@ -1,0 +1,150 @@
+"""What every architecture promises: packed tokens in, one representation for each expert out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import ArtifactError, UsageError
+from moeir.representations.base import Representation
+from moeir.representations.dense import Dense
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+
+KINDS: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector)}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an architecture returns for B texts: a representation for each expert, and where routers sent them."""
+
+    representations: dict[str, Representation]
+    routing: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.representations.values())))
+
+    def __getitem__(self, expert: str) -> Representation:
+        return self.representations[expert]
+
+
+@dataclass(frozen=True)
+class ReadingRules:
+    """How texts are read: said once when a checkpoint is made, kept in it, and no flag of any later stage."""
+
+    query_prefix: str = ""
+    document_prefix: str = ""
+    query_length: int = 64
+    document_length: int = 256
+
+    @classmethod
+    def from_dict(cls, said: dict[str, Any], place: str) -> "ReadingRules":
+        """From moeir.json."""
+        wanted = {item.name for item in fields(cls)}
+        if set(said) != wanted:
+            raise ArtifactError(f"{place}: reading rules are {sorted(said)}; this version of moeir reads {sorted(wanted)}")
+        return cls(**said)
+
+    def check(self, positions: int) -> None:
+        """UsageError for lengths that the encoder cannot read."""
+        for name, length in (("query", self.query_length), ("document", self.document_length)):
+            if not 3 <= length <= positions:
+                raise UsageError(f"--{name}-length {length}: expected 3 to {positions}, the encoder's positions")
+
+    def prefixed(self, texts: Sequence[str], side: str) -> list[str]:
+        """Texts with the prefix of their side."""
+        prefix = self.query_prefix if side == "query" else self.document_prefix
+        return [prefix + text for text in texts] if prefix else list(texts)
+
+    def length(self, side: str) -> int:
+        """Most tokens of a text of this side, special tokens included."""
+        return self.query_length if side == "query" else self.document_length
+
+
+class Architecture(nn.Module, ABC):
+    """An encoder with heads. Subclasses say what their experts are and where each takes its states from.
+
+    `scales` multiply an expert's scores; they are applied to queries, so that training, search and fusion see the same score.
+    """
+
+    plain: ClassVar[bool] = True  # whether the encoder's own files say it all
+    lexical_expert: ClassVar[str] = "lexical"
+
+    def __init__(self, encoder: Encoder, signs: Signs) -> None:
+        super().__init__()
+        self.encoder, self.signs = encoder, signs
+        self.heads = nn.ModuleDict()
+        self.scales: dict[str, float] = {}
+        self.markers = self.augmentation = False
+
+    @property
+    @abstractmethod
+    def kinds(self) -> dict[str, str]:
+        """expert -> kind of representation."""
+
+    @abstractmethod
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        """expert -> states [T, H] that its head reads."""
+
+    def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Representation:
+        """One expert's representation from its states."""
+        if self.kinds[expert] == "sparse":
+            made: Representation = self.heads[expert](states, tokens, self.encoder)
+        else:
+            made = self.heads[expert](states, tokens)
+        return made
+
+    def forward(self, tokens: Tokens) -> Encoded:
+        """Every expert's representation of B texts, in their order."""
+        ordered, back = tokens.by_length()
+        states = self.states(ordered)
+        made = {}
+        for expert in self.kinds:
+            representation = self.represent(expert, states[expert], ordered).select(back)
+            scale = self.scales.get(expert, 1.0)
+            made[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
+        return Encoded(made)
+
+    def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
+        """Ids cut to `length`, the last special token kept; with markers and query augmentation if the architecture has them.
+
+        The second value counts the [MASK] tokens at the end of each text, to which nothing attends (ColBERT).
+        """
+        marker = (self.signs.query_marker if side == "query" else self.signs.document_marker) if self.markers else None
+        room = length - (marker is not None)
+        cut = [ids if len(ids) <= room else [*ids[: room - 1], ids[-1]] for ids in texts]
+        if marker is not None:
+            cut = [[ids[0], marker, *ids[1:]] for ids in cut]
+        if not (self.augmentation and side == "query"):
+            return cut, None
+        assert self.signs.mask is not None
+        added = [length - len(ids) for ids in cut]
+        return [ids + [self.signs.mask] * more for ids, more in zip(cut, added, strict=True)], added
+
+    def use_markers(self, markers: bool, augmentation: bool) -> None:
+        """Switch ColBERT's input signs on; UsageError if the vocabulary has none."""
+        if markers and None in (self.signs.query_marker, self.signs.document_marker):
+            raise UsageError("markers=true: the vocabulary has no [unused0] and [unused1]; leave markers out")
+        if augmentation and self.signs.mask is None:
+            raise UsageError("augmentation=true: the vocabulary has no [MASK]; leave augmentation out")
+        self.markers, self.augmentation = markers, augmentation
+
+    def parameter_count(self) -> int:
+        """Distinct trainable numbers."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def gathered(parts: Sequence[Encoded]) -> Encoded:
+    """Texts of several batches end to end."""
+    experts = parts[0].representations
+    return Encoded({name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()})
+
+
+def moved(encoded: Encoded, device: torch.device | str) -> Encoded:
+    """Every tensor on a device."""
+    return Encoded({name: part.map(lambda tensor: tensor.to(device)) for name, part in encoded.representations.items()})

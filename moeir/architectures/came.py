@@ -1,0 +1,85 @@
+"""CAME: shared lower layers, a private tower for each of three experts (Cai et al. 2023, §3.2)."""
+
+import copy
+
+from torch import Tensor, nn
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder, run
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.heads.lexical import Lexical
+from moeir.heads.pooled import Pooled
+from moeir.heads.tokenwise import Tokenwise
+
+EXPERTS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
+
+
+class Came(Architecture):
+    """Competing experts over shared layers: lexical (sparse), local (late interaction), global (dense)."""
+
+    plain = False
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        shared_layers: int = 10,
+        experts: tuple[str, ...] = ("lexical", "local", "global"),
+        embeddings: str = "shared",
+        local_dim: int = 128,
+        local_normalise: bool = False,
+        local_separator: bool = True,
+        local_punctuation: bool = True,
+        local_padding: str = "neginf",
+        markers: bool = False,
+        augmentation: bool = False,
+        pooling: str = "cls",
+        normalise: bool = False,
+        lexical_scale: float = 1.0,
+        local_scale: float = 1.0,
+        global_scale: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, signs)
+        _check(experts, shared_layers, embeddings, depth=len(encoder.layers))
+        self._experts = tuple(name for name in EXPERTS if name in experts)
+        self.towers = nn.ModuleDict({name: encoder.tower(shared_layers) for name in self._experts})
+        encoder.layers = encoder.layers[:shared_layers]
+        if "lexical" not in self._experts:
+            encoder.vocabulary_head = None
+        self.private_embeddings = nn.ModuleDict()
+        if embeddings == "private":
+            self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in self._experts[1:]})
+        options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
+        heads = {
+            "lexical": lambda: Lexical(),
+            "local": lambda: Tokenwise(encoder.shape.hidden, signs, dimension=local_dim, **options),
+            "global": lambda: Pooled(pooling=pooling, normalise=normalise),
+        }
+        self.heads.update({name: heads[name]() for name in self._experts})
+        scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
+        self.scales = {name: scales[name] for name in self._experts}
+        self.use_markers(markers, augmentation)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {name: EXPERTS[name] for name in self._experts}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        """The shared layers once, each tower on top; with private embeddings every expert reads for itself."""
+        shared = run(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
+        below = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
+        return {name: run(tower, below[name], tokens) for name, tower in self.towers.items()}
+
+
+def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, *, depth: int) -> None:
+    if not 0 <= shared_layers <= depth:
+        raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; expected 0 to {depth}")
+    unknown = [name for name in experts if name not in EXPERTS]
+    if unknown or not experts or len(set(experts)) != len(experts):
+        raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERTS)}, each once")
+    if embeddings not in ("shared", "private"):
+        raise UsageError(f"came:embeddings={embeddings}: expected shared or private")
+    if embeddings == "private" and shared_layers:
+        raise UsageError(f"came:embeddings=private needs shared_layers=0, found {shared_layers}")

@@ -1,0 +1,143 @@
+"""A checkpoint: an architecture with its weights, tokenizer and reading rules; started from plain weights, saved, opened again."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeir import variants
+from moeir.architectures.base import Architecture, Encoded, ReadingRules, gathered
+from moeir.backbones.checkpoints import files
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokens import Tokens
+from moeir.errors import ArtifactError, UsageError
+
+FORMAT = 1
+FACTS = "moeir.json"
+
+
+@dataclass
+class OpenCheckpoint:
+    """What reads and encodes texts. `spec` names the architecture with every option."""
+
+    architecture: Architecture
+    reader: TextReader
+    rules: ReadingRules
+    spec: str
+    config: dict[str, Any]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.architecture.parameters()).device
+
+    def ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int] | None]:
+        """Token ids by the reading rules, and how many tokens at the end of each are silent."""
+        rules = self.rules
+        return self.architecture.marked(self.reader.ids(rules.prefixed(texts, side)), side, rules.length(side))
+
+    def read(self, texts: Sequence[str], side: str) -> Tokens:
+        """Texts as packed tokens on the checkpoint's device."""
+        ids, silent = self.ids(texts, side)
+        return Tokens.pack(ids, side, silent).to(self.device)
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192) -> Encoded:
+        """Representations of texts, in their order, in float32; `side` is query or document."""
+        if not texts:
+            raise UsageError("encode: expected at least one text")
+        self.architecture.eval()
+        ids, silent = self.ids(texts, side)
+        order = sorted(range(len(ids)), key=lambda text: len(ids[text]))
+        parts = []
+        for batch in budgeted(order, [len(text) for text in ids], max_tokens):
+            quiet = None if silent is None else [silent[text] for text in batch]
+            parts.append(self.architecture(Tokens.pack([ids[text] for text in batch], side, quiet).to(self.device)))
+        back = torch.empty(len(order), dtype=torch.int64, device=self.device)
+        back[torch.tensor(order, device=self.device)] = torch.arange(len(order), device=self.device)
+        joined = gathered(parts)
+        return Encoded({name: part.select(back) for name, part in joined.representations.items()})
+
+    def save(self, folder: Path) -> None:
+        """config.json, model.safetensors, tokenizer files and moeir.json into an existing folder."""
+        weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
+        files.write(folder, self.config, weights, plain=self.architecture.plain)
+        self.reader.copy_to(folder)
+        kinds, scales = self.architecture.kinds, self.architecture.scales
+        facts = {
+            "format": FORMAT,
+            "architecture": self.spec,
+            "reading": asdict(self.rules),
+            "experts": {name: {"representation": kind, "scale": scales.get(name, 1.0)} for name, kind in kinds.items()},
+            "parameters": self.architecture.parameter_count(),
+        }
+        (folder / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def budgeted(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Neighbours in `order` grouped so that no batch has more than `max_tokens` tokens (one long text may).
+
+    >>> budgeted([0, 1, 2], [3, 3, 5], 6)
+    [[0, 1], [2]]
+    """
+    batches: list[list[int]] = []
+    room = 0
+    for text in order:
+        if not batches or lengths[text] > room:
+            batches.append([])
+            room = max_tokens
+        batches[-1].append(text)
+        room -= lengths[text]
+    return batches
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint of ours rather than plain weights."""
+    return (folder / FACTS).is_file()
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """moeir.json of a checkpoint."""
+    try:
+        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
+    except ValueError:
+        raise ArtifactError(f"{folder}/{FACTS}: damaged: not JSON") from None
+    if said.get("format") != FORMAT:
+        raise ArtifactError(f"{folder}/{FACTS}: format {said.get('format')}; this version of moeir reads format {FORMAT}")
+    return dict(said)
+
+
+def open_checkpoint(folder: Path | str, device: str = "cpu") -> OpenCheckpoint:
+    """A checkpoint from its folder, weights bit by bit as they were saved."""
+    folder = Path(folder)
+    facts = facts_of(folder)
+    return rebuilt(folder, facts["architecture"], ReadingRules.from_dict(facts["reading"], f"{folder}/{FACTS}"), device)
+
+
+def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -> OpenCheckpoint:
+    """The weights of a checkpoint of ours under `spec`, which may differ in options that own no weights."""
+    config, reader = files.read_config(folder), TextReader(folder)
+    weights = files.read_weights(folder, config)
+    head = any(name.startswith("vocabulary_head.") for name in weights)
+    encoder = Encoder(files.family(config, folder).shape(config), vocabulary_head=head)
+    architecture: Architecture = variants.bind("architectures", spec)(encoder, reader.signs)
+    wanted = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
+    if set(wanted) != set(weights):
+        odd = sorted(set(wanted) ^ set(weights))[0]
+        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {odd}); start {spec.split(':')[0]} from plain weights")
+    files.check_shapes(folder, wanted, weights)
+    own = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
+    architecture.load_state_dict({own.get(name, name): value for name, value in weights.items()})
+    return OpenCheckpoint(architecture.to(device), reader, rules, full_spec(spec), config)
+
+
+def full_spec(spec: str) -> str:
+    """A spec with every option spelt out, so that a later default changes no checkpoint."""
+    variant, given = variants.resolve("architectures", spec)
+    options = {option.name: given.get(option.name, option.default) for option in variant.options}
+    return str(variants.Spec(variant.name, tuple((name, variants.render(value)) for name, value in options.items())))

@@ -1,0 +1,47 @@
+"""ColBERT: one vector for each token, late interaction (Khattab and Zaharia 2020), on the same parts as CAME's local expert."""
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.heads.tokenwise import Tokenwise
+
+
+class Colbert(Architecture):
+    """One vector a token, each query token finds its best; CAME's local expert alone, ColBERT's own signs as options."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        dim: int = 128,
+        normalise: bool = False,
+        markers: bool = False,
+        augmentation: bool = False,
+        separator: bool = True,
+        punctuation: bool = True,
+        padding: str = "neginf",
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, signs)
+        encoder.vocabulary_head = None
+        self.heads["local"] = Tokenwise(
+            encoder.shape.hidden,
+            signs,
+            dimension=dim,
+            normalise=normalise,
+            separator=separator,
+            punctuation=punctuation,
+            padding=padding,
+        )
+        self.scales = {"local": scale}
+        self.use_markers(markers, augmentation)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {"local": "multivector"}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        return {"local": self.encoder(tokens)}

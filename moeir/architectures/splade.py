@@ -1,0 +1,24 @@
+"""SPLADE-max: one weight for each vocabulary term (Formal et al. 2021), on the same parts as CAME's lexical expert."""
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.heads.lexical import Lexical
+
+
+class Splade(Architecture):
+    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone."""
+
+    def __init__(self, encoder: Encoder, signs: Signs, *, scale: float = 1.0) -> None:
+        super().__init__(encoder, signs)
+        self.heads["lexical"] = Lexical()
+        self.scales = {"lexical": scale}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {"lexical": "sparse"}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        return {"lexical": self.encoder(tokens)}

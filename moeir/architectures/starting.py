@@ -1,0 +1,123 @@
+"""Plain weights become a checkpoint: the reading rules a folder brings, and a sensible start for a vocabulary head it lacks."""
+
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeir import variants
+from moeir.architectures.base import Architecture, ReadingRules
+from moeir.architectures.checkpoint import OpenCheckpoint, facts_of, full_spec, is_checkpoint, rebuilt
+from moeir.backbones.checkpoints import files
+from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokens import Tokens
+from moeir.errors import ArtifactError, UsageError
+from moeir.heads import vocabulary_start
+
+TEXTS_FOR_A_HEAD = 400
+log = logging.getLogger(__name__)
+
+
+def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[str] = (), seed: int = 42) -> OpenCheckpoint:
+    """A checkpoint from plain weights, or from a checkpoint under other options.
+
+    `said` holds the reading rules the user gave; `texts`, if any, are what a missing vocabulary head is fitted on.
+    """
+    folder = files.located(model)
+    if not is_checkpoint(folder):
+        if arch is None:
+            raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, splade or colbert")
+        return _started(folder, arch, said, texts, seed)
+    facts = facts_of(folder)
+    old, rules = facts["architecture"], replace(ReadingRules(**facts["reading"]), **said)
+    if arch is None or variants.parse(arch).name == variants.parse(old).name:
+        opened = rebuilt(folder, _merged(old, arch or old), rules)
+        rules.check(opened.architecture.encoder.shape.positions)
+        return opened
+    if variants.bind("architectures", old).func.plain:
+        return _started(folder, arch, asdict(rules), texts, seed)
+    raise ArtifactError(f"{model}: a {variants.parse(old).name} checkpoint cannot become {variants.parse(arch).name}; start from its base weights")
+
+
+def _merged(old: str, new: str) -> str:
+    options = dict(variants.parse(old).options) | dict(variants.parse(new).options)
+    return str(variants.Spec(variants.parse(new).name, tuple(options.items())))
+
+
+def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str], seed: int) -> OpenCheckpoint:
+    torch.manual_seed(seed)
+    reader, config = TextReader(folder), files.read_config(folder)
+    brought, options = sentence_transformers_rules(folder)
+    if variants.parse(arch).name == "dense":
+        arch = _merged(str(variants.Spec("dense", tuple(options.items()))), arch)
+    encoder = files.read_encoder(folder, vocabulary_head=True)
+    positions = encoder.shape.positions
+    rules = replace(ReadingRules(query_length=min(64, positions), document_length=min(256, positions)), **(brought | said))
+    rules.check(positions)
+    if reader.vocabulary > encoder.shape.vocabulary:
+        raise ArtifactError(f"{folder}: the tokenizer knows {reader.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
+    architecture: Architecture = variants.bind("architectures", arch)(encoder, reader.signs)
+    started = OpenCheckpoint(architecture, reader, rules, full_spec(arch), config)
+    if "sparse" in architecture.kinds.values() and not files.has_vocabulary_head(folder):
+        _fit_head(started, texts, seed)
+    return started
+
+
+@torch.no_grad()
+def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
+    """Fit the head on the states of the lexical expert, which at this point are those of the plain weights."""
+    architecture = started.architecture.eval()
+    chosen = list(texts) or _words(started.reader, seed)
+    chosen = random.Random(seed).sample(chosen, min(TEXTS_FOR_A_HEAD, len(chosen)))
+    tokens, _ = started.read(chosen, "document").by_length()
+    states = architecture.states(tokens)["lexical"]
+    plain = ~torch.isin(tokens.ids, torch.tensor([architecture.signs.beginning, architecture.signs.separator]))
+    head = architecture.encoder.vocabulary_head
+    assert head is not None
+    done = vocabulary_start.fit(head, architecture.encoder.embeddings.words.weight, states[plain], tokens.ids[plain])
+    log.info(
+        "the weights bring no vocabulary head: fitted one by ridge regression on %d tokens of %d %s; its strongest term is the token's own "
+        "word for %.0f %% of them, and %.4f %% of terms start above zero",
+        *(done.tokens, len(chosen), "texts" if texts else "lists of words", 100 * done.recovered, 100 * done.positive),
+    )
+
+
+def _words(reader: TextReader, seed: int) -> list[str]:
+    """Texts where there is no corpus: whole words of the vocabulary in random lists of thirty."""
+    every = [token for number in range(reader.vocabulary) if (token := reader.token(number)).isalpha()]
+    random.Random(seed).shuffle(every)
+    return [" ".join(every[first : first + 30]) for first in range(0, len(every), 30)]
+
+
+def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The reading rules and dense options of a sentence-transformers folder; nothing for any other folder."""
+    if not (folder / "modules.json").is_file():
+        return {}, {}
+    try:
+        modules = [part["type"].rsplit(".", 1)[-1] for part in json.loads((folder / "modules.json").read_text(encoding="utf-8"))]
+        pooling = _read(folder / "1_Pooling" / "config.json")
+        rules: dict[str, Any] = {}
+        if (length := _read(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
+            rules |= {"query_length": int(length), "document_length": int(length)}
+        prompts = _read(folder / "config_sentence_transformers.json").get("prompts") or {}
+    except (ValueError, KeyError, TypeError) as problem:
+        raise ArtifactError(f"{folder}: its sentence-transformers files cannot be read: {problem}") from None
+    document = prompts.get("document") or prompts.get("passage") or ""
+    rules |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
+    options = {"normalise": "true" if "Normalize" in modules else "false"}
+    modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    chosen = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]
+    if chosen in (["cls"], ["mean"]):
+        options["pooling"] = chosen[0]
+    elif pooling:
+        log.warning("%s: its pooling is neither cls nor mean alone; say which with --arch dense:pooling=…", folder)
+    return rules, options
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

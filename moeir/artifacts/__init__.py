@@ -1,0 +1,1 @@
+"""What lies on disk: manifests and digests, write beside then rename, journals and arrays that grow."""

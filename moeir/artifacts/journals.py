@@ -1,0 +1,62 @@
+"""Work that is long: a journal of what is done, and arrays that grow on disk and can be cut back to what the journal says."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+HEADER = 128
+
+
+class Journal:
+    """Lines of JSON, each on disk before the next begins: what of a long work is done. A torn last line is forgotten."""
+
+    def __init__(self, path: Path) -> None:
+        self.entries: list[dict[str, Any]] = []
+        whole = 0
+        if path.exists():
+            for line in path.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n"):
+                    break
+                self.entries.append(json.loads(line))
+                whole += len(line)
+        self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
+        self._file.truncate(whole)
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class GrowingArray:
+    """A `.npy` file written row by row: its header is settled by `close`. Open one again with the rows that are known to be whole."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None, rows: int = 0) -> None:
+        self.rows, self._dtype, self._width = rows, np.dtype(dtype), width
+        self._file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
+        self._file.truncate(HEADER + rows * self._dtype.itemsize * (1 if width is None else width))
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, block: npt.NDArray[Any]) -> None:
+        """Add rows: [n], or [n, width]."""
+        self._file.write(np.ascontiguousarray(block, dtype=self._dtype).tobytes())
+        self.rows += len(block)
+
+    def flush(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        shape = (self.rows,) if self._width is None else (self.rows, self._width)
+        facts = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+        self._file.seek(0)
+        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + facts.ljust(HEADER - 11).encode() + b"\n")
+        self._file.close()

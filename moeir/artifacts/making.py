@@ -1,0 +1,152 @@
+"""Write beside the place, fsync, rename: a product appears under its name when it is whole, and never before.
+
+Only this folder calls fsync, rename and flock.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path, read_manifest
+from moeir.errors import ArtifactError, MoeirError, UsageError
+
+RESUME = "resume"
+
+
+@contextmanager
+def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a place beside `path` and a dictionary for counts; then manifest, fsync, rename.
+
+    `record` holds stage, settings and source digests: unfinished work of the same record is handed back to be continued.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.partial")
+    claim = path.with_name(f".{path.name}.record")
+    with _locked(path):
+        _clear_other_work(path, beside, _read_json(claim), record, force=force)
+        write_text(claim, json.dumps(record))
+        if folder:
+            beside.mkdir(exist_ok=True)
+        began, counts = time.time(), dict[str, Any]()
+        try:
+            yield beside, counts
+        except MoeirError:
+            if not (beside / RESUME).exists():
+                _remove(beside)
+                claim.unlink(missing_ok=True)
+            raise
+        if folder:
+            _remove(beside / RESUME)
+        manifest = compose(beside, kind, record, path.name)
+        _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
+        claim.unlink(missing_ok=True)
+
+
+def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
+    if not beside.exists() or (unfinished == dict(record) and beside.is_dir() and not force):
+        return
+    if not force and unfinished and (beside / RESUME).exists():
+        changed = ", ".join(sorted(changes(unfinished, record)))
+        raise UsageError(f"{path}: unfinished work of other settings ({changed}); repeat those to finish it, or --force to start over")
+    _remove(beside)
+
+
+def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
+    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    if beside.is_dir():
+        for file in sorted(beside.rglob("*")):
+            _sync(file)
+        write_text(beside / MANIFEST, text)
+        _sync(beside)
+        _exchange(beside, path)
+    else:
+        _sync(beside)
+        write_text(manifest_path(path), text)
+        os.replace(beside, path)
+        _sync(path.parent)
+
+
+def _exchange(beside: Path, path: Path) -> None:
+    aside = path.with_name(f".{path.name}.old")
+    _remove(aside)
+    if path.exists():
+        os.rename(path, aside)
+    os.rename(beside, path)
+    _sync(path.parent)
+    _remove(aside)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = path.with_name(f".{path.name}.lock")
+    refusal = ArtifactError(f"{path}: another process is writing it; wait for that one, or write elsewhere")
+    with open(lock, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refusal from None
+        if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            raise refusal
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) -> None:
+    """ArtifactError if `path` holds something that may not be replaced."""
+    if not path.exists():
+        return
+    if not manifest_path(path).is_file():
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+            return
+        raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another --output")
+    if not force:
+        changed = ", ".join(sorted(changes(read_manifest(path), record)))
+        raise UsageError(f"{path}: exists, made with other settings or sources ({changed}); --force replaces it")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A small file, whole or not at all: beside, fsync, rename."""
+    beside = path.with_name(path.name + ".new")
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def replace_folder(beside: Path, path: Path) -> None:
+    """Put a finished inner folder (a saved training state) in the place of the last one."""
+    for file in sorted(beside.rglob("*")):
+        _sync(file)
+    _exchange(beside, path)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return None

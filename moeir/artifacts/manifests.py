@@ -1,0 +1,135 @@
+"""What an artifact says of itself: its kind, makers, sources, and the sizes and checksums of its files."""
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moeir.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+UNSTABLE = ("metrics.jsonl", "README.md", "settings.yaml")
+VERSIONS_KEPT = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
+
+
+def checksum(path: Path) -> str:
+    """sha256 of one file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(path: Path) -> str:
+    """What a source is, whatever it is called: of an artifact, its files' checksums; of a file, its own; of a plain folder, of its files.
+
+    >>> import tempfile; folder = Path(tempfile.mkdtemp()); _ = (folder / "a.txt").write_text("a")
+    >>> digest(folder) == digest_of({"a.txt": {"sha256": checksum(folder / "a.txt")}})
+    True
+    """
+    if path.is_file():
+        return checksum(path)
+    if (path / MANIFEST).is_file():
+        return digest_of(read_manifest(path)["files"])
+    return digest_of(_files(path))
+
+
+def digest_of(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """One digest from the checksums of an artifact's product files; times are not among them."""
+    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files) if name not in UNSTABLE)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def manifest_path(path: Path) -> Path:
+    """Inside a folder; beside a file, with its name."""
+    return path / MANIFEST if path.is_dir() else path.with_name(path.name + "." + MANIFEST)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of an artifact, as written."""
+    place = manifest_path(path)
+    try:
+        loaded = json.loads(place.read_text(encoding="utf-8"))
+        if not isinstance(loaded["files"], dict) or not isinstance(loaded["kind"], str):
+            raise TypeError
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
+    except (ValueError, KeyError, TypeError):
+        raise ArtifactError(f"{place}: damaged: not a manifest; run the stage that made it again with --force") from None
+    return dict(loaded)
+
+
+def verify(path: Path, kind: str) -> dict[str, Any]:
+    """The manifest of a whole artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
+    if not path.exists():
+        raise ArtifactError(f"{path}: no such {kind}")
+    if not path.is_dir():
+        raise ArtifactError(f"{path}: expected a folder with {kind}, found a file")
+    manifest = read_manifest(path)
+    if manifest["kind"] != kind:
+        raise ArtifactError(f"{path}: expected {_article(kind)}, found {_article(manifest['kind'])} (made by moeir {manifest.get('stage')})")
+    for name, facts in manifest["files"].items():
+        file = path / name
+        if not file.resolve().is_relative_to(path.resolve()):
+            raise ArtifactError(f"{path}: its manifest names a file outside the folder: {name}")
+        if not file.is_file():
+            raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair(manifest)}")
+        if file.stat().st_size != facts["bytes"]:
+            raise ArtifactError(f"{file}: damaged: expected {facts['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
+        if checksum(file) != facts["sha256"]:
+            raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
+    return manifest
+
+
+def _article(kind: str) -> str:
+    return kind if kind == "encodings" else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _repair(manifest: Mapping[str, Any]) -> str:
+    return f"run moeir {manifest.get('stage')} again with --force"
+
+
+def same(path: Path, record: Mapping[str, Any]) -> bool:
+    """Whether a finished product was made by this very record; UsageError-free: False for anything else."""
+    try:
+        manifest = read_manifest(path)
+    except ArtifactError:
+        return False
+    return all(manifest.get(key) == value for key, value in record.items())
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
+    """What differs between two records: `stage`, or the names of settings and sources."""
+    changed = {"stage"} if old.get("stage") != new["stage"] else set()
+    for part in ("settings", "sources"):
+        before, after = old.get(part) or {}, new[part]
+        changed |= {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    return changed
+
+
+def _files(folder: Path) -> dict[str, dict[str, Any]]:
+    names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
+    return {str(file.relative_to(folder)): _facts(file) for file in names}
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": checksum(path)}
+
+
+def compose(product: Path, kind: str, record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The manifest of a finished product, whose own name is `name` if it is a single file."""
+    files = _files(product) if product.is_dir() else {name: _facts(product)}
+    return {"kind": kind, **record, "files": files, "versions": {"python": platform.python_version(), **_loaded_versions()}}
+
+
+def _loaded_versions() -> dict[str, str]:
+    loaded = {name: vars(sys.modules[name]) for name in VERSIONS_KEPT if name in sys.modules}
+    return {name: str(facts["__version__"]) for name, facts in loaded.items() if "__version__" in facts}
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a product file such as `ids.txt`."""
+    if not path.is_file():
+        raise ArtifactError(f"{path}: the file is missing from its artifact")
+    return path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -1,0 +1,1 @@
+"""A pre-trained encoder, packed: tokens in, one state for each token out."""

@@ -1,0 +1,122 @@
+"""Folders of weights: found, read into our encoder, and written back as the family lays them out."""
+
+import importlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from moeir.backbones.encoder import Encoder
+from moeir.errors import ArtifactError, UsageError
+
+FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files")))
+log = logging.getLogger(__name__)
+
+
+def located(model: Path) -> Path:
+    """The folder of `model`: itself, or what the hub (or its cache) has under that name."""
+    if model.is_dir():
+        return model
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        patterns = ["*.json", "*.txt", "*.safetensors", "1_Pooling/*"]
+        return Path(snapshot_download(str(model), allow_patterns=patterns))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
+        reason = str(problem).split("\n")[0]
+        raise UsageError(f"{model}: not a folder, and the hub could not give it ({reason}); expected a folder of weights") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder of weights."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError
+    except FileNotFoundError:
+        raise ArtifactError(f"{folder}: no config.json; expected a folder that transformers or moeir wrote") from None
+    except ValueError:
+        raise ArtifactError(f"{folder}/config.json: not a JSON object") from None
+    return dict(config)
+
+
+def family(config: Mapping[str, Any], folder: Path) -> ModuleType:
+    """The module that knows a family's names."""
+    name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
+    if name not in FAMILIES:
+        raise UsageError(f"{folder}: model_type is {name!r}; moeir reads {', '.join(FAMILIES)}")
+    return importlib.import_module(f"moeir.backbones.checkpoints.{name}")
+
+
+def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Every weight of a folder in float32, under our names."""
+    index = folder / "model.safetensors.index.json"
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    if not (folder / names[0]).exists():
+        raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+    kin = family(config, folder)
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        try:
+            loaded = load_file(folder / name)
+        except SafetensorError as problem:
+            raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
+        named = ((kin.ours(key), value) for key, value in loaded.items())
+        weights |= {key: value.float() if value.is_floating_point() else value for key, value in named if key is not None}
+    return weights
+
+
+def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: bool = False) -> Encoder:
+    """An encoder with the weights of a plain folder; `vocabulary_head=None` takes the head if the folder has one.
+
+    ArtifactError for a weight that is missing or of another shape; a missing vocabulary head is left to the caller to start.
+    """
+    config = read_config(folder)
+    weights = read_weights(folder, config)
+    present = any(name.startswith("vocabulary_head.") for name in weights)
+    encoder = Encoder(family(config, folder).shape(config), vocabulary_head=present if vocabulary_head is None else vocabulary_head, pooler=pooler)
+    wanted = encoder.state_dict()
+    missing = [name for name in wanted if name not in weights and (present or not name.startswith("vocabulary_head."))]
+    if missing:
+        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
+    check_shapes(folder, wanted, weights)
+    encoder.load_state_dict({name: weights[name] for name in wanted if name in weights}, strict=False)
+    return encoder
+
+
+def check_shapes(folder: Path, wanted: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """ArtifactError if a weight has another shape than its place."""
+    for name, place in wanted.items():
+        if name in weights and weights[name].shape != place.shape:
+            found, expected = list(weights[name].shape), list(place.shape)
+            raise ArtifactError(f"{folder}: {name} has shape {found}; config.json says {expected}")
+
+
+def has_vocabulary_head(folder: Path) -> bool:
+    """Whether a folder of weights brings an MLM head."""
+    return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder)))
+
+
+def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, plain: bool) -> None:
+    """config.json and model.safetensors. `plain` weights carry the family's class name and open in transformers;
+    others say `moeir` as their model type, so that nothing opens half of them by mistake."""
+    kin = family(config, folder)
+    masked_lm = any(name.startswith("vocabulary_head.") for name in weights)
+    kept = {key: value for key, value in config.items() if key not in ("moeir_family", "transformers_version", "_name_or_path")}
+    family_name = str(config.get("moeir_family", config["model_type"]))
+    if plain:
+        kept |= {"model_type": family_name, "architectures": [kin.class_name(masked_lm=masked_lm)]}
+    else:
+        kept |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
+    kept["dtype"] = "float32"
+    (folder / "config.json").write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    named = {kin.theirs(name, masked_lm=masked_lm): value.detach().cpu().to(torch.float32).contiguous() for name, value in weights.items()}
+    save_file(dict(sorted(named.items())), folder / "model.safetensors", metadata={"format": "pt"})

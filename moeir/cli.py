@@ -1,0 +1,163 @@
+"""The `moeir` command: stages become typer commands, errors become one line and an exit code."""
+
+import importlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from typer import _click as click
+
+from moeir import __version__, console, settings
+from moeir.errors import MoeirError
+from moeir.stages import base
+
+STAGES = (
+    "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze", "variants", "info",
+)  # fmt: skip
+log = logging.getLogger(__name__)
+
+
+def application() -> typer.Typer:
+    """The command with every stage under it."""
+    app = typer.Typer(
+        name="moeir",
+        help="Mixture-of-experts retrieval: train, encode, index, search, fuse, evaluate. Each stage reads and writes files.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    )
+    app.callback()(_top)
+    for name in STAGES:
+        stage = stage_class(name)
+        app.command(name=name, help=inspect.getdoc(stage), no_args_is_help=_needs_something(stage))(_command(stage))
+    return app
+
+
+def stage_class(name: str) -> type[base.Stage]:
+    """The dataclass behind a command: `mine-negatives` is MineNegatives in stages/mine_negatives.py."""
+    module = importlib.import_module(f"moeir.stages.{name.replace('-', '_')}")
+    stage: type[base.Stage] = getattr(module, "".join(word.capitalize() for word in name.split("-")))
+    stage.name = name
+    return stage
+
+
+def _top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        sys.stdout.write(f"moeir {__version__}\n")
+        raise typer.Exit
+
+
+def _needs_something(stage: type[base.Stage]) -> bool:
+    return any(setting.required for setting in settings.settings_of(stage))
+
+
+def _command(stage: type[base.Stage]) -> Callable[..., None]:
+    parameters = [_parameter(setting) for setting in settings.settings_of(stage)]
+    makes = any(setting.role == "product" for setting in settings.settings_of(stage))
+    parameters += [
+        _own("config", "--config", "YAML file of settings, keys as the flags; flags win over it.", Path | None, metavar="FILE"),
+        _own("show", "--show", "Print the resolved settings as YAML and stop.", bool),
+        _own("dry_run", "--dry-run", "Say what would be read, written and spent, and stop.", bool),
+    ]
+    if makes:
+        parameters.append(_own("force", "--force", "Replace what --output holds; forget unfinished work.", bool))
+
+    def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **given: Any) -> None:
+        _carry_out(settings.resolve(stage, given, config), show=show, dry_run=dry_run, force=force)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__name__ = stage.name.replace("-", "_")
+    return command
+
+
+def _carry_out(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> None:
+    if show:
+        sys.stdout.write(settings.render(stage))
+    elif dry_run:
+        sys.stdout.write("\n".join(base.plan(stage)) + "\n")
+    else:
+        base.run(stage, force=force)
+
+
+def _own(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:
+    default = typer.Option(False if annotation is bool else None, flag, help=help, metavar=metavar, rich_help_panel="Every stage")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _parameter(setting: settings.Setting) -> inspect.Parameter:
+    help, switch = setting.help + _facts(setting), setting.annotation == "bool"
+    annotation: Any = bool | None if switch else (list[str] | None if setting.repeated else str | None)
+    if setting.role == "argument":
+        default = typer.Argument(None, help=help, metavar=setting.name.upper())
+    else:
+        flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"] if switch else [setting.flag, *setting.names]
+        default = typer.Option(None, *flags, help=help, metavar=None if switch else _metavar(setting))
+    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _metavar(setting: settings.Setting) -> str:
+    words = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
+    return words[setting.annotation.removesuffix(" | None")]
+
+
+def _facts(setting: settings.Setting) -> str:
+    if setting.required:
+        return " [required]"
+    if setting.default in (None, (), "", False):
+        return ""
+    return f" [default: {'on' if setting.default is True else setting.default}]"
+
+
+def main() -> NoReturn:
+    """Run the command line; the only place that prints an error and exits."""
+    console.start()
+    sys.exit(_outcome(sys.argv[1:]))
+
+
+def _outcome(arguments: list[str]) -> int:
+    try:
+        code = application()(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except click.exceptions.ClickException as problem:
+        return _refused(problem)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        log.error("stopped")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except MoeirError as problem:
+        return _failed(problem, problem.code)
+    except OSError as problem:
+        return _failed(problem, 1)
+    except MemoryError as problem:
+        return _failed(problem, 1, "out of memory; lower the batch size or shard the work")
+
+
+def _refused(problem: click.exceptions.ClickException) -> int:
+    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
+        problem.show()
+        return problem.exit_code
+    words = " ".join(problem.format_message().split())
+    context = problem.ctx if isinstance(problem, click.exceptions.UsageError) else None
+    path = context.command_path.strip() if context else "moeir"
+    log.error("%s: %s (see %s --help)", path, words, path)
+    return problem.exit_code
+
+
+def _failed(problem: Exception, code: int, words: str | None = None) -> int:
+    if os.environ.get("MOEIR_TRACEBACK") == "1":
+        raise problem
+    if words is None and isinstance(problem, OSError) and problem.strerror:
+        words = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+    log.error("error: %s", " ".join((words or str(problem) or type(problem).__name__).split()))
+    return code

@@ -1,0 +1,30 @@
+"""What a user can get wrong, and the exit code it earns.
+
+A message is one line: where, what was found, what was expected, and the command that repairs it if there is one.
+"""
+
+from typing import ClassVar
+
+
+class MoeirError(Exception):
+    """Anything that ends a command with one line instead of a traceback."""
+
+    code: ClassVar[int] = 1
+
+
+class UsageError(MoeirError):
+    """A flag, option, or specification that does not make sense."""
+
+    code: ClassVar[int] = 2
+
+
+class DataError(MoeirError):
+    """A missing or faulty text file."""
+
+    code: ClassVar[int] = 3
+
+
+class ArtifactError(MoeirError):
+    """A checkpoint, encoding, or index that is missing, unfinished, damaged, of another kind, or of another parent."""
+
+    code: ClassVar[int] = 4

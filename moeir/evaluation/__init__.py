@@ -1,0 +1,1 @@
+"""Runs and judgements become numbers. Loads without torch."""

@@ -1,0 +1,147 @@
+"""Measures by name, values per query, and how far the judgements reach.
+
+Values come from ir-measures; it is handed ranks instead of scores, in the order of `records.runs`, so that every one of
+its providers breaks ties as trec_eval does. Every judged query counts: one that the run lacks is worth 0, and so is one
+without a relevant document.
+"""
+
+import ast
+import difflib
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ir_measures
+from ir_measures import Measure, providers
+
+from moeir.errors import DataError, UsageError
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+
+_FORM = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(?P<at>.+))?")
+_NUMBERED = re.compile(r"(?P<name>\w+)[_.](?P<number>\d+(?:\.\d+)?)")
+
+_TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number, to that of ir-measures
+    "ndcg": "nDCG", "ndcg_cut": "nDCG", "map": "AP", "map_cut": "AP", "p": "P", "recall": "R", "recip_rank": "RR",
+    "success": "Success", "rprec": "Rprec", "bpref": "Bpref", "infap": "infAP", "iprec_at_recall": "IPrec",
+    "set_p": "SetP", "set_recall": "SetR", "set_map": "SetAP", "set_f": "SetF", "set_relative_p": "SetRelP",
+    "num_q": "NumQ", "num_ret": "NumRet", "num_rel": "NumRel", "num_rel_ret": "NumRelRet",
+}  # fmt: skip
+_NAMES = {name.lower(): name for name in ir_measures.measures.registry} | _TREC_EVAL | {"mrr": "RR", "hit": "Success", "hits": "Success"}
+
+_library: Any = providers  # typed in part only
+# Only those that run in this process: the others start Perl, or need packages of their own.
+_PROVIDERS = _library.FallbackProvider([_library.registry[name] for name in ("pytrec_eval", "msmarco", "judged", "accuracy", "compat")])
+
+_QUERIES_AT_ONCE = 500  # bounds the dictionaries that ir-measures wants
+_CUT_AT_THEIR_RANK = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # nothing below the cut-off can change these
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Queries judged, returned, judged but not returned, returned but not judged; share of unjudged documents at `depth`."""
+
+    judged: int
+    returned: int
+    missing: int
+    extra: int
+    depth: int
+    unjudged_at_depth: float
+
+
+def parse(text: str) -> Measure:
+    """A measure by its ir-measures name, trec_eval's, or another that is in use.
+
+    >>> [str(parse(name)) for name in ("nDCG@10", "ndcg_cut_10", "MRR@10", "recall_1000", "map", "R(rel=2)@100")]
+    ['nDCG@10', 'nDCG@10', 'RR@10', 'R@1000', 'AP', 'R(rel=2)@100']
+    """
+    form = _FORM.fullmatch(text.strip())
+    name, number = _split(form["name"]) if form else (text, None)
+    if form is None or name.lower() not in _NAMES:
+        raise UsageError(f"no measure is called {text!r}{_near(name)}; nDCG@10, RR@10, R@100, AP, P@5, Success@20 are")
+    measure: Measure = ir_measures.measures.registry[_NAMES[name.lower()]]
+    try:
+        options = _options(form["options"] or "")
+        at = form["at"] or number
+        if at is not None:
+            options[measure.AT_PARAM] = ast.literal_eval(at)
+        measure = measure(**options)
+        supported = _PROVIDERS.supports(measure)  # which also checks the options
+    except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
+        raise UsageError(f"measure {text!r} cannot be read: {str(fault) or 'not of the form NAME(option=value)@CUTOFF'}") from None
+    cutoff = measure.params.get("cutoff")
+    if cutoff is not None and cutoff < 1:
+        raise UsageError(f"measure {text!r}: the cut-off is at least 1")
+    if not supported:
+        raise UsageError(f"measure {text!r} is not computed here; exponential gains are nDCG(gains={{1:1,2:3,3:7}})@10")
+    return measure
+
+
+def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
+    """The value of each measure for each judged query, in the order of the judgements."""
+    if not any(query in run.places for query in qrels):
+        found, expected = (next(iter(names), "none") for names in (run.queries, qrels))
+        raise DataError(f"run of another collection: it shares no query with the judgements (it has {found!r}, they have {expected!r})")
+    values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
+    for depth in {_depth(measure) for measure in measures}:
+        kin = [measure for measure in measures if _depth(measure) == depth]
+        for metric in _metrics(run if depth is None else run.top(depth), qrels, kin):
+            values[str(metric.measure)][metric.query_id] = float(metric.value)
+    return values
+
+
+def overall(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each measure over its queries, or the sum where the measure counts (NumQ, NumRel, NumRet).
+
+    >>> overall({"RR@10": {"q1": 1.0, "q2": 0.5}})
+    {'RR@10': 0.75}
+    """
+    totals = {measure: math.fsum(found.values()) for measure, found in values.items()}
+    return {measure: total if measure.startswith("Num") else total / max(len(values[measure]), 1) for measure, total in totals.items()}
+
+
+def coverage(run: Run, qrels: Qrels, depth: int = 10) -> Coverage:
+    """How far the judgements reach: queries on either side, and the share of a judged query's top `depth` that nobody judged."""
+    both = [query for query in qrels if query in run.places]
+    cut = run.top(depth)
+    unjudged = [document not in qrels[query] for query in both for document in cut.documents_of(query)]
+    share = sum(unjudged) / len(unjudged) if unjudged else 0.0
+    return Coverage(len(qrels), len(run), len(qrels) - len(both), len(run) - len(both), depth, share)
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered and name.lower() not in _NAMES and numbered["name"].lower() in _NAMES:
+        return numbered["name"], numbered["number"]
+    return name, None
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), _NAMES, n=3)
+    return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in near))}?)" if near else ""
+
+
+def _options(text: str) -> dict[str, object]:
+    call = ast.parse(f"measure({text})", mode="eval").body
+    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise ValueError("options are name=value, between commas")
+    return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+
+
+def _depth(measure: Measure) -> int | None:
+    cutoff = measure.params.get("cutoff")
+    whole = measure.NAME not in _CUT_AT_THEIR_RANK or measure.params.get("judged_only")
+    return None if whole or cutoff is None else int(cutoff)
+
+
+def _metrics(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_measures.Metric]:
+    queries = list(qrels)
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        judged = {query: qrels[query] for query in queries[start : start + _QUERIES_AT_ONCE]}
+        yield from _PROVIDERS.iter_calc(measures, judged, {query: _descending(run.documents_of(query)) for query in judged})
+
+
+def _descending(documents: list[str]) -> dict[str, float]:
+    return dict(zip(documents, map(float, range(len(documents), 0, -1)), strict=True))

@@ -1,0 +1,37 @@
+"""Numbers in columns, for people and for files; nothing depends on a terminal."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+_NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|inf|")
+
+
+def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+    """Aligned plain text: floats with `digits` decimals, a column of numbers to the right, one of words to the left.
+
+    >>> print(text(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
+    system  nDCG@10  queries
+    ------  -------  -------
+    bm25     0.5000       43
+    came     0.7123       43
+    """
+    shown = [[_shown(cell, digits) for cell in row] for row in rows]
+    lines = [list(header), *shown]
+    widths = [max(_width(line[column]) for line in lines) for column in range(len(header))]
+    right = [bool(shown) and all(_NUMBER.fullmatch(row[column]) for row in shown) for column in range(len(header))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
+
+
+def _shown(cell: object, digits: int) -> str:
+    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - _width(cell))
+    return space + cell if right else cell + space
+
+
+def _width(cell: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in cell)

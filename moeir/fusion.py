@@ -1,0 +1,139 @@
+"""Several ranked lists become one: what a score counts, and what a missing document is worth.
+
+A formula takes one query's lists, each (documents, scores) with the best first, and returns the union, unordered, with
+one score per document; sums run in float64, in the order of the lists, and are rounded to float32.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeir.records.runs import Run
+
+Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
+Merge: TypeAlias = Callable[[Sequence[Hits]], Hits]
+
+_Exact: TypeAlias = NDArray[np.float64]
+
+
+def came_sum(lists: Sequence[Hits]) -> Hits:
+    """Sum of scores; a document missing from a list gets the list's last (K-th) score.
+
+    Cai et al., CAME, §3.4. An empty list contributes nothing.
+
+    >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0], np.float32))
+    >>> dense = (np.array([7, 2]), np.array([0.5, 0.25], np.float32))
+    >>> documents, scores = came_sum([lexical, dense])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 5.25, 4: 9.25, 7: 5.5}
+    """
+    return _summed(lists, _scores, _last)
+
+
+def combsum(lists: Sequence[Hits]) -> Hits:
+    """Sum of scores; a missing document gets 0.
+
+    Fox and Shaw 1994.
+
+    >>> documents, scores = combsum([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {4: 9.0, 7: 5.5}
+    """
+    return _summed(lists, _scores, _nothing)
+
+
+def rrf(lists: Sequence[Hits], *, constant: float = 60.0) -> Hits:
+    """Reciprocal rank fusion: sum of 1 / (constant + rank); a missing document gets 0.
+
+    Cormack, Clarke and Büttcher 2009; ranks from 1.
+
+    >>> documents, scores = rrf([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))], constant=1)
+    >>> dict(zip(documents.tolist(), scores.round(4).tolist()))
+    {4: 0.5, 7: 0.8333}
+    """
+
+    def reciprocals(scores: _Exact) -> _Exact:
+        return np.reciprocal(constant + np.arange(1, len(scores) + 1, dtype=np.float64))
+
+    return _summed(lists, reciprocals, _nothing)
+
+
+def zscore(lists: Sequence[Hits]) -> Hits:
+    """Sum of scores standardised list by list; a missing document gets the list's smallest.
+
+    A list whose scores are all equal counts 0 for every document.
+
+    >>> documents, scores = zscore([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: -1.0, 4: 1.0, 7: -1.0}
+    """
+    return _summed(lists, _standardised, _last)
+
+
+def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str = "fused") -> Run:
+    """The runs merged query by query, the best `depth` kept; a query of any run is a query of the result.
+
+    A run that lacks a query takes no part in it. Queries stand in order of first appearance.
+    """
+    names, translations = _united([run.names for run in runs])
+    queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
+    merged = [merge(_lists(runs, translations, query)) for query in queries]
+    return Run.from_columns(
+        queries,
+        np.repeat(np.arange(len(queries)), [len(documents) for documents, _ in merged]),
+        names,
+        np.concatenate([np.empty(0, np.int64), *(documents for documents, _ in merged)]),
+        np.concatenate([np.empty(0, np.float32), *(scores for _, scores in merged)]),
+        tag,
+    ).top(len(names) if depth is None else depth)
+
+
+def _united(lists: Sequence[list[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
+    if all(names == lists[0] for names in lists):
+        return (lists[0], [np.arange(len(lists[0]))] * len(lists)) if lists else ([], [])
+    names = list(dict.fromkeys(sorted(chain.from_iterable(lists))))  # each list is sorted: a merge, not a sort
+    place = {name: code for code, name in enumerate(names)}
+    return names, [np.fromiter(map(place.__getitem__, own), np.int64, len(own)) for own in lists]
+
+
+def _lists(runs: Sequence[Run], translations: Sequence[NDArray[np.int64]], query: str) -> list[Hits]:
+    lists = []
+    for run, translation in zip(runs, translations, strict=True):
+        if query in run.places:
+            documents, scores = run.row(run.places[query])
+            lists.append((translation[documents], scores))
+    return lists
+
+
+def _summed(lists: Sequence[Hits], worth: Callable[[_Exact], _Exact], missing: Callable[[_Exact], float]) -> Hits:
+    """The one place that decides what a document counts in a list, and what it counts where it is missing."""
+    documents = np.unique(np.concatenate([np.empty(0, np.int64), *(found for found, _ in lists)]))
+    total = np.zeros(len(documents))
+    for found, scores in lists:
+        if len(found):
+            values = worth(np.asarray(scores, dtype=np.float64))
+            column = np.full(len(documents), missing(values))
+            column[np.searchsorted(documents, found)] = values
+            total += column
+    return documents, total.astype(np.float32)
+
+
+def _scores(scores: _Exact) -> _Exact:
+    return scores
+
+
+def _standardised(scores: _Exact) -> _Exact:
+    if scores[0] == scores[-1]:  # ranked, so all are equal: a spread of rounding errors must not be blown up
+        return np.zeros_like(scores)
+    return (scores - float(scores.mean())) / float(scores.std())
+
+
+def _last(values: _Exact) -> float:
+    return float(values[-1])
+
+
+def _nothing(values: _Exact) -> float:
+    return 0.0

@@ -1,0 +1,1 @@
+"""States of the last layer → one representation: pooled (dense), lexical (sparse), tokenwise (one vector a token)."""

@@ -1,0 +1,34 @@
+"""One vector from all states of a text: the first token, or the mean."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from moeir.backbones.tokens import Tokens
+from moeir.errors import UsageError
+from moeir.representations.dense import Dense
+
+POOLINGS = ("cls", "mean")
+
+
+class Pooled(nn.Module):
+    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all tokens, silent ones excepted."""
+
+    def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise UsageError(f"pooling={pooling}: expected one of {', '.join(POOLINGS)}")
+        self.pooling, self.normalise = pooling, normalise
+
+    def forward(self, states: Tensor, tokens: Tokens) -> Dense:
+        """states [T, H] -> vectors [B, H] in float32."""
+        states = states.float()
+        vectors = states.index_select(0, tokens.starts[:-1]) if self.pooling == "cls" else _mean(states, tokens)
+        return Dense(F.normalize(vectors, dim=-1) if self.normalise else vectors)
+
+
+def _mean(states: Tensor, tokens: Tokens) -> Tensor:
+    counted = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.silent is None else ~tokens.silent
+    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.owners(), states * counted[:, None])
+    counts = states.new_zeros(len(tokens)).index_add(0, tokens.owners(), counted.float())
+    return sums / counts.clamp(min=1.0)[:, None]

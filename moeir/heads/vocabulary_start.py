@@ -1,0 +1,69 @@
+"""A vocabulary head for weights that lack one, fitted in seconds instead of started from noise.
+
+Ridge regression leads from the top states to the centred, normalised embedding of each token's own word. It becomes the head's
+transform: shifted far enough for the activation to be linear, and the normalisation behind it takes the shift out again. Scale and
+bias are set so that the strongest terms start near `strongest` and all but a few of (token, term) pairs start below zero.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from moeir.backbones.encoder import VocabularyHead
+
+SHIFT = 6.0
+TOKENS_FOR_SCALE = 2000
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well the fitted head knows the words it reads: share of tokens whose own word is its strongest term; share of positive pairs."""
+
+    tokens: int
+    recovered: float
+    positive: float
+
+
+@torch.no_grad()
+def fit(
+    head: VocabularyHead, words: Tensor, states: Tensor, ids: Tensor, *, ridge: float = 1e-2, strongest: float = 2.0, positive: float = 2e-4
+) -> Fit:
+    """Set the head's weights from states [n, H] of tokens whose words are ids [n]; words [V, H] is the decoder.
+
+    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six a token.
+    """
+    states, words = states.double(), words.double()
+    targets = F.normalize(words - words.mean(0), dim=-1)[ids]
+    centre_in, centre_out = states.mean(0), targets.mean(0)
+    inputs, outputs = states - centre_in, targets - centre_out
+    gram = inputs.T @ inputs
+    gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+    weight = torch.linalg.solve(gram, inputs.T @ outputs).T  # [H, H]
+    predicted = inputs @ weight.T
+    scale = 1.0 / predicted.std()
+    head.transform.weight.copy_(weight * scale)
+    head.transform.bias.copy_((-weight @ centre_in) * scale + SHIFT)
+    head.norm.weight.fill_(1.0)
+    head.norm.bias.zero_()
+    head.bias.zero_()
+    sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
+    logits = head(states[sample].float()) @ words.float().T  # [n, V]
+    means = logits.mean(0)
+    logits -= means
+    cut = _quantile(logits, 1.0 - positive)
+    logits -= cut
+    best, place = logits.max(dim=1)
+    gain = strongest / float(best.median().clamp(min=1e-6))
+    head.norm.weight.fill_(gain)
+    head.bias.copy_(-gain * (means + cut))
+    recovered = (place == ids[sample]).float().mean()
+    return Fit(len(ids), float(recovered), float((logits > 0).float().mean()))
+
+
+def _quantile(values: Tensor, share: float) -> float:
+    """The value that `share` of all values lie below, from a regular sample of at most ten million of them."""
+    flat = values.flatten()
+    sample = flat[:: max(1, len(flat) // 10_000_000)]
+    return float(sample.kthvalue(max(1, int(share * len(sample)))).values)

@@ -1,0 +1,68 @@
+"""Words of English text as Lucene's EnglishAnalyzer finds them: tokens, possessives, lower case, stop words, stems."""
+
+from collections.abc import Sequence
+
+import regex
+import Stemmer
+
+from moeir.errors import UsageError
+
+LUCENE_STOP_WORDS = frozenset(
+    (
+        "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on",
+        "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
+    )
+)
+STOP_WORDS = {"lucene": LUCENE_STOP_WORDS, "none": frozenset[str]()}
+LONGEST_TOKEN = 255  # StandardTokenizer cuts longer ones
+POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
+
+
+def _word_pattern() -> str:
+    """Unicode's word boundaries (UAX #29, WB4–WB13) as StandardTokenizer applies them; Han and Hiragana stand alone."""
+    marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
+    letter, digit = r"[\p{WB=ALetter}\p{WB=Hebrew_Letter}]", r"\p{WB=Numeric}"
+    between_letters = rf"(?:[\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{marks}(?={letter}))?"
+    between_digits = rf"(?:[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{marks}(?={digit}))?"
+    run = rf"(?:(?:{letter}{marks}{between_letters}|{digit}{marks}{between_digits})++|(?:\p{{WB=Katakana}}{marks})++)"
+    joint = rf"(?:\p{{WB=ExtendNumLet}}{marks})"
+    word = rf"{joint}*{run}(?:{joint}+{run})*{joint}*"
+    return rf"{word}|\p{{LB=SA}}++|[\p{{Script=Han}}\p{{Script=Hiragana}}]{marks}"
+
+
+WORD = regex.compile(_word_pattern())
+
+
+class EnglishAnalyzer:
+    """Text → terms. `stemmer` is a Snowball name (`porter`, `english`, …) or `none`; `stop_words` is `lucene` or `none`."""
+
+    def __init__(self, stemmer: str = "porter", stop_words: str = "lucene") -> None:
+        if stemmer != "none" and stemmer not in Stemmer.algorithms():
+            raise UsageError(f"stemmer {stemmer!r} is unknown; known: none, {', '.join(Stemmer.algorithms())}")
+        if stop_words not in STOP_WORDS:
+            raise UsageError(f"stop_words {stop_words!r} is unknown; known: {', '.join(STOP_WORDS)}")
+        self._stems = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+        self._stop_words = STOP_WORDS[stop_words]
+        self._known: dict[str, str] = {}
+
+    def terms(self, text: str) -> Sequence[str]:
+        """The terms of a text, in its order.
+
+        >>> EnglishAnalyzer().terms("The cat's U.S. flights, in 1,000 cities")
+        ['cat', 'u.', 'flight', '1,000', 'citi']
+        """
+        terms = []
+        for token in WORD.findall(text):
+            for first in range(0, len(token), LONGEST_TOKEN):
+                term = self._term(token[first : first + LONGEST_TOKEN])
+                if term:
+                    terms.append(term)
+        return terms
+
+    def _term(self, token: str) -> str:
+        """The term of a token, empty for a stop word."""
+        if token not in self._known:
+            word = (token[:-2] if token.endswith(POSSESSIVES) else token).lower()
+            stopped = word in self._stop_words
+            self._known[token] = "" if stopped else word if self._stems is None else self._stems.stemWord(word)
+        return self._known[token]

@@ -1,0 +1,143 @@
+"""What every engine promises: rows in, the first rows of a full sort out, plain files on disk."""
+
+import inspect
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from moeir.errors import ArtifactError, UsageError
+from moeir.records import runs
+
+SETTINGS = "engine.json"
+NO_ROW = -1
+
+
+class Index(ABC):
+    """Rows in, nearest rows out.
+
+    `order` [N] is the place of every row's document id among the ids (`records.runs.id_order`); without it the row
+    number counts as the id. What a user may choose about an engine are the keyword-only parameters of its constructor,
+    kept as attributes of the same names.
+    """
+
+    kind: ClassVar[str]  # what it takes: "dense" | "sparse" | "multivector" | "text"
+    exact: ClassVar[bool] = True
+
+    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
+        self.order = order
+        self.device = device
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of documents N."""
+
+    @abstractmethod
+    def add(self, shard: Any) -> None:
+        """Append the documents of one shard, in their order."""
+
+    @abstractmethod
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        """Fill rows int64 [Q, K] and scores float32 [Q, K], both blank on entry."""
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """The engine's arrays by file name."""
+
+    @abstractmethod
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        """Take back what `_arrays` gave; the arrays are memory maps."""
+
+    def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first `depth` documents of every query -> rows int64 [Q, K], scores float32 [Q, K], K = min(depth, N).
+
+        Exactly what a full sort by score and then id, both descending, begins with. Where fewer are found the row is -1
+        and the score −∞.
+        """
+        if depth < 1:
+            raise UsageError(f"depth must be at least 1, not {depth}")
+        if self.order is not None and len(self.order) != len(self):
+            raise ArtifactError(f"the index holds {len(self)} documents but {len(self.order)} ids came with it")
+        width = min(depth, len(self))
+        rows = np.full((len(queries), width), NO_ROW, dtype=np.int64)
+        scores = np.full((len(queries), width), -np.inf, dtype=np.float32)
+        if width and len(queries):
+            self._found(queries, width, rows, scores)
+        return rows, scores
+
+    @property
+    def places(self) -> np.ndarray:
+        """Place of every row's id among the ids, int64 [N]."""
+        return np.arange(len(self), dtype=np.int64) if self.order is None else np.asarray(self.order, dtype=np.int64)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the user chose: the keyword-only parameters of the constructor."""
+        return {name: getattr(self, name) for name in keyword_options(type(self))}
+
+    def settings(self) -> dict[str, Any]:
+        """Name, options and counts, as `engine.json` holds them."""
+        name = type(self).__module__.rpartition(".")[2]
+        return {"engine": name, "kind": self.kind, "exact": self.exact, "options": self.options, "documents": len(self)}
+
+    def save(self, folder: Path | str) -> None:
+        """Write `engine.json` and the arrays into `folder`; the caller makes the folder appear whole."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in self._arrays().items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        self._write_settings(folder)
+
+    def _write_settings(self, folder: Path) -> None:
+        (folder / SETTINGS).write_text(json.dumps(self.settings(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    @classmethod
+    def open(cls, folder: Path | str, order: np.ndarray | None = None, device: str = "cpu") -> Self:
+        """The index that `save` wrote; arrays stay on disk, memory-mapped."""
+        folder = Path(folder)
+        settings = read_settings(folder)
+        name = cls.__module__.rpartition(".")[2]
+        if settings["engine"] != name:
+            raise ArtifactError(f"{folder}: an index of engine {settings['engine']!r}, expected {name!r}")
+        try:
+            index = cls(order, device, **settings["options"])
+            arrays = {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
+            index._restore(arrays, folder, settings)
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error
+        if len(index) != settings["documents"]:
+            raise ArtifactError(f"{folder}: holds {len(index)} documents, {SETTINGS} says {settings['documents']}; run `moeir index` again")
+        return index
+
+
+def keyword_options(engine: type[Index]) -> Sequence[str]:
+    """Names of the options a user may give an engine."""
+    parameters = inspect.signature(engine.__init__).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def read_settings(folder: Path | str) -> dict[str, Any]:
+    """What `engine.json` of an index says: engine, kind, exact, options, documents."""
+    path = Path(folder) / SETTINGS
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: no such file; is {folder} an index made by `moeir index`?") from None
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be read: {error}; run `moeir index` again") from error
+    if not isinstance(settings, dict) or not {"engine", "options", "documents"} <= settings.keys():
+        raise ArtifactError(f"{path}: engine, options or documents are missing; run `moeir index` again")
+    return settings
+
+
+def place_hits(found: np.ndarray, values: np.ndarray, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+    """Put one query's hits in the order of ranks into its line of the result.
+
+    found int64 [n], values float32 [n] -> rows int64 [K], scores float32 [K], the rest left blank.
+    """
+    best = runs.ranked(values, places[found], len(rows))
+    rows[: len(best)] = found[best]
+    scores[: len(best)] = values[best]

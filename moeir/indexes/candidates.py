@@ -1,0 +1,209 @@
+"""Exact search in two steps: a float32 scan finds candidates, a fixed-order float64 sum scores them.
+
+The scan may sum in any order (blocks, threads, devices); only its rounding margin matters. The scores that are returned
+come from `dots`, which gives the same bits everywhere.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.backends import cuda, mkldnn
+
+from moeir.errors import DataError, UsageError
+from moeir.indexes import base
+
+UNIT_ROUNDOFF = 2.0**-24
+UNDERFLOW = 2.0**-100  # above the sum of everything float32 can flush to zero in one score of a scaled query
+SMALLEST_EXPONENT = -149.0
+LARGEST_FLOAT = float(torch.finfo(torch.float32).max)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of queries: vectors [Q, L, D] float32 as given, rows of zeros after the last token; lines int64 [Q], where
+    their results belong; scaled = vectors / 2^exponents, largest entry below 1."""
+
+    lines: np.ndarray
+    vectors: torch.Tensor
+    scaled: torch.Tensor
+    exponents: torch.Tensor
+
+    @classmethod
+    def of(cls, lines: np.ndarray, vectors: torch.Tensor) -> "Block":
+        exponents = torch.frexp(vectors.abs().amax(dim=(1, 2)).double()).exponent  # 0 for a query of zeros
+        scaled = (vectors.double() * torch.exp2(-exponents.double())[:, None, None]).float()
+        return cls(lines, vectors, scaled, exponents)
+
+    def part(self, chosen: torch.Tensor) -> "Block":
+        lines = self.lines[chosen.cpu().numpy()]
+        return Block(lines, self.vectors[chosen], self.scaled[chosen], self.exponents[chosen])
+
+
+def dots(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Inner products of pairs, the same bits on every device: left, right [P, D] float32 or float16 -> float64 [P].
+
+    A product of two float32 is exact in float64, and the products are added by halving, element by element.
+
+    >>> dots(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])).tolist()
+    [32.0]
+    """
+    return halved(left.double() * right.double())
+
+
+def halved(terms: torch.Tensor) -> torch.Tensor:
+    """Sum over the last dimension by adding the second half to the first until one is left; overwrites `terms`.
+
+    Zeros at the end change nothing, so padding changes nothing: [..., D] float64 -> [...] float64.
+    """
+    width = terms.shape[-1]
+    span = 1 << max(width - 1, 0).bit_length()
+    while span > 1:
+        span //= 2
+        if width > span:
+            terms[..., : width - span] += terms[..., span:width]
+            width = span
+    return terms[..., 0] + 0.0 if width else terms.new_zeros(terms.shape[:-1])  # −0 becomes 0
+
+
+def slices(count: int, step: int) -> Iterator[slice]:
+    """Cut `count` things into stretches of `step`, at least one each."""
+    step = max(1, step)
+    return (slice(first, min(first + step, count)) for first in range(0, count, step))
+
+
+def rounding(terms: int) -> float:
+    """γ_n = n·u / (1 − n·u), Higham 2002, §3.1: n float32 roundings, in any order, with or without fused multiply-add."""
+    return terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
+
+
+def margin(block: Block, longest: float) -> torch.Tensor:
+    """How far below the K-th best scan score a document of the exact top K can lie, float64 [Q].
+
+    With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
+    |ŝ − s| ≤ γ_(D+L) Σ_i ‖q_i‖ · max ‖d‖ + underflow (Cauchy–Schwarz), and |F − s| is less than two more roundings.
+    At least K documents have ŝ ≥ t, so the K-th best F ≥ t − e, and whoever reaches it has ŝ ≥ t − 2e. Eight extra roundings
+    cover F, the rounding of the norms and of the scaled queries.
+    """
+    length, width = block.scaled.shape[1:]
+    norms = block.scaled.double().norm(dim=2).sum(dim=1)
+    last_rounding = torch.exp2(SMALLEST_EXPONENT - block.exponents.double())  # when F is subnormal
+    error: torch.Tensor = rounding(width + length + 8) * norms * longest + UNDERFLOW + last_rounding
+    return 2.0 * error
+
+
+class Pool:
+    """The best `size` scan scores of each query so far: scores float32 [Q, P], rows int64 [Q, P], best first."""
+
+    def __init__(self, queries: int, size: int, device: torch.device) -> None:
+        self.size, self.offered = size, 0
+        self.scores = torch.empty((queries, 0), dtype=torch.float32, device=device)
+        self.rows = torch.empty((queries, 0), dtype=torch.int64, device=device)
+
+    def push(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
+        """Offer the scores [Q, n] of documents `rows` [n]."""
+        self.offered += len(rows)
+        best, positions = scores.topk(min(self.size, scores.shape[1]), dim=1)
+        self.scores, self.rows = torch.cat([self.scores, best], 1), torch.cat([self.rows, rows[positions]], 1)
+        if self.scores.shape[1] > self.size:
+            self.scores, kept = self.scores.topk(self.size, dim=1)
+            self.rows = self.rows.gather(1, kept)
+
+    def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether nobody outside can, bool [Q]."""
+        keep = torch.ones_like(self.scores, dtype=torch.bool)
+        if self.scores.shape[1] > depth:
+            last = self.scores.topk(depth, dim=1).values[:, -1].double()
+            keep = self.scores.double() >= (last - margins)[:, None]
+        certain = keep.new_ones(len(keep)) if self.offered <= self.size else ~keep[:, -1]
+        return keep, certain
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """float32 products in float32: no TF32, no bfloat16, no autocast, whatever the process has chosen."""
+    settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [setting.fp32_precision for setting in settings]
+    for setting in settings:
+        setting.fp32_precision = "ieee"
+    try:
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            setting.fp32_precision = precision
+
+
+class TwoStep(base.Index):
+    """Scan in float32, keep every document within the margin of the K-th, score those exactly, rank them.
+
+    The pool of candidates starts at depth + slack. If its last entry still lies within the margin (masses of equal
+    scores), the queries concerned are scanned again with a pool four times as large, at most all documents: the result
+    never depends on the pool, the block sizes, the threads or the device. Numbers held at a time are bounded by
+    `elements_at_once`.
+    """
+
+    queries_at_once: int | None = None  # None: as many as suit the device
+    documents_at_once: int | None = None
+    slack = 64
+
+    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(order, device)
+        try:
+            self._device = torch.device(device)
+        except RuntimeError:
+            raise UsageError(f"device {device!r} is not one torch knows: cpu, cuda, cuda:0 …") from None
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            raise UsageError(f"device {device!r}: torch finds no CUDA device here; use cpu")
+        self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
+        self.longest = 0.0
+
+    def pairs_at_once(self, width: int) -> int:
+        """How many pairs of vectors [D] may be multiplied in float64 at a time."""
+        return max(1, self.elements_at_once // (16 * max(width, 1)))
+
+    @abstractmethod
+    def _blocks(self, queries: Any) -> Iterator[Block]:
+        """The queries that have at least one token, in blocks on the device."""
+
+    @abstractmethod
+    def _scan(self, block: Block, pool: Pool) -> None:
+        """Push a float32 score of every document into the pool."""
+
+    @abstractmethod
+    def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Scores of pairs (query of the block [P], document row [P]), queries ascending -> float64 [P]."""
+
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        places = self.places
+        with full_precision(self._device):
+            for block in self._blocks(queries):
+                self._refuse(block)
+                self._search(block, depth, depth + self.slack, places, rows, scores)
+
+    def _refuse(self, block: Block) -> None:
+        norms = block.vectors.double().norm(dim=2).sum(dim=1)
+        bad = ~(norms * max(self.longest, 1.0) < LARGEST_FLOAT)
+        if bad.any():
+            line = int(block.lines[int(bad.int().argmax())])
+            raise DataError(f"query {line}: NaN, infinity, or a score too large for float32")
+
+    def _search(self, block: Block, depth: int, size: int, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+        pool = Pool(len(block.lines), size, self._device)
+        self._scan(block, pool)
+        keep, certain = pool.candidates(depth, margin(block, self.longest))
+        keep &= certain[:, None]
+        query, position = keep.nonzero(as_tuple=True)
+        found = pool.rows[query, position]
+        values = self._exact(block, query, found).float().cpu().numpy()
+        hits, ends = found.cpu().numpy(), keep.sum(dim=1).cumsum(0).tolist()
+        for i in certain.nonzero()[:, 0].tolist():
+            first, line = ends[i - 1] if i else 0, block.lines[i]
+            base.place_hits(hits[first : ends[i]], values[first : ends[i]], places, rows[line], scores[line])
+        again, size = (~certain).nonzero()[:, 0], min(4 * size, len(self))
+        for part in slices(len(again), self.elements_at_once // (16 * size)):
+            self._search(block.part(again[part]), depth, size, places, rows, scores)

@@ -1,0 +1,1 @@
+"""Tensor operations worth a fast form: packed attention, the maximum over the vocabulary."""

@@ -1,0 +1,73 @@
+"""Negatives from runs and judgements, each with every run that found it."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeAlias
+
+from moeir.records.examples import Example, Found
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+
+Select: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
+
+
+@dataclass
+class Tally:
+    """How many queries gave an example, and how many were skipped, for which reason."""
+
+    mined: int = 0
+    without_positives: int = 0
+    without_hits: int = 0
+    without_negatives: int = 0
+
+
+def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, last: int = 200) -> list[str]:
+    """Documents ranked between `first` and `last`, positives removed.
+
+    >>> band(["a", "b", "c", "d"], {"b"}, first=1, last=4)
+    ['c', 'd']
+    """
+    return [document for document in hits[first:last] if document not in positives]
+
+
+def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select: Select) -> dict[str, tuple[Found, ...]]:
+    """The negatives of one query: what `select` takes from each named run, in turns by rank, with every run that holds it.
+
+    >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
+    >>> dense = Run.from_hits({"q": {"b": 0.7, "c": 0.5}})
+    >>> list(pool({"bm25": bm25, "dense": dense}, "q", {"a"}, band))
+    ['b', 'c']
+    """
+    hits = {name: run.hits(query) for name, run in runs.items()}
+    columns = [select([document for document, _ in found], positives) for found in hits.values()]
+    chosen = dict.fromkeys(document for turn in zip_longest(*columns) for document in turn if document is not None)
+    sources: dict[str, list[Found]] = {document: [] for document in chosen}
+    for name, found in hits.items():
+        for rank, (document, score) in enumerate(found, 1):
+            if document in sources:
+                sources[document].append(Found(name, rank, score))
+    return {document: tuple(places) for document, places in sources.items()}
+
+
+def mined(runs: Mapping[str, Run], qrels: Qrels, select: Select, tally: Tally, *, positive_grade: int = 1) -> Iterator[Example]:
+    """One example per query of the judgements that has positives and negatives; the tally counts as it goes.
+
+    A positive is a document of grade `positive_grade` or better. Queries that only the runs hold count as
+    without positives.
+    """
+    returned = dict.fromkeys(query for run in runs.values() for query in run.queries)
+    tally.without_positives += len(returned.keys() - qrels.keys())
+    for query, grades in qrels.items():
+        positives = [document for document, grade in grades.items() if grade >= positive_grade]
+        if not positives:
+            tally.without_positives += 1
+        elif query not in returned:
+            tally.without_hits += 1
+        else:
+            negatives = pool(runs, query, set(positives), select)
+            if not negatives:
+                tally.without_negatives += 1
+                continue
+            tally.mined += 1
+            yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))

@@ -1,0 +1,149 @@
+"""Lines of text from files, `.gz`, `.zst`, and pipes, and back; every fault names its file and line.
+
+A line ends at a newline and nowhere else; a byte order mark and carriage returns are dropped.
+"""
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+import zstandard
+
+from moeir.errors import DataError
+
+BLOCK_BYTES = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def label(path: Path | str) -> str:
+    """What an error message calls this file: its path as given, or `standard input`."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def stem(path: Path | str) -> Path:
+    """The path without `.gz` or `.zst`, so that its suffix tells the kind of its lines."""
+    plain = Path(path)
+    return plain.with_suffix("") if plain.suffix in {".gz", ".zst"} else plain
+
+
+@contextmanager
+def opened(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
+    """The numbered lines of a text file, a `.gz`, a `.zst`, or `-` for standard input."""
+    with blocks(path) as parts:
+        yield ((number, line.removesuffix("\r")) for first, part in parts for number, line in enumerate(part.decode().split("\n"), first))
+
+
+@contextmanager
+def blocks(path: Path | str) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """The same lines many at a time: the number of a block's first line, and its bytes, known to be UTF-8, without the last newline."""
+    if str(path) == "-":
+        yield _blocks(_chunks(sys.stdin.buffer, ""), label(path))
+        return
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
+    except OSError as fault:
+        raise DataError(f"{path}: {_unopened(fault)}") from None
+    with stream:
+        yield _blocks(_chunks(stream, Path(path).suffix), str(path))
+
+
+@contextmanager
+def writer(path: Path | str) -> Iterator[TextIO]:
+    """Where to write lines: a file, a `.gz`, a `.zst`, or `-` for standard output. The same lines give the same bytes."""
+    if str(path) == "-":
+        text = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+        try:
+            yield text
+            text.flush()
+        finally:
+            text.detach()
+        return
+    with (
+        open(path, "wb") as stream,
+        _packed(stream, Path(path).suffix) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+    ):
+        yield text
+
+
+def _unopened(fault: OSError) -> str:
+    if isinstance(fault, FileNotFoundError):
+        return "no such file"
+    if isinstance(fault, IsADirectoryError):
+        return "is a folder, a text file was expected"
+    return f"cannot be read: {fault.strerror}"
+
+
+@contextmanager
+def _packed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    if suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+            yield packed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
+    elif suffix == ".zst":
+        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as packed:
+            yield packed
+    else:
+        yield stream
+
+
+def _chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
+    if suffix == ".gz":
+        with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
+            while chunk := unpacked.read(BLOCK_BYTES):
+                yield chunk
+    elif suffix == ".zst":
+        yield from _unpacked_zstandard(stream)
+    else:
+        while chunk := stream.read(BLOCK_BYTES):
+            yield chunk
+
+
+def _unpacked_zstandard(stream: BinaryIO) -> Iterator[bytes]:
+    unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
+    fed = False
+    while packed := stream.read(BLOCK_BYTES):
+        while packed:
+            if unpacker.eof:
+                unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
+            yield unpacker.decompress(packed)
+            packed, fed = unpacker.unused_data, True
+    if fed and not unpacker.eof:
+        raise EOFError("the file ends in the middle of a frame")
+
+
+def _blocks(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    number, rest = 1, b""
+    try:
+        for chunk in chunks:
+            whole, newline, tail = chunk.rpartition(b"\n")
+            if not newline:
+                rest += chunk
+                continue
+            yield number, _checked(rest + whole, number, name)
+            number += whole.count(b"\n") + 1
+            rest = tail
+    except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
+        raise DataError(f"{name}: damaged archive near line {number}: {fault}") from None
+    except OSError as fault:
+        raise DataError(f"{name}: cannot be read: {fault.strerror or fault}") from None
+    if rest:
+        yield number, _checked(rest, number, name)
+
+
+def _checked(block: bytes, number: int, name: str) -> bytes:
+    if number == 1:
+        block = block.removeprefix(_BYTE_ORDER_MARK)
+    if b"\0" in block:
+        line = number + block.count(b"\n", 0, block.index(b"\0"))
+        raise DataError(f"{name}:{line}: not a text file: a byte is zero; UTF-8 text was expected")
+    try:
+        block.decode()
+    except UnicodeDecodeError as fault:
+        line = number + block.count(b"\n", 0, fault.start)
+        raise DataError(f"{name}:{line}: not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8") from None
+    return block

@@ -1,0 +1,63 @@
+"""Judgements: which document answers which query, and how well. Reads TREC and BEIR forms, writes TREC's."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from moeir.errors import DataError
+from moeir.records import lines
+
+Qrels: TypeAlias = dict[str, dict[str, int]]
+
+_GRADE_HEADERS = {"score", "grade", "rel", "relevance", "label", "qrel"}
+_FORMS = "4 columns (query 0 document grade) or 3 (query document grade)"
+
+
+def read(path: Path | str) -> Qrels:
+    """Grades by query and document, from four columns (TREC) or three (BEIR, with or without a header).
+
+    Lines that are blank or begin with `#` are skipped, as trec_eval does.
+    """
+    qrels: Qrels = {}
+    name = lines.label(path)
+    with lines.opened(path) as numbered:
+        for number, line in numbered:
+            fields = _fields(line)
+            if not fields or line.startswith("#"):
+                continue
+            if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
+                continue
+            if len(fields) not in (3, 4):
+                raise DataError(f"{name}:{number}: {_FORMS} expected, {len(fields)} found")
+            query, document, grade = fields[0], fields[-2], _grade(fields[-1], f"{name}:{number}")
+            known = qrels.setdefault(query, {}).setdefault(document, grade)
+            if known != grade:
+                raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {known} on an earlier line")
+    if not qrels:
+        raise DataError(f"{name}: holds no judgement; {_FORMS} expected")
+    return qrels
+
+
+def write(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
+    """TREC form, in the order given."""
+    with lines.writer(path) as output:
+        for query, grades in qrels.items():
+            output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())
+
+
+def _fields(line: str) -> list[str]:
+    return [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
+
+
+def _grade(text: str, where: str) -> int:
+    try:
+        if "_" in text:
+            raise ValueError
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        float(text)
+    except ValueError:
+        raise DataError(f"{where}: grade is not a number: {text!r}") from None
+    raise DataError(f"{where}: grade is not a whole number: {text!r}")

@@ -1,0 +1,233 @@
+"""Ranked lists, and the only place that knows THE ORDER OF RANKS and how a score is printed.
+
+Score descending as float32, then document id descending by bytes: trec_eval's order. A run is columnar: seven million
+hits are three arrays and one list of distinct ids, sorted, so that comparing two codes compares two ids.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from moeir.errors import DataError, UsageError
+from moeir.records import columns, lines
+
+Integers: TypeAlias = NDArray[np.int64]
+Scores: TypeAlias = NDArray[np.float32]
+
+_FORM = "query Q0 document rank score tag"
+_SCORE_FORM = ".9g"
+
+
+def ranked(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Integers:
+    """Positions of the best hits, best first: score descending as float32, then `order` descending.
+
+    scores [n], order [n] = each document's place among ids sorted ascending by bytes (`id_order`) -> [min(n, depth)].
+
+    >>> ranked([1.0, 2.0, 1.0], [0, 1, 2]).tolist()
+    [1, 2, 0]
+    """
+    exact = np.asarray(scores, dtype=np.float32)
+    places = np.asarray(order, dtype=np.int64)
+    assert exact.shape == places.shape
+    assert not np.isnan(exact).any()
+    if depth is None or depth >= len(exact):
+        return np.lexsort((-places, -exact))
+    if depth <= 0:
+        return np.empty(0, dtype=np.int64)
+    last = np.partition(exact, len(exact) - depth)[len(exact) - depth]
+    candidates = np.flatnonzero(exact >= last)  # the ties at the cut are all here
+    best = np.lexsort((-places[candidates], -exact[candidates]))[:depth]
+    return candidates[best]
+
+
+def id_order(ids: Sequence[str]) -> Integers:
+    """Each id's place among these ids sorted ascending by bytes [N]: the tie-breaker that `ranked` takes.
+
+    >>> id_order(["b", "a", "é"]).tolist()
+    [1, 0, 2]
+    """
+    places = np.empty(len(ids), dtype=np.int64)
+    places[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))  # code points order as UTF-8 bytes do
+    return places
+
+
+def score_text(score: float) -> str:
+    """A score as every file shows it: float32, nine significant digits, enough to read the same number back.
+
+    >>> score_text(0.1)
+    '0.100000001'
+    """
+    return format(float(np.float32(score)), _SCORE_FORM)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Ranked lists of Q queries: query i owns rows starts[i] to starts[i + 1], best first.
+
+    starts [Q+1], documents [n] = places in `names`, scores [n]; names ascend by bytes.
+    """
+
+    queries: list[str]
+    starts: Integers
+    documents: Integers
+    scores: Scores
+    names: list[str]
+    tag: str = "moeir"
+
+    @classmethod
+    def from_hits(cls, hits: Mapping[str, Mapping[str, float] | Iterable[tuple[str, float]]], tag: str = "moeir") -> "Run":
+        """A run from documents and scores by query, in any order."""
+        lists = [list(found.items()) if isinstance(found, Mapping) else list(found) for found in hits.values()]
+        names = sorted({document for found in lists for document, _ in found})
+        place = {name: code for code, name in enumerate(names)}
+        return cls.from_columns(
+            list(hits),
+            np.repeat(np.arange(len(lists)), [len(found) for found in lists]),
+            names,
+            np.array([place[document] for found in lists for document, _ in found], dtype=np.int64),
+            np.array([score for found in lists for _, score in found], dtype=np.float32),
+            tag,
+        )
+
+    @classmethod
+    def from_columns(
+        cls,
+        queries: Sequence[str],
+        query_codes: ArrayLike,
+        names: Sequence[str],
+        document_codes: ArrayLike,
+        scores: ArrayLike,
+        tag: str = "moeir",
+        *,
+        where: Callable[[int], str] = "row {}".format,
+    ) -> "Run":
+        """A run from one row per hit, in any order; `where` says in an error which row it is.
+
+        query_codes [n] = places in `queries`, document_codes [n] = places in `names`, scores [n].
+        """
+        owners = np.asarray(query_codes, dtype=np.int64)
+        documents = np.asarray(document_codes, dtype=np.int64)
+        exact = np.asarray(scores, dtype=np.float32)
+        for row in np.flatnonzero(~np.isfinite(exact))[:1].tolist():
+            raise DataError(f"{where(row)}: score of document {names[documents[row]]!r} is not a finite float32 number")
+        names = list(names)
+        if any(map(str.__ge__, names, names[1:])):
+            documents = id_order(names)[documents]
+            names = sorted(names)
+        _refuse_twice(owners, documents, queries, names, where)
+        grouped = np.argsort(owners, kind="stable")
+        starts = np.zeros(len(queries) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owners, minlength=len(queries)), out=starts[1:])
+        documents, exact = documents[grouped], exact[grouped]
+        for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            best = ranked(exact[start:stop], documents[start:stop])
+            documents[start:stop], exact[start:stop] = documents[start:stop][best], exact[start:stop][best]
+        return cls(list(queries), starts, documents, exact, names, tag)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each query stands in `queries`."""
+        return {query: place for place, query in enumerate(self.queries)}
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def row(self, place: int) -> tuple[Integers, Scores]:
+        """Documents and scores of one query, by its place; views, not copies."""
+        owned = slice(int(self.starts[place]), int(self.starts[place + 1]))
+        return self.documents[owned], self.scores[owned]
+
+    def hits(self, query: str) -> list[tuple[str, float]]:
+        """Ids and scores of one query, best first; nothing for a query that is not here."""
+        if query not in self.places:
+            return []
+        documents, scores = self.row(self.places[query])
+        return [(self.names[document], score) for document, score in zip(documents.tolist(), scores.tolist(), strict=True)]
+
+    def documents_of(self, query: str) -> list[str]:
+        """Ids of one query, best first."""
+        if query not in self.places:
+            return []
+        return [self.names[document] for document in self.row(self.places[query])[0].tolist()]
+
+    def top(self, depth: int) -> "Run":
+        """The first `depth` hits of every query."""
+        sizes = np.diff(self.starts)
+        ranks = np.arange(len(self.documents)) - np.repeat(self.starts[:-1], sizes)
+        kept = ranks < depth
+        starts = np.concatenate(([0], np.cumsum(np.minimum(sizes, depth)))).astype(np.int64)
+        return Run(self.queries, starts, self.documents[kept], self.scores[kept], self.names, self.tag)
+
+
+def read(path: Path | str) -> Run:
+    """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores."""
+    table = columns.read(path, _FORM, (0, 2, 4))
+    query_words, document_words, score_words = table.columns
+    queries, query_codes = columns.codes(query_words)
+    names, document_codes = columns.codes(document_words)
+    heads = query_codes[np.flatnonzero(np.diff(query_codes, prepend=-1))]
+    appearance = np.argsort(np.unique(heads, return_index=True)[1])
+    return Run.from_columns(
+        [queries[code] for code in appearance.tolist()],
+        np.argsort(appearance)[query_codes],
+        names,
+        document_codes,
+        _scores(score_words, table.where),
+        table.head[5],
+        where=table.where,
+    )
+
+
+def write(run: Run, path: Path | str, tag: str | None = None) -> None:
+    """TREC lines, ranks from 1, scores with nine significant digits."""
+    label = run.tag if tag is None else tag
+    for word in chain([label], run.queries, run.names):
+        if len(word.split()) != 1:
+            raise UsageError(f"{lines.label(path)}: {word!r} cannot stand in a run: an id or tag is one word without white space")
+    names = run.names
+    with lines.writer(path) as output:
+        for place, query in enumerate(run.queries):
+            documents, scores = run.row(place)
+            output.writelines(
+                f"{query} Q0 {names[document]} {rank} {score:{_SCORE_FORM}} {label}\n"
+                for rank, (document, score) in enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
+            )
+
+
+def _scores(words: columns.Words, where: Callable[[int], str]) -> Scores:
+    try:
+        numbers = words.astype(np.float64)
+    except ValueError:
+        numbers = np.full(len(words), np.nan)
+    with np.errstate(over="ignore"):
+        scores = numbers.astype(np.float32)
+    if not np.isfinite(scores).all():
+        for row, word in enumerate(words.tolist()):
+            _check_score(word.decode(), where, row)
+    return scores
+
+
+def _check_score(text: str, where: Callable[[int], str], row: int) -> None:
+    try:
+        number = float(text)
+    except ValueError:
+        raise DataError(f"{where(row)}: score is not a number: {text!r}") from None
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(number)):
+            raise DataError(f"{where(row)}: score is not finite: {text!r}")
+
+
+def _refuse_twice(owners: Integers, documents: Integers, queries: Sequence[str], names: Sequence[str], where: Callable[[int], str]) -> None:
+    pairs = owners * max(len(names), 1) + documents
+    ordered = np.sort(pairs)
+    if (ordered[1:] != ordered[:-1]).all():
+        return
+    order = np.argsort(pairs, kind="stable")
+    row = int(order[1:][pairs[order][1:] == pairs[order][:-1]].min())
+    raise DataError(f"{where(row)}: document {names[documents[row]]!r} stands twice in the list of query {queries[owners[row]]!r}")

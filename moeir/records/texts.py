@@ -1,0 +1,223 @@
+"""Corpora and queries: JSON lines, TSV, `hf:` and `irds:` sources become one stream of `Text`.
+
+Ids are strings, always, unique, and free of white space; a faulty record stops the reading and says where it stands.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from moeir.errors import DataError, UsageError
+from moeir.records import lines
+
+_IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
+_TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+_JSON = {".jsonl", ".json", ".ndjson"}
+_TABBED = {".tsv", ".txt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A document or a query."""
+
+    id: str
+    text: str
+    title: str = ""
+    url: str = ""
+    answers: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> str:
+        """Title, then text: what is encoded and indexed.
+
+        >>> Text("d1", "Owls hunt at night.", title="Owl").content
+        'Owl Owls hunt at night.'
+        """
+        return f"{self.title} {self.text}".strip()
+
+
+def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
+    """The texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
+    known: set[str] = set()
+    found = False
+    for where, record in _records(str(source)):
+        text = parsed(record, where)
+        if text.id in known:
+            raise DataError(f"{where}: id {text.id!r} stands on an earlier line too; ids must be unique")
+        if not text.content and not keep_empty:
+            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts")
+        known.add(text.id)
+        found = True
+        yield text
+    if not found:
+        raise DataError(f"{lines.label(source)}: holds no text")
+
+
+def read_all(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
+    """Every text of a source, by id."""
+    return {text.id: text for text in read(source, keep_empty=keep_empty)}
+
+
+def write(texts: Iterable[Text], path: Path | str) -> None:
+    """JSON lines with `_id`, `title`, `text`, and, where they are known, `url` and `answers`."""
+    with lines.writer(path) as output:
+        output.writelines(json.dumps(record(text), ensure_ascii=False) + "\n" for text in texts)
+
+
+def record(text: Text) -> dict[str, Any]:
+    """A text as its JSON line shows it."""
+    fields: dict[str, Any] = {"_id": text.id, "title": text.title, "text": text.text}
+    if text.url:
+        fields["url"] = text.url
+    if text.answers:
+        fields["answers"] = list(text.answers)
+    return fields
+
+
+def parsed(record: Any, where: str) -> Text:
+    """A text from any of the field's names for id and text; `where` opens the message of an error."""
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: a JSON object was expected, found {_shown(record)}")
+    field = next((name for name in _TEXTS if name in record), None)
+    if field is None:
+        raise DataError(f"{where}: no text; one of {', '.join(_TEXTS)} was expected among {_keys(record)}")
+    if not isinstance(record[field], str):
+        raise DataError(f"{where}: {field} is not a string: {_shown(record[field])}")
+    answers = record.get("answers")
+    if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
+        raise DataError(f"{where}: answers is not a list of strings: {_shown(answers)}")
+    return Text(_id(record, where), record[field], _optional(record, "title", where), _optional(record, "url", where), tuple(answers or ()))
+
+
+def identifier(value: Any, where: str) -> str:
+    """An id as a string, or an error: ids are strings or whole numbers, not empty, without white space."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise DataError(f"{where}: id is not a string: {_shown(value)}")
+    name = str(value)
+    if not name.strip():
+        raise DataError(f"{where}: id is blank")
+    if name.split() != [name]:
+        raise DataError(f"{where}: id with white space: {name!r}; a run has one word for it")
+    return name
+
+
+def loaded(line: str, where: str) -> Any:
+    """The JSON value of a line, or an error."""
+    try:
+        value = json.loads(line)
+        if "\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as fault:
+        raise DataError(f"{where}: broken JSON at column {fault.colno}: {fault.msg}; one object per line was expected") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: broken JSON: an escape holds half a character (a lone surrogate)") from None
+    except (ValueError, RecursionError) as fault:
+        raise DataError(f"{where}: broken JSON: {fault}; one object per line was expected") from None
+    return value
+
+
+def _id(record: dict[str, Any], where: str) -> str:
+    field = next((name for name in _IDS if name in record), None)
+    if field is None:
+        raise DataError(f"{where}: no id; one of {', '.join(_IDS)} was expected among {_keys(record)}")
+    return identifier(record[field], where)
+
+
+def _optional(record: dict[str, Any], field: str, where: str) -> str:
+    value = record.get(field)
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"{where}: {field} is not a string: {_shown(value)}")
+    return value or ""
+
+
+def _keys(record: dict[str, Any]) -> str:
+    return ", ".join(map(repr, record)) or "no field at all"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _records(source: str) -> Iterator[tuple[str, Any]]:
+    if source.startswith("hf:"):
+        yield from _from_datasets(source)
+    elif source.startswith("irds:"):
+        yield from _from_ir_datasets(source)
+    else:
+        with lines.opened(source) as numbered:
+            yield from _from_lines(source, ((number, line) for number, line in numbered if line.strip()))
+
+
+def _from_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    name = lines.label(source)
+    first = next(numbered, None)
+    if first is None:
+        return
+    suffix = lines.stem(source).suffix.lower()
+    tabbed = suffix in _TABBED or (suffix not in _JSON and not first[1].lstrip().startswith("{"))
+    if tabbed:
+        yield from _from_tabs(name, first[1], chain([first], numbered))
+        return
+    for number, line in chain([first], numbered):
+        where = f"{name}:{number}"
+        yield where, loaded(line, where)
+
+
+def _from_tabs(name: str, head: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    header = head.lower().split("\t")
+    if set(header) & set(_IDS) and set(header) & set(_TEXTS):
+        next(numbered)
+    else:
+        header = ["id", "text"]
+    for number, line in numbered:
+        fields = line.split("\t")
+        if len(fields) != len(header):
+            raise DataError(f"{name}:{number}: {len(header)} columns between tabs expected ({', '.join(header)}), {len(fields)} found")
+        yield f"{name}:{number}", dict(zip(header, fields, strict=True))
+
+
+def _from_datasets(source: str) -> Iterator[tuple[str, Any]]:
+    import datasets
+
+    place, _, split = source.removeprefix("hf:").partition("@")
+    try:
+        if Path(place).is_dir():
+            saved = any((Path(place) / file).is_file() for file in ("dataset_dict.json", "state.json"))
+            found = datasets.load_from_disk(place) if saved else datasets.load_dataset(place)
+        else:
+            owner, name, *config = place.split("/", 2) if "/" in place else ("", place)
+            found = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
+        raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault
+    if isinstance(found, dict):
+        if not split and len(found) > 1:
+            raise UsageError(f"{source}: has the splits {', '.join(found)}; name one: {source}@{next(iter(found))}")
+        if split and split not in found:
+            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(found)}")
+        found = found[split or next(iter(found))]
+    for number, row in enumerate(found, 1):
+        yield f"{source}: row {number}", row
+
+
+def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
+    try:
+        import ir_datasets
+    except ImportError:
+        raise UsageError(f"{source}: needs the package ir-datasets: pip install ir-datasets") from None
+
+    name, _, part = source.removeprefix("irds:").partition("#")
+    if part not in ("docs", "queries"):
+        raise UsageError(f"{source}: says not which part; write irds:{name}#docs or irds:{name}#queries")
+    try:
+        dataset = ir_datasets.load(name)
+    except KeyError:
+        raise UsageError(f"{source}: ir_datasets knows no {name!r}") from None
+    for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
+        fields = {key: value for key, value in row._asdict().items() if key in _IDS or key in ("title", "url", *_TEXTS)}
+        if not set(fields) & set(_TEXTS):
+            fields["text"] = row.default_text()
+        yield f"{source}: row {number}", fields

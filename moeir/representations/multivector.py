@@ -1,0 +1,82 @@
+"""One vector a token; similarity is late interaction: each query token finds its best document token (CAME eq. 5)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from moeir.representations.base import Representation, spans
+
+
+def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
+    """Late interaction: each query token finds its best document token.
+
+    queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N]. Khattab and Zaharia 2020, eq. 3.
+
+    >>> q, d, yes = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[-2.0, 0.0], [-3.0, 1.0]]]), torch.ones(1, 1, dtype=torch.bool)
+    >>> maxsim(q, yes, d, torch.tensor([[True, False]])).item()
+    -2.0
+    """
+    similarity = torch.einsum("qld,nmd->qnlm", queries, documents)
+    similarity = similarity.masked_fill(~document_mask[None, :, None], float("-inf"))  # padding never wins
+    best = similarity.amax(dim=-1).masked_fill(~query_mask[:, None], 0.0)  # [Q, N, L]
+    return best.sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class MultiVector(Representation):
+    """Text b has vectors[starts[b]:starts[b+1]]. vectors [T, D], starts [B+1]."""
+
+    vectors: Tensor
+    starts: Tensor
+    kind: ClassVar[str] = "multivector"
+    files: ClassVar[dict[str, str]] = {"vectors": "float16"}
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """vectors [B, L, D] in float32 with zeros behind each text, and the mask [B, L] of real tokens."""
+        lengths = self.starts[1:] - self.starts[:-1]
+        longest = int(lengths.max()) if len(self) else 0
+        places = self.starts[:-1, None] + torch.arange(longest, device=self.starts.device)
+        mask = places < self.starts[1:, None]
+        flat = self.vectors.float().index_select(0, torch.where(mask, places, 0).flatten())
+        return flat.view(len(self), longest, -1) * mask[..., None], mask
+
+    def scores(self, documents: Self) -> Tensor:
+        return maxsim(*self.padded(), *documents.padded())
+
+    def paired(self, documents: Self) -> Tensor:
+        rows = torch.arange(len(self), device=self.starts.device)
+        pairs = [self.select(rows[i : i + 1]).scores(documents.select(rows[i : i + 1]))[0] for i in range(len(self))]
+        return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
+
+    def select(self, rows: Tensor) -> Self:
+        places, starts = spans(self.starts, rows)
+        return replace(self, vectors=self.vectors.index_select(0, places), starts=starts)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, vectors=change(self.vectors), starts=change(self.starts))
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, vectors=self.vectors * factor)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        lengths = torch.cat([part.starts[1:] - part.starts[:-1] for part in parts])
+        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        return cls(torch.cat([part.vectors for part in parts]), starts)
+
+    def columns(self) -> dict[str, Tensor]:
+        return {"vectors": self.vectors}
+
+    def starts_of_rows(self) -> Tensor:
+        return self.starts
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
+        assert starts is not None
+        return cls(arrays["vectors"], starts)

@@ -1,0 +1,82 @@
+"""A weight for each of a few vocabulary terms; similarity is the inner product (CAME eq. 4)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from moeir.representations.base import Representation, spans
+
+
+@dataclass(frozen=True)
+class Sparse(Representation):
+    """Text b has terms[starts[b]:starts[b+1]], ascending, and their positive weights. starts [B+1], terms and weights [pairs]."""
+
+    starts: Tensor
+    terms: Tensor
+    weights: Tensor
+    vocabulary: int
+    kind: ClassVar[str] = "sparse"
+    files: ClassVar[dict[str, str]] = {"terms": "int32", "weights": "float32"}
+
+    @classmethod
+    def from_pairs(cls, texts: Tensor, terms: Tensor, weights: Tensor, count: int, vocabulary: int) -> Self:
+        """From (text, term, weight) triples ordered by text, then term; `count` texts."""
+        starts = torch.cat([texts.new_zeros(1), torch.bincount(texts, minlength=count).cumsum(0)])
+        return cls(starts, terms, weights, vocabulary)
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> Self:
+        """From weights [B, V]; what is not positive is absent."""
+        texts, terms = (matrix > 0).nonzero(as_tuple=True)
+        return cls.from_pairs(texts, terms, matrix[texts, terms], *matrix.shape)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def matrix(self) -> Tensor:
+        """weights [B, V], float32; differentiable."""
+        lengths = self.starts[1:] - self.starts[:-1]
+        texts = torch.repeat_interleave(torch.arange(len(self), device=self.terms.device), lengths)
+        flat = torch.zeros(len(self) * self.vocabulary, device=self.weights.device)
+        places = texts * self.vocabulary + self.terms.long()
+        return flat.index_copy(0, places, self.weights.float()).view(len(self), self.vocabulary)
+
+    def scores(self, documents: Self) -> Tensor:
+        return self.matrix() @ documents.matrix().T
+
+    def paired(self, documents: Self) -> Tensor:
+        return (self.matrix() * documents.matrix()).sum(-1)
+
+    def select(self, rows: Tensor) -> Self:
+        places, starts = spans(self.starts, rows)
+        return replace(self, starts=starts, terms=self.terms[places], weights=self.weights.index_select(0, places))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, starts=change(self.starts), terms=change(self.terms), weights=change(self.weights))
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, weights=self.weights * factor)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        lengths = torch.cat([part.starts[1:] - part.starts[:-1] for part in parts])
+        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        terms, weights = torch.cat([part.terms for part in parts]), torch.cat([part.weights for part in parts])
+        return cls(starts, terms, weights, parts[0].vocabulary)
+
+    def columns(self) -> dict[str, Tensor]:
+        return {"terms": self.terms, "weights": self.weights}
+
+    def starts_of_rows(self) -> Tensor:
+        return self.starts
+
+    def facts(self) -> dict[str, int]:
+        return {"vocabulary": self.vocabulary}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
+        assert starts is not None
+        return cls(starts, arrays["terms"], arrays["weights"], facts["vocabulary"])

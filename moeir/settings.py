@@ -1,0 +1,183 @@
+"""Settings of a stage: default < YAML < flag, and the stage written back as YAML.
+
+A stage is a frozen dataclass; its fields are made here by `source`, `option`, `product` and `argument`.
+The command line, the YAML file and the manifest are three views of the same fields.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from moeir.errors import DataError, UsageError
+from moeir.variants import convert
+
+ROLE, HELP, KIND, NAMES, SWITCH = "role", "help", "kind", "names", "affects_result"
+
+
+def option(help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = (), affects_result: bool = True) -> Any:
+    """A setting; `names` are other flags the field uses for it; one that cannot change the product says `affects_result=False`."""
+    return _field("option", help, default, kind="", names=names, affects_result=affects_result)
+
+
+def source(kind: str, help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = ()) -> Any:
+    """Something read: a text file, or an artifact of `kind`."""
+    return _field("source", help, default, kind=kind, names=names)
+
+
+def product(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
+    """The one thing written."""
+    return _field("product", help, default, kind=kind)
+
+
+def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
+    """A setting given by its place instead of a flag."""
+    return _field("argument", help, default, kind="")
+
+
+def _field(role: str, help: str, default: Any, *, kind: str, names: tuple[str, ...] = (), affects_result: bool = True) -> Any:
+    metadata = {ROLE: role, HELP: help, KIND: kind, NAMES: names, SWITCH: affects_result}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a stage, as the command line and YAML see it."""
+
+    name: str
+    role: str
+    kind: str
+    help: str
+    names: tuple[str, ...]
+    annotation: str
+    repeated: bool
+    default: Any
+    affects_result: bool
+
+    @property
+    def flag(self) -> str:
+        """What people type.
+
+        >>> settings_of(type("S", (), {"__dataclass_fields__": {}})) == ()
+        True
+        """
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+
+def settings_of(stage: type) -> tuple[Setting, ...]:
+    """The settings of a stage class, in the order of its fields."""
+    found = []
+    for field in typing.cast(Any, stage).__dataclass_fields__.values():
+        if ROLE not in field.metadata:
+            continue
+        hint = typing.get_type_hints(stage)[field.name]
+        repeated = typing.get_origin(hint) is tuple
+        kind = typing.get_args(hint)[0] if repeated else hint
+        meta = field.metadata
+        found.append(
+            Setting(field.name, meta[ROLE], meta[KIND], meta[HELP], meta[NAMES], _written(kind), repeated, field.default, meta[SWITCH])
+        )
+    return tuple(found)
+
+
+def _written(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " | ".join(_written(part) for part in typing.get_args(hint))
+    return "None" if hint is type(None) else str(hint.__name__)
+
+
+def resolve(stage: type, given: Mapping[str, Any], config: Path | None = None) -> Any:
+    """A stage from what was given on the command line (text), over a YAML file, over the defaults."""
+    settings = settings_of(stage)
+    values: dict[str, Any] = {}
+    for setting, value, place in _from_yaml(settings, config):
+        values[setting.name] = _value(setting, value, place)
+    for setting in settings:
+        if given.get(setting.name) is not None:
+            values[setting.name] = _value(setting, given[setting.name], setting.flag)
+    for setting in settings:
+        if setting.required and setting.name not in values:
+            word = setting.flag if setting.role != "argument" else setting.name.upper()
+            raise UsageError(f"{stage.__name__.lower()} needs {word}: {setting.help[0].lower() + setting.help[1:]}")
+    return stage(**values)
+
+
+def _from_yaml(settings: tuple[Setting, ...], config: Path | None) -> typing.Iterator[tuple[Setting, Any, str]]:
+    if config is None:
+        return
+    known = {name.lstrip("-").replace("-", "_"): setting for setting in settings for name in (setting.name, *setting.names)}
+    for key, value in read_yaml(config).items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{config}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        yield known[name], value, f"{config}: {key}"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file of one mapping (safe loader; at most 1 MB)."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8 text; expected a YAML file of settings") from None
+    if len(text) > 1_000_000:
+        raise DataError(f"{path}: expected a YAML mapping of settings up to 1 MB, found {len(text):,} characters")
+    try:
+        loaded = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise DataError(f"{path}: not YAML: {' '.join(str(problem).split())}") from None
+    if not isinstance(loaded, dict):
+        raise DataError(f"{path}: expected a mapping `flag: value`, found {type(loaded).__name__}")
+    return loaded
+
+
+def _value(setting: Setting, value: Any, place: str) -> Any:
+    if setting.repeated:
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(_single(setting, item, place) for item in items)
+    if isinstance(value, list | tuple):
+        raise UsageError(f"{place}: expected one value, found {len(value)}")
+    return _single(setting, value, place)
+
+
+def _single(setting: Setting, value: Any, place: str) -> Any:
+    if value is None and setting.annotation.endswith("None"):
+        return None
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if "Path" in setting.annotation:
+        return Path(text)
+    return convert(text, setting.annotation, place)
+
+
+def as_dict(stage: Any, *, results_only: bool = False) -> dict[str, Any]:
+    """The settings of a stage in plain types, keys as flags; with `results_only`, what can change its product."""
+    plain = {}
+    for setting in settings_of(type(stage)):
+        if results_only and (not setting.affects_result or setting.role in ("source", "product")):
+            continue
+        value = getattr(stage, setting.name)
+        items = [_plain(item) for item in value] if setting.repeated else _plain(value)
+        plain[setting.name.replace("_", "-")] = items
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def render(stage: Any) -> str:
+    """The resolved settings as YAML that `--config` reads back."""
+    text: str = yaml.safe_dump(as_dict(stage), sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return text

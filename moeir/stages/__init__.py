@@ -1,0 +1,1 @@
+"""The steps of a pipeline: one file, one command. Nothing heavy is imported until `work`."""

@@ -1,0 +1,136 @@
+"""What every stage does once for all of them: check sources, write beside the place, work, manifest, rename."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moeir import settings
+from moeir.artifacts import making, manifests
+from moeir.console import size
+from moeir.errors import DataError, UsageError
+
+STREAM = Path("-")
+TEXT_KINDS = ("texts", "qrels", "run", "examples")
+FOLDER_KINDS = ("checkpoint", "encodings", "index")
+FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
+log = logging.getLogger(__name__)
+Counts = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A step of a pipeline: its fields are its flags, its docstring is its help, `work` is its work."""
+
+    name: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Refuse settings that cannot work, before anything is read or written."""
+
+    def work(self) -> Counts:
+        """Read the sources, write `output`; what it returns is kept as counts in the manifest."""
+        raise NotImplementedError
+
+    def cost(self) -> list[str]:
+        """Lines for `--dry-run`: what would be spent."""
+        return []
+
+    def product(self) -> tuple[Path, str] | None:
+        """Where it writes, and what kind of thing."""
+        found = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
+        return found[0] if found else None
+
+    def makes_folder(self) -> bool:
+        """Whether the product is a folder."""
+        return (made := self.product()) is not None and made[1] in FOLDER_KINDS
+
+    def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
+        """Every file or folder it reads."""
+        for setting in settings.settings_of(type(self)):
+            if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
+                yield from ((setting, item) for item in (value if setting.repeated else (value,)))
+
+
+def run(stage: Stage, *, force: bool = False) -> None:
+    """Run a stage to its product, or find that it is there already."""
+    stage.check()
+    product = stage.product()
+    record = _record(stage)
+    if product is None or product[0] == STREAM:
+        stage.work()
+        return
+    path, kind = product
+    if path.exists() and not force and manifests.same(path, record):
+        log.info("%s: already made with these settings and sources; --force makes it again", path)
+        return
+    making.refuse_overwriting(path, record, force=force)
+    with making.making(path, kind, record, force=force, folder=stage.makes_folder()) as (beside, counts):
+        counts.update(dataclasses.replace(stage, output=beside).work() or {})  # type: ignore[call-arg]
+
+
+def _record(stage: Stage) -> dict[str, Any]:
+    sources: dict[str, list[str]] = {}
+    for setting, path in stage.sources():
+        sources.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
+    plain = settings.as_dict(stage, results_only=True)
+    record = {"stage": stage.name, "settings": plain, "sources": sources}
+    return dict(json.loads(json.dumps(record)))
+
+
+def source_digest(path: Path, setting: settings.Setting) -> str:
+    """The digest of one source, which must be there and of the right kind."""
+    if path == STREAM:
+        return "stdin"
+    if setting.kind in TEXT_KINDS:
+        if str(path).startswith(("hf:", "irds:")):
+            return str(path)
+        if not path.exists():
+            raise DataError(f"{path}: no such file ({setting.flag})")
+        if path.is_dir():
+            raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
+        return manifests.digest(path)
+    if setting.kind == "weights":
+        return _weights_digest(path, setting)
+    return manifests.digest_of(manifests.verify(path, setting.kind)["files"])
+
+
+def _weights_digest(path: Path, setting: settings.Setting) -> str:
+    """Of a checkpoint of ours or a folder of plain weights; a name that is no folder is taken for one of the hub."""
+    if (path / manifests.MANIFEST).is_file():
+        return manifests.digest_of(manifests.verify(path, "checkpoint")["files"])
+    if path.is_dir():
+        return manifests.digest(path)
+    if path.exists() or path.is_absolute() or str(path).startswith(".") or len(path.parts) > 2:
+        raise UsageError(f"{path}: expected a folder with config.json and model.safetensors, or a hub id ({setting.flag})")
+    return f"hub:{path}"
+
+
+def plan(stage: Stage) -> list[str]:
+    """What a run would read, write and spend; checks the settings and sources on the way."""
+    stage.check()
+    _record(stage)
+    lines = []
+    for setting, path in stage.sources():
+        held = "a stream" if path == STREAM else _weight(path)
+        lines.append(f"read   {setting.flag} {path} ({held})")
+    if (product := stage.product()) is not None:
+        path, kind = product
+        free = "" if path == STREAM else f", {size(shutil.disk_usage(_existing(path)).free)} free there"
+        lines.append(f"write  --output {path} ({kind}{free})")
+        if path.exists() and path != STREAM:
+            lines.append(f"note   {path} exists" + ("" if manifests.manifest_path(path).is_file() else " and was not made by moeir"))
+    return lines + [f"spend  {line}" for line in stage.cost()]
+
+
+def _weight(path: Path) -> str:
+    if path.is_dir():
+        return size(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
+    return size(path.stat().st_size) if path.exists() else "not a local file"
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())

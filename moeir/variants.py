@@ -1,0 +1,196 @@
+"""Variants: `name:key=value,…` and the one rule that finds what it names.
+
+The name on the command line is the name of the file in its room (`architectures/came.py`), or of the function where the room is a
+module of formulas (`fusion.py`), whose kin share their first parameter. The options are what stands after the `*` of its signature. Signatures are read from the source, so
+that a misspelt option is refused, and help is printed, before any heavy library loads.
+"""
+
+import ast
+import difflib
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moeir.errors import UsageError
+
+PACKAGE = Path(__file__).parent
+FORMULAS = {"fusion": "lists", "mining": "hits", "learning.objectives": "batch", "analysis.overlap": "first"}
+CHILDREN = {"architectures": "Architecture", "indexes": "Index"}
+ROOMS = (*CHILDREN, *FORMULAS)
+REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword of a variant: its annotation as written, and its default."""
+
+    name: str
+    annotation: str
+    default: Any
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A function or class that a spec can name, as its source declares it."""
+
+    room: str
+    name: str
+    symbol: str
+    module: str
+    summary: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A name and its options, still as text; `str()` gives it back.
+
+    >>> str(parse("came:shared_layers=4,experts=lexical+local"))
+    'came:shared_layers=4,experts=lexical+local'
+    """
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{key}={value}" for key, value in self.options)
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+
+def parse(text: str) -> Spec:
+    """Split `name:key=value,…`; one level, no quoting, `+` inside a value stands for a comma.
+
+    >>> parse("rrf:constant=60").options
+    (('constant', '60'),)
+    """
+    name, _, rest = text.partition(":")
+    if not name:
+        raise UsageError(f"a spec starts with a name, found {text!r}; write name:key=value,key=value")
+    options: dict[str, str] = {}
+    for pair in filter(None, rest.split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{text}: expected key=value, found {pair!r} (inside a value write + for a comma)")
+        key = key.replace("-", "_")
+        if key in options:
+            raise UsageError(f"{text}: {key} is given twice")
+        options[key] = value
+    return Spec(name, tuple(options.items()))
+
+
+def bind(room: str, text: str) -> functools.partial[Any]:
+    """The function or class that `text` names in `room`, its options converted and bound."""
+    variant, options = resolve(room, text)
+    target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
+    return functools.partial(target, **options)
+
+
+def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
+    """Find a spec and convert its options, importing nothing; UsageError for an unknown name, option or value."""
+    spec = parse(text)
+    variant = find(room, spec.name)
+    known = {option.name: option for option in variant.options}
+    values = {}
+    for key, value in spec.options:
+        if key not in known:
+            raise UsageError(f"{text}: {variant.name} has no option {key!r}{_near(key, known)}")
+        values[key] = convert(value, known[key].annotation, f"{text}: {key}")
+    for option in variant.options:
+        if option.default is REQUIRED and option.name not in values:
+            raise UsageError(f"{text}: {variant.name} needs {option.name}=…")
+    return variant, values
+
+
+def find(room: str, name: str) -> Variant:
+    """The variant called `name` in `room`; hyphens and underscores are the same."""
+    every = {variant.name: variant for variant in listed(room)}
+    wanted = name.replace("_", "-")
+    if wanted not in every:
+        raise UsageError(f"{room} has no {name!r}{_near(wanted, every)}; see: moeir variants {room}")
+    return every[wanted]
+
+
+@functools.cache
+def listed(room: str) -> tuple[Variant, ...]:
+    """Every variant of a room, by name, read from the source."""
+    if room not in ROOMS:
+        raise UsageError(f"there is no room {room!r}{_near(room, ROOMS)}; rooms: {', '.join(ROOMS)}")
+    path = PACKAGE.joinpath(*room.split("."))
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
+        found = [variant for file in files for variant in _classes(room, file)]
+    else:
+        found = _functions(room, path.with_suffix(".py"))
+    return tuple(sorted(found, key=lambda variant: variant.name))
+
+
+def _classes(room: str, file: Path) -> list[Variant]:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    for node in body:
+        if isinstance(node, ast.ClassDef) and CHILDREN[room] in (ast.unparse(base) for base in node.bases):
+            made = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+            return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, made)]
+    return []
+
+
+def _functions(room: str, file: Path) -> list[Variant]:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
+    kin = [node for node in functions if node.args.args[0].arg == FORMULAS[room]]
+    return [_variant(room, f"moeir.{room}", node.name, node, node) for node in kin]
+
+
+def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, made: ast.FunctionDef | None) -> Variant:
+    options = []
+    for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if made else ():
+        annotation = ast.unparse(argument.annotation) if argument.annotation else "str"
+        options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
+    summary = (ast.get_docstring(node) or "").split("\n")[0]
+    return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options))
+
+
+def convert(text: str, annotation: str, place: str) -> Any:
+    """A value from its text: int, float, str, bool, tuple[str, ...] or `X | None`.
+
+    >>> convert("lexical+local", "tuple[str, ...]", "experts"), convert("none", "int | None", "limit")
+    (('lexical', 'local'), None)
+    """
+    kind = annotation.removesuffix("| None").strip()
+    if kind != annotation and text.lower() in ("none", ""):
+        return None
+    if kind == "bool":
+        return _truth(text, place)
+    if kind.startswith("tuple"):
+        return tuple(filter(None, text.split("+")))
+    if kind in ("int", "float"):
+        try:
+            return int(text) if kind == "int" else float(text)
+        except ValueError:
+            raise UsageError(f"{place}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
+    return text
+
+
+def _truth(text: str, place: str) -> bool:
+    truths = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
+    if text.lower() not in truths:
+        raise UsageError(f"{place}: expected true or false, found {text!r}")
+    return truths[text.lower()]
+
+
+def render(value: Any) -> str:
+    """The text that `convert` turns back into `value`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "+".join(value)
+    return "none" if value is None else str(value)
+
+
+def _near(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(sorted(known))}" if known else ""

@@ -1,0 +1,45 @@
+"""Words as Lucene's EnglishAnalyzer finds them."""
+
+import pytest
+
+from moeir.indexes.analyzer import LUCENE_STOP_WORDS, WORD, EnglishAnalyzer
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("can't stop, won't", ["can't", "stop", "won't"]),
+        ("1,000.5 and 3.14.", ["1,000.5", "and", "3.14"]),
+        ("U.S.A. e-mail", ["U.S.A", "e", "mail"]),
+        ("foo_bar __ _x", ["foo_bar", "_x"]),
+        ("a1b2 B2B 4x4", ["a1b2", "B2B", "4x4"]),
+        ("naïve café déjà", ["naïve", "café", "déjà"]),
+        ("cafe\u0301s", ["cafe\u0301s"]),
+        ("我是中国人", ["我", "是", "中", "国", "人"]),
+        ("カタカナ と 한국어", ["カタカナ", "と", "한국어"]),
+        ("α-helix β2", ["α", "helix", "β2"]),
+        ("http://x.org/a?b=c", ["http", "x.org", "a", "b", "c"]),
+        ("!!! -- ...", []),
+    ],
+)
+def test_tokens_end_where_unicode_says(text, tokens):
+    assert WORD.findall(text) == tokens
+
+
+def test_possessives_go_before_case_and_stop_words():
+    assert EnglishAnalyzer(stemmer="none").terms("Cat's DOG'S it's mother’s James'") == ["cat", "dog", "mother", "james"]
+
+
+def test_there_are_33_stop_words():
+    assert len(LUCENE_STOP_WORDS) == 33
+    assert EnglishAnalyzer().terms(" ".join(LUCENE_STOP_WORDS)) == []
+    assert len(EnglishAnalyzer(stop_words="none").terms(" ".join(LUCENE_STOP_WORDS))) == 33
+
+
+def test_stems_are_porters():
+    words = "relational conditional happiness cities running flies"
+    assert EnglishAnalyzer().terms(words) == ["relat", "condit", "happi", "citi", "run", "fli"]
+
+
+def test_overlong_tokens_are_cut_at_255():
+    assert [len(term) for term in EnglishAnalyzer("none").terms("x" * 600)] == [255, 255, 90]

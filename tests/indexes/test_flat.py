@@ -1,0 +1,166 @@
+"""Exact dense search."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes.candidates import dots
+from moeir.indexes.flat import Flat
+from moeir.representations.dense import Dense
+from tests.oracles import search as oracle
+
+eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
+
+
+def built(documents, places=None, **attributes):
+    index = Flat(places)
+    index.add(Dense(torch.as_tensor(documents)))
+    for name, value in attributes.items():
+        setattr(index, name, value)
+    return index
+
+
+def near_ties(count=600, width=48, seed=0):
+    """Documents whose float32 scores cannot be told apart by a scan: a few vectors, nudged in their last float16 bit."""
+    generator = torch.Generator().manual_seed(seed)
+    bases = torch.nn.functional.normalize(torch.randn(4, width, generator=generator), dim=1).half()
+    documents = bases[torch.randint(4, (count,), generator=generator)].clone()
+    nudged, column = torch.arange(count), torch.randint(width, (count,), generator=generator)
+    bits = documents.view(torch.int16)
+    bits[nudged, column] += torch.randint(-1, 2, (count,), generator=generator).to(torch.int16)
+    queries = bases.float() + 1e-3 * torch.randn(4, width, generator=generator)
+    return queries * torch.tensor([1.0, 1e-30, 1e30, -1.0])[:, None], documents
+
+
+@given(
+    arrays(np.float32, st.tuples(st.integers(1, 4), st.just(3)), elements=eighths),
+    arrays(np.float32, st.tuples(st.integers(1, 30), st.just(3)), elements=eighths),
+    st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)
+@settings(deadline=None)
+def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
+    places = random.sample(range(len(documents)), len(documents))
+    rows, scores = built(documents, np.array(places)).search(Dense(torch.from_numpy(queries)), depth)
+    assert rows.shape == scores.shape == (len(queries), min(depth, len(documents)))
+    for line, query in enumerate(queries.tolist()):
+        expected = oracle.ranking(oracle.dense(query, documents.tolist()), places, depth)
+        assert oracle.hits(rows[line], scores[line]) == expected
+
+
+def test_documents_that_differ_in_the_last_bit_are_told_apart():
+    queries, documents = near_ties()
+    rows, scores = built(documents).search(Dense(queries), 50)
+    for line, query in enumerate(queries.tolist()):
+        exact = oracle.dense(query, documents.tolist())
+        assert oracle.hits(rows[line], scores[line]) == oracle.ranking(exact, range(len(documents)), 50)
+
+
+@pytest.mark.parametrize("block", [1, 7, None])
+@pytest.mark.parametrize("slack", [0, 3, 64])
+def test_blocks_threads_batches_and_pools_change_no_byte(block, slack):
+    queries, documents = near_ties(seed=1)
+    rows, scores = built(documents).search(Dense(queries), 20)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack)
+        again = index.search(Dense(queries), 20)
+        alone = [index.search(Dense(queries[i : i + 1]), 20) for i in range(len(queries))]
+    finally:
+        torch.set_num_threads(threads)
+    assert again[0].tobytes() == rows.tobytes() and again[1].tobytes() == scores.tobytes()
+    assert b"".join(one[1].tobytes() for one in alone) == scores.tobytes()
+
+
+def test_a_tie_of_everything_is_settled_by_id():
+    index = built(torch.ones(1000, 2))
+    index.elements_at_once = 4096
+    rows, scores = index.search(Dense(torch.tensor([[0.0, 0.0], [1.0, 2.0]])), 3)
+    assert rows.tolist() == [[999, 998, 997]] * 2
+    assert scores.tolist() == [[0.0] * 3, [3.0] * 3]
+
+
+def test_the_precision_a_process_has_chosen_neither_matters_nor_changes():
+    queries, documents = near_ties(seed=2)
+    expected = built(documents).search(Dense(queries), 10)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = built(documents).search(Dense(queries), 10)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found[0].tobytes() == expected[0].tobytes() and found[1].tobytes() == expected[1].tobytes()
+
+
+def test_dots_are_padding_blind():
+    left, right = torch.randn(50, 37), torch.randn(50, 37).half()
+    pad = torch.nn.functional.pad
+    assert torch.equal(dots(left, right), dots(pad(left, (0, 91)), pad(right, (0, 91))))
+    assert torch.allclose(dots(left, right), (left.double() * right.double()).sum(1), rtol=0, atol=1e-13)
+
+
+def test_a_saved_index_is_the_same_index(tmp_path):
+    queries, documents = near_ties(seed=3)
+    places = np.random.default_rng(0).permutation(len(documents))
+    index = Flat(places)
+    index.add(Dense(documents[:100]))
+    index.add(Dense(documents[100:]))
+    index.save(tmp_path / "index")
+    opened = Flat.open(tmp_path / "index", places)
+    assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["engine.json", "vectors.npy"]
+    assert np.load(tmp_path / "index" / "vectors.npy").tobytes() == documents.numpy().tobytes()
+    for mine, theirs in zip(index.search(Dense(queries), 30), opened.search(Dense(queries), 30), strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+
+
+def test_an_empty_index_finds_nothing_saved_or_not(tmp_path):
+    index = Flat()
+    index.add(Dense(torch.zeros(0, 3)))
+    index.save(tmp_path)
+    for each in (index, Flat.open(tmp_path)):
+        assert each.search(Dense(torch.ones(2, 3)), 5)[0].shape == (2, 0)
+    assert built(torch.ones(2, 3)).search(Dense(torch.ones(0, 3)), 5)[0].shape == (0, 2)
+
+
+def test_float16_queries_count_as_their_float32_values():
+    queries, documents = torch.randn(3, 8).half(), torch.randn(20, 8)
+    first, second = (built(documents).search(Dense(values), 5) for values in (queries, queries.float()))
+    assert first[1].tobytes() == second[1].tobytes()
+
+
+def test_what_is_wrong_is_refused():
+    index = built(torch.ones(3, 4))
+    for bad in (float("nan"), float("inf"), 1e6):
+        vectors = torch.ones(2, 4)
+        vectors[1, 2] = bad
+        with pytest.raises(DataError, match="row 4: its vector holds NaN, infinity or more than float16"):
+            index.add(Dense(vectors))
+    with pytest.raises(ArtifactError, match="dimension 5, but the index holds dimension 4"):
+        index.search(Dense(torch.ones(1, 5)), 1)
+    with pytest.raises(ArtifactError, match="dimension 3"):
+        index.add(Dense(torch.ones(1, 3)))
+    with pytest.raises(DataError, match="query 1: NaN"):
+        index.search(Dense(torch.tensor([[1.0] * 4, [float("nan")] * 4])), 1)
+    with pytest.raises(DataError, match=r"query 0: .*too large"):
+        index.search(Dense(torch.full((1, 4), 3e38)), 1)
+    with pytest.raises(UsageError, match="depth must be at least 1"):
+        index.search(Dense(torch.ones(1, 4)), 0)
+    with pytest.raises(UsageError, match="device 'abacus'"):
+        Flat(None, "abacus")
+    with pytest.raises(ArtifactError, match="3 documents but 2 ids"):
+        built(torch.ones(3, 4), np.arange(2)).search(Dense(torch.ones(1, 4)), 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
+    queries, documents = near_ties(seed=4)
+    built(documents).save(tmp_path)
+    here, there = (Flat.open(tmp_path, device=device).search(Dense(queries), 40) for device in ("cpu", "cuda"))
+    assert here[0].tobytes() == there[0].tobytes() and here[1].tobytes() == there[1].tobytes()

@@ -1,0 +1,124 @@
+"""Exact learned-sparse search."""
+
+import numba
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.errors import ArtifactError, DataError
+from moeir.indexes import postings
+from moeir.indexes.inverted import Inverted
+from moeir.representations.sparse import Sparse
+from tests.oracles import search as oracle
+
+VOCABULARY = 6
+text = st.dictionaries(st.integers(0, VOCABULARY - 1), st.integers(-4, 8).map(lambda number: number / 8))
+texts = st.lists(text, min_size=1, max_size=25)
+
+
+def packed(texts, vocabulary=VOCABULARY):
+    starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
+    terms = torch.tensor([term for text in texts for term in text], dtype=torch.int64)
+    weights = torch.tensor([weight for text in texts for weight in text.values()], dtype=torch.float32)
+    return Sparse(starts, terms, weights, vocabulary)
+
+
+def built(documents, places=None):
+    index = Inverted(places)
+    index.add(documents)
+    return index
+
+
+def random_texts(count, terms, seed):
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.rand(count, terms, generator=generator)
+    return Sparse.from_matrix(torch.where(matrix > 0.8, (matrix * 40).round() / 40, torch.zeros(())))
+
+
+@given(texts, texts, st.integers(1, 30), st.integers(1, 30), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_search_is_a_full_sort_of_the_documents_that_share_a_term(queries, documents, depth, block, random):
+    places = random.sample(range(len(documents)), len(documents))
+    index = built(packed(documents), np.array(places))
+    index.rows_at_once = block
+    rows, scores = index.search(packed(queries), depth)
+    for line, query in enumerate(queries):
+        expected = oracle.ranking(oracle.sparse(query, documents), places, depth)
+        assert oracle.hits(rows[line], scores[line]) == expected
+
+
+def test_blocks_threads_batches_and_shards_change_no_byte():
+    documents, queries = random_texts(500, 60, seed=0), random_texts(9, 60, seed=1)
+    rows, scores = built(documents).search(queries, 25)
+    sharded = Inverted()
+    for first in range(0, 500, 190):
+        sharded.add(documents.select(torch.arange(first, min(first + 190, 500))))
+    threads = numba.get_num_threads()
+    for block in (1, 7, 500):
+        sharded.rows_at_once = block
+        numba.set_num_threads(1)
+        again = sharded.search(queries, 25)
+        numba.set_num_threads(threads)
+        alone = [sharded.search(queries.select(torch.tensor([i])), 25)[1].tobytes() for i in range(9)]
+        assert again[0].tobytes() == rows.tobytes() and again[1].tobytes() == scores.tobytes() == b"".join(alone)
+    assert np.allclose(np.take_along_axis(queries.scores(documents).numpy(), rows, 1), scores, rtol=1e-5)
+
+
+def test_the_order_of_a_texts_terms_changes_nothing():
+    generator = np.random.default_rng(0)
+    weights = dict(zip(range(40), generator.random(40).tolist(), strict=True))
+    ordered, shuffled = packed([weights], 40), packed([{term: weights[term] for term in generator.permutation(40).tolist()}], 40)
+    assert built(ordered).search(shuffled, 1)[1] == built(shuffled).search(ordered, 1)[1]
+
+
+def test_a_query_or_document_without_terms_finds_and_is_nothing():
+    rows, scores = built(packed([{}, {1: 0.5}, {2: 0.0}])).search(packed([{}, {1: 1.0, 2: 1.0}, {1: 0.0}]), 3)
+    assert rows.tolist() == [[-1, -1, -1], [1, -1, -1], [-1, -1, -1]]
+    assert scores[1, 0] == 0.5
+
+
+def test_a_saved_index_is_the_same_index(tmp_path):
+    documents, queries = random_texts(300, 40, seed=2), random_texts(5, 40, seed=3)
+    index = built(documents)
+    index.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "rows.npy", "starts.npy", "weights.npy"]
+    opened = Inverted.open(tmp_path)
+    for mine, theirs in zip(index.search(queries, 30), opened.search(queries, 30), strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+    with pytest.raises(ArtifactError, match="takes no more documents"):
+        opened.add(documents)
+
+
+@pytest.mark.parametrize("documents", [[], [{}, {}]])
+def test_an_index_without_postings_can_be_saved_and_searched(documents, tmp_path):
+    index = built(packed(documents))
+    index.save(tmp_path)
+    for each in (index, Inverted.open(tmp_path)):
+        assert each.search(packed([{0: 1.0}]), 3)[0].tolist() == [[-1] * len(documents)]
+
+
+def test_what_is_wrong_is_refused(tmp_path):
+    index = built(packed([{1: 1.0}]))
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(DataError, match="row 3: a weight is NaN or infinite"):
+            index.add(packed([{0: 1.0}, {}, {2: 1.0, 3: bad}]))
+    with pytest.raises(DataError, match="query 1: a term is outside the vocabulary"):
+        index.search(packed([{}, {VOCABULARY: 1.0}]), 1)
+    with pytest.raises(ArtifactError, match="vocabulary of 7, but the index holds one of 6"):
+        index.search(packed([{0: 1.0}], vocabulary=7), 1)
+    index.save(tmp_path)
+    np.save(tmp_path / "rows.npy", np.zeros(5, np.int32))
+    with pytest.raises(ArtifactError, match="damaged inverted index"):
+        Inverted.open(tmp_path)
+
+
+def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
+    def nowhere(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(numba, "njit", nowhere)
+    assert postings.compiled(parallel=True)(len)("abc") == 3

@@ -1,0 +1,8 @@
+"""The order of ranks, by Python's own sort."""
+
+import numpy as np
+
+
+def ranked(hits: dict[str, float]) -> list[str]:
+    """Ids, best first: score descending as float32, then the id's bytes descending."""
+    return sorted(hits, key=lambda document: (np.float32(hits[document]), document.encode()), reverse=True)

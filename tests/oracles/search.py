@@ -1,0 +1,72 @@
+"""Search by the slow obvious loops: score everything, sort everything."""
+
+import math
+import struct
+
+
+def single(number):
+    """A number rounded to float32.
+
+    >>> single(0.5)
+    0.5
+    """
+    return struct.unpack("f", struct.pack("f", number))[0]
+
+
+def inner_product(left, right):
+    """Exact sum of the products of two lists of numbers, rounded once."""
+    return math.fsum(a * b for a, b in zip(left, right, strict=True))
+
+
+def dense(query, documents):
+    """{row: score} of every document."""
+    return {row: single(inner_product(query, document)) for row, document in enumerate(documents)}
+
+
+def maxsim(query, documents):
+    """{row: score} of the documents that have tokens; nothing for a query without."""
+    if not query:
+        return {}
+    return {
+        row: single(math.fsum(max(inner_product(token, other) for other in document) for token in query))
+        for row, document in enumerate(documents)
+        if document
+    }
+
+
+def sparse(query, documents):
+    """{row: score} of the documents sharing a term; queries and documents are dictionaries of weights, zero = absent."""
+    scores = {}
+    for row, document in enumerate(documents):
+        shared = [term for term, weight in query.items() if weight and document.get(term)]
+        if shared:
+            scores[row] = single(math.fsum(query[term] * document[term] for term in shared))
+    return scores
+
+
+def bm25(query, documents, k1, b):
+    """{row: score} of the documents sharing a term; query and documents are lists of terms."""
+    mean = sum(map(len, documents)) / len(documents)
+    scores = {}
+    for row, document in enumerate(documents):
+        if set(query) & set(document):
+            scores[row] = 0.0
+        for term in query:
+            holders = sum(term in other for other in documents)
+            frequency = document.count(term)
+            if frequency:
+                idf = math.log(1 + (len(documents) - holders + 0.5) / (holders + 0.5))
+                scores[row] += idf * frequency / (frequency + k1 * (1 - b + b * len(document) / mean))
+    return scores
+
+
+def ranking(scores, places, depth):
+    """The first `depth` (row, score): score descending, then place descending."""
+    return sorted(scores.items(), key=lambda hit: (hit[1], places[hit[0]]), reverse=True)[:depth]
+
+
+def hits(rows, scores):
+    """One line of an index's result as (row, score), the blank end left out."""
+    found = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
+    assert all(row == -1 and score == -math.inf for row, score in list(zip(rows, scores, strict=True))[len(found) :])
+    return found

@@ -1,0 +1,96 @@
+import gzip
+import io
+
+import pytest
+import zstandard
+
+from moeir.errors import DataError
+from moeir.records import lines
+
+
+def read(path):
+    with lines.opened(path) as numbered:
+        return list(numbered)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_written_lines_are_read_again(tmp_path, suffix):
+    path = tmp_path / f"words.txt{suffix}"
+    with lines.writer(path) as output:
+        output.write("Zürich\n日本\n")
+    assert read(path) == [(1, "Zürich"), (2, "日本")]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_the_same_lines_give_the_same_bytes(tmp_path, suffix):
+    for name in ("first", "second"):
+        with lines.writer(tmp_path / f"{name}{suffix}") as output:
+            output.write("a\n" * 1000)
+    assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
+
+
+def test_only_a_newline_ends_a_line(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_bytes("\ufeffa\u2028b\x0bc\r\nd\r\n\ne".encode())
+    assert read(path) == [(1, "a\u2028b\x0bc"), (2, "d"), (3, ""), (4, "e")]
+
+
+def test_blocks_do_not_change_the_lines(tmp_path, monkeypatch):
+    path = tmp_path / "words.txt"
+    words = [f"word {number} é" * (number % 7) for number in range(200)]
+    path.write_text("\n".join(words), encoding="utf-8")
+    for size in (1, 2, 3, 64, 1 << 20):
+        monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+        assert read(path) == list(enumerate(words, 1))
+
+
+def test_zstandard_frames_may_follow_one_another(tmp_path):
+    path = tmp_path / "words.zst"
+    path.write_bytes(zstandard.compress(b"a\nb") + zstandard.compress(b"c\nd\n"))
+    assert read(path) == [(1, "a"), (2, "bc"), (3, "d")]
+
+
+def test_a_dash_is_a_pipe(monkeypatch, capsysbinary):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é\n".encode())))
+    assert read("-") == [(1, "é")]
+    with lines.writer("-") as output:
+        output.write("é\n")
+    with lines.writer("-") as output:
+        output.write("b\n")
+    assert capsysbinary.readouterr().out == "é\nb\n".encode()
+
+
+def test_an_empty_file_has_no_line(tmp_path):
+    for name in ("a.txt", "a.gz", "a.zst"):
+        with lines.writer(tmp_path / name):
+            pass
+        assert read(tmp_path / name) == []
+
+
+def test_faults_name_file_and_line(tmp_path):
+    faulty = {
+        "latin.txt": (b"fine\nZ\xfcrich\n", ":2: not UTF-8: byte 0xfc; convert the file to UTF-8"),
+        "zero.txt": (b"fine\na\0b\n", ":2: not a text file: a byte is zero; UTF-8 text was expected"),
+        "cut.gz": (gzip.compress(b"fine\n" * 99)[:-9], ": damaged archive near line 1: "),
+        "plain.gz": (b"fine\n", ": damaged archive near line 1: "),
+        "cut.zst": (zstandard.compress(b"fine\n" * 99)[:-5], ": damaged archive near line 1: the file ends in the middle of a frame"),
+        "plain.zst": (b"fine\n", ": damaged archive near line 1: "),
+    }
+    for name, (content, message) in faulty.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert str(caught.value).startswith(f"{path}{message}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"absent\.tsv: no such file"):
+        read(tmp_path / "absent.tsv")
+    with pytest.raises(DataError, match="is a folder, a text file was expected"):
+        read(tmp_path)
+
+
+def test_a_stem_has_no_packing_suffix():
+    assert [str(lines.stem(name)) for name in ("a.tsv.gz", "a.jsonl.zst", "a.tsv")] == ["a.tsv", "a.jsonl", "a.tsv"]

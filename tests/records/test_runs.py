@@ -1,0 +1,176 @@
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pytrec_eval
+from moeir.errors import DataError, UsageError
+from moeir.evaluation import measures
+from moeir.records import lines, runs
+from tests.oracles import order
+
+words = st.text(st.characters(blacklist_categories=["Z", "C"]), min_size=1, max_size=5)
+scores = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, 0.1, float(np.float32(0.1)), 2.0, 1e-40, -3.5]),
+    st.floats(-1e30, 1e30, width=64),
+)
+hits = st.dictionaries(words, scores, max_size=12)
+
+
+@given(hits)
+def test_hits_stand_as_pythons_sort_puts_them(found):
+    ids, values = list(found), list(found.values())
+    best = runs.ranked(np.array(values), runs.id_order(ids))
+    assert [ids[place] for place in best] == order.ranked(found)
+
+
+@given(hits, st.integers(0, 14))
+def test_a_depth_cuts_the_full_order(found, depth):
+    ids, values = list(found), list(found.values())
+    assert runs.ranked(values, runs.id_order(ids), depth).tolist() == runs.ranked(values, runs.id_order(ids))[:depth].tolist()
+
+
+def test_many_ties_at_the_cut_keep_the_order():
+    generator = np.random.default_rng(0)
+    values, places = generator.integers(0, 5, 10_000), generator.permutation(10_000)
+    assert runs.ranked(values, places, 100).tolist() == runs.ranked(values, places)[:100].tolist()
+
+
+def test_scores_that_are_equal_as_float32_tie():
+    found = {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}
+    assert runs.Run.from_hits({"q": found}).documents_of("q") == ["b", "a", "d", "c"]
+
+
+def test_ids_order_by_bytes():
+    ids = ["é", "z", "a", "10", "9", "日", "🦉", "A", "01"]
+    assert [name for _, name in sorted(zip(runs.id_order(ids), ids, strict=True))] == sorted(ids, key=str.encode)
+
+
+def tied_run(seed):
+    """Few distinct scores, so that nearly every rank is decided by the id."""
+    generator = random.Random(seed)
+    ids = [generator.choice(["d{}", "{}", "D-{:03d}", "é{}"]).format(number) for number in range(40)]
+    values = [0.0, -0.0, 1.0, 1.0 + 1e-9, 2.5, -1.0][: generator.randint(1, 6)]
+    queries = [f"q{number}" for number in range(generator.randint(1, 3))]
+    run = {query: {name: generator.choice(values) for name in generator.sample(ids, generator.randint(1, 30))} for query in queries}
+    grades = {query: {name: generator.choice([-1, 0, 0, 1, 2, 3]) for name in generator.sample(ids, 15)} for query in queries}
+    return run, grades
+
+
+def test_a_thousand_runs_full_of_ties_score_as_trec_eval_scores_them():
+    names = ["ndcg_cut_10", "ndcg_cut_5", "map", "recip_rank", "recall_10", "recall_1000", "P_5", "P_10", "success_1", "bpref", "Rprec", "infAP"]
+    ours = [measures.parse(name) for name in names]
+    for seed in range(1000):
+        hits, grades = tied_run(seed)
+        expected = pytrec_eval.RelevanceEvaluator(grades, set(names)).evaluate(hits)
+        found = measures.per_query(runs.Run.from_hits(hits), grades, ours)
+        for name, measure in zip(names, ours, strict=True):
+            for query in grades:
+                assert found[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
+
+
+@given(st.dictionaries(words, st.dictionaries(words, scores, min_size=1, max_size=6), min_size=1, max_size=4))
+def test_a_written_run_is_read_again(tmp_path_factory, found):
+    path = tmp_path_factory.mktemp("runs") / "toy.trec"
+    run = runs.Run.from_hits(found)
+    runs.write(run, path, tag="toy")
+    again = runs.read(path)
+    assert again.tag == "toy"
+    assert {query: again.hits(query) for query in again.queries} == {query: run.hits(query) for query in run.queries}
+    assert (again.queries, again.names) == (run.queries, run.names)
+
+
+def test_a_run_shows_nine_digits_and_ranks_from_one(tmp_path):
+    runs.write(runs.Run.from_hits({"q1": {"a": 0.1, "b": 10, "c": 1 / 3e7}}, tag="t"), tmp_path / "a.trec")
+    assert (tmp_path / "a.trec").read_text() == "q1 Q0 b 1 10 t\nq1 Q0 a 2 0.100000001 t\nq1 Q0 c 3 3.33333325e-08 t\n"
+
+
+def test_the_text_of_a_score_reads_back_as_the_same_float32():
+    generator = np.random.default_rng(1)
+    for value in generator.integers(0, 0x7F800000, 2000, dtype=np.uint32).view(np.float32):
+        assert np.float32(runs.score_text(value)) == value
+
+
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+    path = tmp_path / "a.trec"
+    path.write_bytes(b"02\tQ0\td1\t9\t1.5\tsys\r\n\r\n2 Q0 d1 1 7 other\n  02 Q0  d2 1\t 2.5 sys \n\n02 0 d10 3 +1.5e0 sys")
+    run = runs.read(path)
+    assert run.queries == ["02", "2"]
+    assert run.hits("02") == [("d2", 2.5), ("d10", 1.5), ("d1", 1.5)]
+    assert run.hits("2") == [("d1", 7.0)]
+    assert run.hits("absent") == []
+    assert run.tag == "sys"
+
+
+def test_long_ids_are_ids(tmp_path):
+    found = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
+    run = runs.Run.from_hits(found)
+    runs.write(run, tmp_path / "a.trec")
+    again = runs.read(tmp_path / "a.trec")
+    assert again.documents_of("q") == run.documents_of("q") == ["é" * 40, "x" * 500, "a"]
+    assert again.queries == run.queries
+
+
+FAULTY = [
+    ("q Q0 d 1 x t\n", ":1: score is not a number: 'x'"),
+    ("q Q0 d 1 1 t\nq Q0 e 2 nan t\n", ":2: score is not finite: 'nan'"),
+    ("q Q0 d 1 -inf t\n", ":1: score is not finite: '-inf'"),
+    ("q Q0 d 1 1e39 t\n", ":1: score is not finite: '1e39'"),
+    ("q Q0 d 1 1_0 t\n", ":1: score is not a number: '1_0'"),
+    ("q Q0 d 1 0x10 t\n", ":1: score is not a number: '0x10'"),
+    ("q Q0 d 1 1\n", ":1: 6 columns expected (query Q0 document rank score tag), 5 found"),
+    ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: 6 columns expected (query Q0 document rank score tag), 7 found"),
+    ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: 6 columns expected (query Q0 document rank score tag), 7 found"),
+    ("q\td\t1\n", ":1: 6 columns expected (query Q0 document rank score tag), 3 found"),
+    ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ":6: document 'd' stands twice in the list of query 'q'"),
+    ("", ": holds no line; 6 columns expected (query Q0 document rank score tag)"),
+    ("\n\n", ": holds no line; 6 columns expected (query Q0 document rank score tag)"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), FAULTY)
+@pytest.mark.parametrize("size", [5, 1 << 20])
+def test_faulty_runs_are_refused_with_their_line(tmp_path, monkeypatch, size, content, message):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+    path = tmp_path / "dev.trec"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        runs.read(path)
+    assert str(caught.value) == f"{path}{message}"
+
+
+def test_columns_in_any_order_make_the_same_run():
+    run = runs.Run.from_columns(["q2", "q1"], [1, 0, 1], ["b", "a"], [0, 1, 1], [1.0, 2.0, 1.0])
+    assert run.names == ["a", "b"]
+    assert (run.hits("q1"), run.hits("q2")) == ([("b", 1.0), ("a", 1.0)], [("a", 2.0)])
+
+
+def test_columns_are_checked():
+    with pytest.raises(DataError, match="row 1: score of document 'b' is not a finite float32 number"):
+        runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 1], [1.0, float("nan")])
+    with pytest.raises(DataError, match="row 1: document 'a' stands twice in the list of query 'q'"):
+        runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 0], [1.0, 2.0])
+
+
+def test_the_top_of_a_run_is_the_head_of_every_list():
+    run = runs.Run.from_hits({"q1": {"a": 1, "b": 2, "c": 3}, "q2": {"a": 1}, "q3": {}})
+    top = run.top(2)
+    assert [top.documents_of(query) for query in top.queries] == [["c", "b"], ["a"], []]
+    assert run.top(0).documents_of("q1") == []
+    assert len(run.top(99).documents) == 4
+
+
+def test_a_run_without_queries_is_a_run(tmp_path):
+    runs.write(runs.Run.from_hits({}), tmp_path / "empty.trec")
+    assert (tmp_path / "empty.trec").read_bytes() == b""
+
+
+@pytest.mark.parametrize(("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t")])
+def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
+    with pytest.raises(UsageError, match="an id or tag is one word without white space"):
+        runs.write(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")
+    assert not (tmp_path / "a.trec").exists()

@@ -1,0 +1,164 @@
+import sys
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from moeir.errors import DataError, UsageError
+from moeir.records import lines, texts
+from moeir.records.texts import Text
+
+TOY = [
+    Text("007", "Owls hunt at night.", title="Owl", url="http://owl", answers=("mice", "voles")),
+    Text("é", "Ein Wort\nund noch eins."),
+]
+
+
+@pytest.mark.parametrize("name", ["toy.jsonl", "toy.jsonl.gz", "toy.json.zst", "toy"])
+def test_written_texts_are_read_again(tmp_path, name):
+    texts.write(TOY, tmp_path / name)
+    assert list(texts.read(tmp_path / name)) == TOY
+    assert texts.read_all(str(tmp_path / name)) == {text.id: text for text in TOY}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("beir.jsonl", '{"_id": "1", "title": "", "text": "owl", "metadata": {}}\n{"_id": "02", "title": null, "text": "bat"}\n'),
+        ("anserini.json", '{"id": 1, "contents": "owl"}\n\n{"id": "02", "contents": "bat"}'),
+        ("tevatron.jsonl", '{"docid": "1", "text": "owl"}\n{"query_id": "02", "query": "bat"}\n'),
+        ("piped", ' {"qid": "1", "question": "owl"}\n{"pid": "02", "passage": "bat"}\n'),
+        ("msmarco.tsv", "1\towl\n02\tbat\n"),
+        ("unnamed", "1\towl\n02\tbat\n"),
+        ("header.tsv", "text\tpid\n" + "owl\t1\nbat\t02\n"),
+        ("wide.txt", "docid\ttitle\ttext\n1\t\towl\n02\t\tbat\n"),
+    ],
+)
+def test_forms_of_the_field_read_alike(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    assert list(texts.read(tmp_path / name)) == [Text("1", "owl"), Text("02", "bat")]
+
+
+def test_title_and_text_are_one_content():
+    assert [text.content for text in (Text("1", "b", "a"), Text("1", "b"), Text("1", "", "a"), Text("1", " "))] == ["a b", "b", "a", ""]
+
+
+def test_an_empty_text_is_kept_on_request(tmp_path):
+    (tmp_path / "a.tsv").write_text("1\t \n2\tx\n")
+    assert [text.id for text in texts.read(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
+
+
+FAULTY = [
+    ('{"_id": "1", "text": "x"}\n{"text": "y"}\n', ":2: no id; one of _id, id, docid, query_id, qid, doc_id, pid was expected among 'text'"),
+    ('{"_id": " ", "text": "x"}\n', ":1: id is blank"),
+    ('{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; a run has one word for it"),
+    ('{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; a run has one word for it"),
+    ('{"_id": 1.5, "text": "x"}\n', ":1: id is not a string: 1.5"),
+    ('{"_id": true, "text": "x"}\n', ":1: id is not a string: true"),
+    ('{"_id": null, "text": "x"}\n', ":1: id is not a string: null"),
+    ('{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: id '1' stands on an earlier line too; ids must be unique"),
+    ('{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts"),
+    ('{"_id": "1", "text": ["x"]}\n', ':1: text is not a string: ["x"]'),
+    ('{"_id": "1", "text": "x", "title": 3}\n', ":1: title is not a string: 3"),
+    ('{"_id": "1", "text": "x", "answers": "y"}\n', ':1: answers is not a list of strings: "y"'),
+    ('{"_id": "1", "text": "x"}\n\n["1"]\n', ':3: a JSON object was expected, found ["1"]'),
+    ('{"_id": "1", "text": "\\ud800"}\n', ":1: broken JSON: an escape holds half a character (a lone surrogate)"),
+    ('{"_id": "1", "text": "x"}\n{"_id": "2"\n', ":2: broken JSON at column 12: Expecting ',' delimiter; one object per line was expected"),
+    ("", ": holds no text"),
+    ("\n \n", ": holds no text"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), FAULTY)
+def test_faulty_lines_are_refused_with_their_place(tmp_path, content, message):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(texts.read(path))
+    assert str(caught.value) == f"{path}{message}"
+
+
+def test_a_missing_text_field_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "x"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:1: no text; one of text, contents, .* was expected among '_id', 'title'"):
+        list(texts.read(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1\tx\n2\n", ":2: 2 columns between tabs expected (id, text), 1 found"),
+        ("1\tx\ty\n", ":1: 2 columns between tabs expected (id, text), 3 found"),
+        ("id\ttitle\ttext\n1\tx\n", ":2: 3 columns between tabs expected (id, title, text), 2 found"),
+        ("a b\tx\n", ":1: id with white space: 'a b'; a run has one word for it"),
+        ("id\ttext\n", ": holds no text"),
+    ],
+)
+def test_faulty_tables_are_refused_with_their_place(tmp_path, content, message):
+    path = tmp_path / "queries.tsv"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(texts.read(path))
+    assert str(caught.value) == f"{path}{message}"
+
+
+class Row(NamedTuple):
+    doc_id: str
+    wikitext: str
+
+    def default_text(self):
+        return self.wikitext
+
+
+def load(name):
+    return {"toy": SimpleNamespace(docs_iter=lambda: iter([Row("d1", "owl")]), queries_iter=lambda: iter([Row("q1", "bat")]))}[name]
+
+
+def test_ir_datasets_are_sources(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
+    assert list(texts.read("irds:toy#docs")) == [Text("d1", "owl")]
+    assert list(texts.read("irds:toy#queries")) == [Text("q1", "bat")]
+    with pytest.raises(UsageError, match="irds:toy: says not which part; write irds:toy#docs or irds:toy#queries"):
+        list(texts.read("irds:toy"))
+    with pytest.raises(UsageError, match="irds:other#docs: ir_datasets knows no 'other'"):
+        list(texts.read("irds:other#docs"))
+
+
+def test_without_ir_datasets_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(UsageError, match="pip install ir-datasets"):
+        list(texts.read("irds:toy#docs"))
+
+
+def test_saved_datasets_are_sources(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"docid": "1", "text": "owl"}, {"docid": "2", "text": "bat"}])
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": rows, "dev": rows.select([1])}).save_to_disk(str(tmp_path / "two"))
+    assert [text.id for text in texts.read(f"hf:{tmp_path}/one")] == ["1", "2"]
+    assert [text.id for text in texts.read(f"hf:{tmp_path}/two@dev")] == ["2"]
+    with pytest.raises(UsageError, match=r"has the splits train, dev; name one: hf:.*two@train"):
+        list(texts.read(f"hf:{tmp_path}/two"))
+    with pytest.raises(UsageError, match="has no split 'test'; it has train, dev"):
+        list(texts.read(f"hf:{tmp_path}/two@test"))
+
+
+def test_a_folder_of_data_files_is_a_source(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "files").mkdir()
+    with lines.writer(tmp_path / "files" / "train.jsonl") as output:
+        output.write('{"_id": "1", "text": "owl"}\n')
+    assert list(texts.read(f"hf:{tmp_path}/files")) == [Text("1", "owl")]
+
+
+def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+
+    def refuse(*place):
+        raise ConnectionError(f"no way to {place}\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(UsageError) as caught:
+        list(texts.read("hf:BeIR/scifact/corpus@corpus"))
+    assert str(caught.value) == "hf:BeIR/scifact/corpus@corpus: cannot be loaded: no way to ('BeIR/scifact', 'corpus')"

@@ -17,7 +17,7 @@ from moeir.errors import MoeirError
 from moeir.stages import base
 
 STAGES = (
-    "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze", "variants", "info",
+    "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze", "variants",
 )  # fmt: skip
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ def application() -> typer.Typer:
     app.callback()(_top)
     for name in STAGES:
         stage = stage_class(name)
-        app.command(name=name, help=inspect.getdoc(stage), no_args_is_help=_needs_something(stage))(_command(stage))
+        words = " ".join((inspect.getdoc(stage) or "").split())
+        app.command(name=name, help=words, short_help=words.split(". ")[0], no_args_is_help=_needs_something(stage))(_command(stage))
     return app
 
 
@@ -48,10 +49,14 @@ def stage_class(name: str) -> type[base.Stage]:
     return stage
 
 
-def _top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-    if version:
+def _say_version(wanted: bool) -> None:
+    if wanted:
         sys.stdout.write(f"moeir {__version__}\n")
         raise typer.Exit
+
+
+def _top(version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_say_version, is_eager=True)) -> None:
+    """What comes before a stage."""
 
 
 def _needs_something(stage: type[base.Stage]) -> bool:
@@ -129,7 +134,7 @@ def _outcome(arguments: list[str]) -> int:
         return int(code or 0)
     except click.exceptions.ClickException as problem:
         return _refused(problem)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         log.error("stopped")
         return 130
     except BrokenPipeError:

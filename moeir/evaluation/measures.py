@@ -21,19 +21,20 @@ from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
 _FORM = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(?P<at>.+))?")
-_NUMBERED = re.compile(r"(?P<name>\w+)[_.](?P<number>\d+(?:\.\d+)?)")
+_NUMBERED = re.compile(r"(?P<name>\w+?)[_.](?P<number>\d+(?:\.\d+)?)")
 
 _TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number, to that of ir-measures
     "ndcg": "nDCG", "ndcg_cut": "nDCG", "map": "AP", "map_cut": "AP", "p": "P", "recall": "R", "recip_rank": "RR",
-    "success": "Success", "rprec": "Rprec", "bpref": "Bpref", "infap": "infAP", "iprec_at_recall": "IPrec",
+    "success": "Success", "rprec": "Rprec", "bpref": "Bpref", "infap": "infAP",
     "set_p": "SetP", "set_recall": "SetR", "set_map": "SetAP", "set_f": "SetF", "set_relative_p": "SetRelP",
     "num_q": "NumQ", "num_ret": "NumRet", "num_rel": "NumRel", "num_rel_ret": "NumRelRet",
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in ir_measures.measures.registry} | _TREC_EVAL | {"mrr": "RR", "hit": "Success", "hits": "Success"}
 
 _library: Any = providers  # typed in part only
-# Only those that run in this process: the others start Perl, or need packages of their own.
-_PROVIDERS = _library.FallbackProvider([_library.registry[name] for name in ("pytrec_eval", "msmarco", "judged", "accuracy", "compat")])
+# Only those that run in this process and survive odd queries: the others start Perl, need packages, or divide by zero.
+_PROVIDERS = _library.FallbackProvider([_library.registry[name] for name in ("pytrec_eval", "msmarco", "judged")])
+_UNLIKE_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels otherwise
 
 _QUERIES_AT_ONCE = 500  # bounds the dictionaries that ir-measures wants
 _CUT_AT_THEIR_RANK = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # nothing below the cut-off can change these
@@ -68,7 +69,7 @@ def parse(text: str) -> Measure:
         if at is not None:
             options[measure.AT_PARAM] = ast.literal_eval(at)
         measure = measure(**options)
-        supported = _PROVIDERS.supports(measure)  # which also checks the options
+        supported = _PROVIDERS.supports(measure) and measure.NAME not in _UNLIKE_TREC_EVAL  # `supports` checks the options too
     except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
         raise UsageError(f"measure {text!r} cannot be read: {str(fault) or 'not of the form NAME(option=value)@CUTOFF'}") from None
     cutoff = measure.params.get("cutoff")
@@ -140,7 +141,10 @@ def _metrics(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_mea
     queries = list(qrels)
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         judged = {query: qrels[query] for query in queries[start : start + _QUERIES_AT_ONCE]}
-        yield from _PROVIDERS.iter_calc(measures, judged, {query: _descending(run.documents_of(query)) for query in judged})
+        ranks = {query: _descending(run.documents_of(query)) for query in judged}
+        if not any(measure.NAME == "NumRel" for measure in measures):  # the one measure with a value for an empty list
+            ranks = {query: documents for query, documents in ranks.items() if documents}
+        yield from _PROVIDERS.iter_calc(measures, judged, ranks)
 
 
 def _descending(documents: list[str]) -> dict[str, float]:

@@ -18,30 +18,27 @@ from moeir.errors import DataError, UsageError
 from moeir.indexes import base
 
 UNIT_ROUNDOFF = 2.0**-24
-UNDERFLOW = 2.0**-100  # above the sum of everything float32 can flush to zero in one score of a scaled query
-SMALLEST_EXPONENT = -149.0
+UNDERFLOW = 2.0**-100  # above all that float32 can lose below its smallest number in one score of 2^25 products
 LARGEST_FLOAT = float(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of queries: vectors [Q, L, D] float32 as given, rows of zeros after the last token; lines int64 [Q], where
-    their results belong; scaled = vectors / 2^exponents, largest entry below 1."""
+    """A block of queries: vectors [Q, L, D] float32, rows of zeros after the last token; lines int64 [Q], where their
+    results belong."""
 
     lines: np.ndarray
     vectors: torch.Tensor
-    scaled: torch.Tensor
-    exponents: torch.Tensor
 
-    @classmethod
-    def of(cls, lines: np.ndarray, vectors: torch.Tensor) -> "Block":
-        exponents = torch.frexp(vectors.abs().amax(dim=(1, 2)).double()).exponent  # 0 for a query of zeros
-        scaled = (vectors.double() * torch.exp2(-exponents.double())[:, None, None]).float()
-        return cls(lines, vectors, scaled, exponents)
+    @property
+    def norms(self) -> torch.Tensor:
+        """Σ_i ‖q_i‖, float64 [Q]."""
+        norms: torch.Tensor = self.vectors.double().norm(dim=2).sum(dim=1)
+        return norms
 
     def part(self, chosen: torch.Tensor) -> "Block":
-        lines = self.lines[chosen.cpu().numpy()]
-        return Block(lines, self.vectors[chosen], self.scaled[chosen], self.exponents[chosen])
+        """The chosen queries [q]."""
+        return Block(self.lines[chosen.cpu().numpy()], self.vectors[chosen])
 
 
 def dots(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -87,12 +84,10 @@ def margin(block: Block, longest: float) -> torch.Tensor:
     With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
     |ŝ − s| ≤ γ_(D+L) Σ_i ‖q_i‖ · max ‖d‖ + underflow (Cauchy–Schwarz), and |F − s| is less than two more roundings.
     At least K documents have ŝ ≥ t, so the K-th best F ≥ t − e, and whoever reaches it has ŝ ≥ t − 2e. Eight extra roundings
-    cover F, the rounding of the norms and of the scaled queries.
+    cover F, the norms and the threshold itself.
     """
-    length, width = block.scaled.shape[1:]
-    norms = block.scaled.double().norm(dim=2).sum(dim=1)
-    last_rounding = torch.exp2(SMALLEST_EXPONENT - block.exponents.double())  # when F is subnormal
-    error: torch.Tensor = rounding(width + length + 8) * norms * longest + UNDERFLOW + last_rounding
+    length, width = block.vectors.shape[1:]
+    error: torch.Tensor = rounding(width + length + 8) * block.norms * longest + UNDERFLOW
     return 2.0 * error
 
 
@@ -157,6 +152,8 @@ class TwoStep(base.Index):
             self._device = torch.device(device)
         except RuntimeError:
             raise UsageError(f"device {device!r} is not one torch knows: cpu, cuda, cuda:0 …") from None
+        if self._device.type not in ("cpu", "cuda"):
+            raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise UsageError(f"device {device!r}: torch finds no CUDA device here; use cpu")
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
@@ -186,8 +183,7 @@ class TwoStep(base.Index):
                 self._search(block, depth, depth + self.slack, places, rows, scores)
 
     def _refuse(self, block: Block) -> None:
-        norms = block.vectors.double().norm(dim=2).sum(dim=1)
-        bad = ~(norms * max(self.longest, 1.0) < LARGEST_FLOAT)
+        bad = ~(block.norms * max(self.longest, 1.0) < LARGEST_FLOAT)
         if bad.any():
             line = int(block.lines[int(bad.int().argmax())])
             raise DataError(f"query {line}: NaN, infinity, or a score too large for float32")

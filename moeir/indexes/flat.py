@@ -51,12 +51,12 @@ class Flat(TwoStep, Index):
         self._vectors.check_width(vectors.shape[1])
         step = self.queries_at_once or min(1024, self.elements_at_once // max(vectors.shape[1], 1))
         for part in slices(len(vectors), step):
-            yield Block.of(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
+            yield Block(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
 
     def _scan(self, block: Block, pool: Pool) -> None:
         widest = max(self._vectors.width, len(block.lines))
         step = self.documents_at_once or self.elements_at_once // widest
-        queries = block.scaled[:, 0]
+        queries = block.vectors[:, 0]
         for part in slices(len(self), step):
             rows = torch.arange(part.start, part.stop, device=self._device)
             pool.push(queries @ self._vectors[part].float().T, rows)

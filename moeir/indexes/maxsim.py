@@ -72,7 +72,7 @@ class MaxSim(TwoStep, Index):
         for part in (lines[cut] for cut in slices(len(lines), step)):
             positions, real = spread(starts[part], lengths[part])
             vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
-            yield Block.of(part.numpy(), vectors.masked_fill(~real[..., None].to(self._device), 0.0))  # 0 before the sum
+            yield Block(part.numpy(), vectors.masked_fill(~real[..., None].to(self._device), 0.0))  # 0 before the sum
 
     def _documents(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Their tokens float16 [N, M, D], the last repeated as padding, and which are real, bool [N, M]."""
@@ -80,13 +80,13 @@ class MaxSim(TwoStep, Index):
         return self._vectors[positions.flatten()].view(*positions.shape, -1), real.to(self._device)
 
     def _scan(self, block: Block, pool: Pool) -> None:
-        queries = block.scaled.flatten(0, 1)                                       # [Q * L, D]
+        queries = block.vectors.flatten(0, 1)                                       # [Q * L, D]
         rows, lengths = self._sorted()
         for first, last in stretches(lengths, self.elements_at_once // max(queries.shape), self.documents_at_once):
             documents, _ = self._documents(rows[first:last])
             similarity = documents.flatten(0, 1).float() @ queries.T                # [N * M, Q * L]
             best = similarity.view(*documents.shape[:2], -1).amax(dim=1)            # [N, Q * L]; repeats never win alone
-            pool.push(best.view(len(best), *block.scaled.shape[:2]).sum(dim=2).T, rows[first:last].to(self._device))
+            pool.push(best.view(len(best), *block.vectors.shape[:2]).sum(dim=2).T, rows[first:last].to(self._device))
 
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
@@ -98,15 +98,14 @@ class MaxSim(TwoStep, Index):
             for first, last in stretches(lengths[members].numpy(), self.pairs_at_once(self._vectors.width), None):
                 part = members[first:last]
                 documents, real = self._documents(rows[part])
-                scores[part.to(self._device)] = self._pairs(block.vectors[line], block.scaled[line], documents, real)
+                scores[part.to(self._device)] = self._pairs(block.vectors[line], documents, real)
         return scores
 
-    def _pairs(self, query: torch.Tensor, scaled: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """query [L, D], scaled [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
-        told = query.any(dim=1)  # a token of zeros, padding or not, adds exactly 0
-        query, scaled = query[told], scaled[told]
-        rough = documents.float() @ scaled.T                                       # [N, M, L]
-        bound = 2.0 * (rounding(query.shape[1] + 8) * scaled.double().norm(dim=1) * self.longest + UNDERFLOW)
+    def _pairs(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
+        query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0
+        rough = documents.float() @ query.T                                        # [N, M, L]
+        bound = 2.0 * (rounding(query.shape[1] + 8) * query.double().norm(dim=1) * self.longest + UNDERFLOW)
         near = (rough >= (rough.amax(dim=1, keepdim=True).double() - bound).float()) & real[..., None]
         document, position, token = near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)

@@ -18,6 +18,7 @@ class Vectors:
         self.device = device
         self.longest = 0.0
         self._shards: list[torch.Tensor] = []
+        self._resident: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return sum(len(shard) for shard in self._shards)
@@ -49,13 +50,14 @@ class Vectors:
                 raise DataError(f"{owner(first + int(bad[0]))} holds NaN, infinity or more than float16 can hold")
             self.longest = max(self.longest, float(norms.max()))
         self._shards.append(shard)
+        self._resident = None
 
     def save(self, path: Path) -> None:
         """Write one `.npy`, shard by shard."""
         target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(len(self), self.width))
         first = 0
         for shard in self._shards:
-            target[first : first + len(shard)] = shard.cpu().numpy()
+            target[first : first + len(shard)] = shard.numpy()
             first += len(shard)
         target.flush()
 
@@ -64,11 +66,12 @@ class Vectors:
         self._shards, self.longest = [torch.from_numpy(np.asarray(vectors))], longest
 
     def _whole(self) -> torch.Tensor:
-        if len(self._shards) != 1:
-            self._shards = [torch.cat(self._shards)]
-        whole = self._shards[0]
-        if self.device.type == "cuda" and whole.device.type == "cpu":
-            free, _ = torch.cuda.mem_get_info(self.device)
-            if whole.numel() * whole.element_size() * 2 < free:
-                self._shards = [whole.to(self.device)]
-        return self._shards[0]
+        if self._resident is None:
+            if len(self._shards) != 1:
+                self._shards = [torch.cat(self._shards)]
+            self._resident = self._shards[0]
+            if self.device.type == "cuda":
+                free, _ = torch.cuda.mem_get_info(self.device)
+                if 2 * self._resident.nbytes < free:
+                    self._resident = self._resident.to(self.device)
+        return self._resident

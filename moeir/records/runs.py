@@ -207,7 +207,8 @@ def _scores(words: columns.Words, where: Callable[[int], str]) -> Scores:
         numbers = np.full(len(words), np.nan)
     with np.errstate(over="ignore"):
         scores = numbers.astype(np.float32)
-    if not np.isfinite(scores).all():
+    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
+    if underscores.any() or not np.isfinite(scores).all():
         for row, word in enumerate(words.tolist()):
             _check_score(word.decode(), where, row)
     return scores
@@ -215,7 +216,7 @@ def _scores(words: columns.Words, where: Callable[[int], str]) -> Scores:
 
 def _check_score(text: str, where: Callable[[int], str], row: int) -> None:
     try:
-        number = float(text)
+        number = float(text.replace("_", "?"))
     except ValueError:
         raise DataError(f"{where(row)}: score is not a number: {text!r}") from None
     with np.errstate(over="ignore"):

@@ -85,14 +85,30 @@ def test_a_tie_of_everything_is_settled_by_id():
     assert scores.tolist() == [[0.0] * 3, [3.0] * 3]
 
 
+def test_a_float32_sum_that_loses_the_winner_is_seen_through():
+    documents = torch.tensor([[0.0, 32768, -32768, 4e-4], [1.5e-3, 32768, -32768, 0]]).half()  # 32768 + 0.0015 is 32768
+    for slack in (0, 1):
+        rows, scores = built(documents, slack=slack).search(Dense(torch.ones(1, 4)), 1)
+        assert rows.tolist() == [[1]] and scores[0, 0] == documents[1, 0].float()
+
+
+@pytest.mark.parametrize("factor", [1e-45, 1e-38, 1e-20, 1e36])
+def test_tiny_and_huge_queries_are_ranked_exactly(factor):
+    queries, documents = near_ties(count=150, width=8)
+    queries = (queries[:1].double() * factor).float()
+    rows, scores = built(documents, slack=0).search(Dense(queries), 20)
+    exact = oracle.dense(queries[0].tolist(), documents.tolist())
+    assert oracle.hits(rows[0], scores[0]) == oracle.ranking(exact, range(150), 20)
+
+
 def test_the_precision_a_process_has_chosen_neither_matters_nor_changes():
-    queries, documents = near_ties(seed=2)
-    expected = built(documents).search(Dense(queries), 10)
+    queries, documents = Dense(torch.randn(16, 64)), torch.randn(4096, 64)
+    expected = built(documents, slack=0).search(queries, 100)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = built(documents).search(Dense(queries), 10)
+            found = built(documents, slack=0).search(queries, 100)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)

@@ -82,6 +82,21 @@ def test_a_document_whose_tokens_all_oppose_the_query_keeps_its_negative_score()
     assert scores.tolist() == [[-1.0, -2.0, -np.inf], [-3.0, -6.0, -np.inf]]
 
 
+def test_a_float32_product_that_loses_the_best_token_is_seen_through():
+    tokens = torch.tensor([[0.0, 32768, -32768, 4e-4], [1.5e-3, 32768, -32768, 0]]).half()  # 32768 + 0.0015 is 32768
+    index = built(MultiVector(tokens, torch.tensor([0, 2])))
+    scores = index.search(MultiVector(torch.ones(2, 4), torch.tensor([0, 2])), 1)[1]
+    assert scores[0, 0] == 2 * tokens[1, 0].float()
+
+
+def test_a_query_token_of_zeros_adds_nothing():
+    documents = packed([[[1.0, 2, 3]], [[3.0, 2, 1], [0.5, 0, 9]]])
+    with_zeros, without = packed([[[0.0, 0, 0], [1, 1, 0]], [[0.0, 0, 0]]]), packed([[[1.0, 1, 0]]])
+    rows, scores = built(documents).search(with_zeros, 2)
+    assert scores[0].tobytes() == built(documents).search(without, 2)[1].tobytes()
+    assert rows[1].tolist() == [1, 0] and scores[1].tolist() == [0.0, 0.0]
+
+
 def test_the_score_is_that_of_the_representation():
     queries, documents = near_ties(seed=2)
     rows, scores = built(documents).search(queries, 10)

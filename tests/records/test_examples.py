@@ -31,20 +31,27 @@ def test_an_example_by_id_is_a_line_of_ids_with_provenance(tmp_path):
 
 
 def test_tevatrons_ids_are_understood(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"query_id": 7, "query_text": "x", "positive_document_ids": [1], "negative_document_ids": ["02"]}\n\n')
+    line = '{"query_id": 7, "query_text": "x", "positive_document_ids": [1], "negative_document_ids": ["02"]}'
+    (tmp_path / "a.jsonl").write_text(f"{line}\n\n")
     assert list(examples.read(tmp_path / "a.jsonl")) == [Example("7", ("1",), ("02",))]
 
 
 FAULTY = [
     ({"positive_ids": ["a"], "negative_ids": []}, ":1: no query_id"),
     ({"query_id": "q", "negative_ids": []}, ":1: no positives; one of positive_ids, positive_document_ids, positive_passages was expected"),
-    ({"query_id": "q", "positive_ids": ["a"]}, ":1: no negatives; one of negative_ids, negative_document_ids, negative_passages was expected"),
+    (
+        {"query_id": "q", "positive_ids": ["a"]},
+        ":1: no negatives; one of negative_ids, negative_document_ids, negative_passages was expected",
+    ),
     ({"query_id": "q", "positive_ids": [], "negative_ids": ["a"]}, ":1: query 'q' has no positive"),
     ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "a"]}, ":1: document 'a' is a positive and a negative of query 'q'"),
     ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "b"]}, ":1: document 'b' stands twice in negative_ids"),
     ({"query_id": "q", "positive_ids": "a", "negative_ids": []}, ":1: positive_ids is not a list"),
     ({"query_id": "q", "positive_ids": ["a", ""], "negative_ids": []}, ":1: id is blank"),
-    ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"], "negative_provenance": []}, ":1: 1 negatives, but negative_provenance has 0 entries"),
+    (
+        {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"], "negative_provenance": []},
+        ":1: 1 negatives, but negative_provenance has 0 entries",
+    ),
     (
         {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"], "negative_provenance": [[{"run": "x"}]]},
         ':1: negative_provenance is not a list of lists of {"run", "rank", "score"}',

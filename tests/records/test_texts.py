@@ -49,7 +49,7 @@ def test_an_empty_text_is_kept_on_request(tmp_path):
 
 
 FAULTY = [
-    ('{"_id": "1", "text": "x"}\n{"text": "y"}\n', ":2: no id; one of _id, id, docid, query_id, qid, doc_id, pid was expected among 'text'"),
+    ('{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; one of _id, id, docid, query_id, qid, doc_id, pid was expected among 'text'"),
     ('{"_id": " ", "text": "x"}\n', ":1: id is blank"),
     ('{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; a run has one word for it"),
     ('{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; a run has one word for it"),

@@ -1,0 +1,63 @@
+"""The model card of a checkpoint: what it is, how it reads, how it was trained, how to use it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.artifacts import making
+
+PAPERS = {
+    "came": "CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval (Cai et al., 2023)",
+    "dense": "Dense Passage Retrieval (Karpukhin et al., 2020)",
+    "splade": "SPLADE: Sparse Lexical and Expansion Model (Formal et al., 2021)",
+    "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",
+}
+
+
+def write_card(folder: Path, checkpoint: OpenCheckpoint, *, base: str, training: Mapping[str, Any] | None) -> None:
+    """README.md of a checkpoint."""
+    name = checkpoint.spec.split(":")[0]
+    rules, architecture = checkpoint.rules, checkpoint.architecture
+    experts = "\n".join(
+        f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.kinds.items()
+    )
+    trained = "Not trained by moeir: the weights are those of the base model." if training is None else _trained(training)
+    text = f"""---
+library_name: moeir
+pipeline_tag: sentence-similarity
+base_model: {base}
+tags: [moeir, retrieval, mixture-of-experts, {name}]
+---
+
+# A {name} retriever
+
+Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,} parameters. Paper: {PAPERS.get(name, name)}.
+
+| expert | representation | scale of its scores |
+|---|---|---|
+{experts}
+
+## How it reads
+
+Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. Documents: prefix {rules.document_prefix!r}, at most
+{rules.document_length} tokens. These rules are part of the checkpoint; no later command has a flag for them.
+
+## Training
+
+{trained}
+
+## Use
+
+    moeir encode --model {folder.name.strip(".").removesuffix(".partial")} --corpus corpus.jsonl --output encodings
+    moeir index  --encodings encodings --output index
+    moeir search --index index --queries queries.jsonl --output runs/
+"""
+    making.write_text(folder / "README.md", text)
+
+
+def _trained(training: Mapping[str, Any]) -> str:
+    last = training.get("last", {})
+    shares = [f"{key.removeprefix('share.')} {value:.2f}" for key, value in last.items() if key.startswith("share.")]
+    words = f"Objective `{training['objective']}`, {training['steps']:,} steps over {training['examples']:,} examples"
+    return words + (f"; shares of the experts at the last step: {', '.join(shares)}." if shares else ".") + " Settings: `settings.yaml`."

@@ -1,0 +1,46 @@
+"""Which number format to compute in: bfloat16 where the processor multiplies it natively, else float32. Scores stay float32."""
+
+import logging
+
+import torch
+
+from moeir.errors import UsageError
+
+NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+log = logging.getLogger(__name__)
+
+
+def device_for(name: str) -> str:
+    """`auto` is CUDA if there is one; UsageError for a device that is not there."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise UsageError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    return name
+
+
+def dtype_for(name: str, device: str) -> torch.dtype:
+    """`auto` probes the processor; what was chosen is logged."""
+    if name not in ("auto", *NAMES):
+        raise UsageError(f"--dtype {name}: expected auto, {' or '.join(NAMES)}")
+    if name != "auto":
+        return NAMES[name]
+    chosen = "bfloat16" if multiplies_bfloat16(device) else "float32"
+    log.info("dtype: %s (%s)", chosen, "the processor multiplies it natively" if chosen == "bfloat16" else "no native bfloat16 here")
+    return NAMES[chosen]
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether matrix products in bfloat16 run in hardware (CUDA compute capability 8, AVX-512 BF16 or AMX)."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
+    """Half precision for the products inside; nothing for float32."""
+    return torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32)

@@ -1,0 +1,56 @@
+"""`moeir init`: plain weights, or a checkpoint under other options, become a checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moeir import variants
+from moeir.settings import option, product, source
+from moeir.stages.base import Counts, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(Stage):
+    """Turn plain weights (a transformers or sentence-transformers folder) into a checkpoint, without training."""
+
+    model: Path = source("weights", "Folder of weights, a checkpoint, or a hub id.")
+    arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true; see: moeir variants architectures.", None)
+    corpus: Path | None = source("texts", "Texts on which a vocabulary head that the weights lack is fitted.", None)
+    query_prefix: str | None = option("Text put before every query.", None)
+    document_prefix: str | None = option("Text put before every document.", None)
+    query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64].", None)
+    document_length: int | None = option("Most tokens of a document [default: what the weights bring, or 256].", None)
+    seed: int = option("Seed of weights that are started anew.", 42)
+    output: Path = product("checkpoint", "Folder to write.")
+
+    def check(self) -> None:
+        if self.arch is not None:
+            variants.resolve("architectures", self.arch)
+
+    def work(self) -> Counts:
+        from moeir.architectures.card import write_card
+        from moeir.architectures.starting import start
+        from moeir.artifacts import making
+        from moeir.settings import render
+
+        texts = first_texts(self.corpus)
+        checkpoint = start(self.model, self.arch, reading_rules(self), texts, self.seed)
+        checkpoint.save(self.output)
+        write_card(self.output, checkpoint, base=str(self.model), training=None)
+        making.write_text(self.output / "settings.yaml", render(self))
+        return {"parameters": checkpoint.architecture.parameter_count()}
+
+
+def reading_rules(stage: Any) -> dict[str, Any]:
+    """The reading rules that were given as flags."""
+    names = ("query_prefix", "document_prefix", "query_length", "document_length")
+    return {name: value for name in names if (value := vars(stage)[name]) is not None}
+
+
+def first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
+    """The first texts of a corpus, if there is one."""
+    from itertools import islice
+
+    from moeir.records import texts
+
+    return [text.content for text in islice(texts.read(corpus, keep_empty=True), count) if text.content] if corpus else []

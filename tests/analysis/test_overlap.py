@@ -1,0 +1,41 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.analysis.overlap import overlap, rbo
+from moeir.errors import UsageError
+from tests.oracles import overlap as by_sets
+
+rankings = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
+
+
+@given(rankings, rankings, st.sampled_from([0.1, 0.5, 0.9, 0.98]))
+def test_rank_biased_overlap_is_the_sum_of_the_paper(first, second, persistence):
+    found = rbo(first, second, persistence=persistence)
+    assert found == pytest.approx(by_sets.rbo(first, second, persistence), abs=1e-12)
+    assert found == pytest.approx(rbo(second, first, persistence=persistence), abs=1e-12)
+    assert -1e-12 <= found <= 1 + 1e-12
+
+
+@given(rankings)
+def test_equal_lists_overlap_fully(ranking):
+    assert rbo(ranking, ranking) == pytest.approx(1.0)
+    assert overlap(ranking, ranking) == 1.0
+
+
+def test_worked_values():
+    assert rbo(["a"], ["b"]) == 0.0
+    assert rbo(["a", "b"], ["b", "a"], persistence=0.5) == pytest.approx(0.5)  # (1-p)/p · (0 + p²) + p² with p = 1/2
+    assert rbo(["a"], ["a", "b"], persistence=0.5) == pytest.approx(1.0)  # what the short list would say next is taken to agree
+    assert overlap(["a", "b"], ["b", "c", "d", "e"], depth=2) == 0.5
+    assert overlap(["a"], ["a", "b", "c", "d"]) == 0.25
+
+
+def test_empty_lists_agree_with_each_other_only():
+    assert (rbo([], []), rbo([], ["a"]), overlap([], []), overlap([], ["a"])) == (1.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 1.0, -1.0, 2.0])
+def test_persistence_lies_between_zero_and_one(persistence):
+    with pytest.raises(UsageError, match="persistence of rank-biased overlap lies between 0 and 1"):
+        rbo(["a"], ["b"], persistence=persistence)

@@ -1,0 +1,102 @@
+import pytest
+
+from moeir.errors import DataError, UsageError
+from moeir.evaluation import measures
+from moeir.evaluation.measures import Coverage
+from moeir.records.runs import Run
+
+QRELS = {"q1": {"a": 1, "b": 0}, "q2": {"a": 2, "c": 1, "d": -1}, "none": {"a": 0}, "absent": {"a": 1}}
+RUN = Run.from_hits({"q1": {"b": 2, "a": 1}, "q2": {"d": 3, "x": 2, "c": 1}, "none": {"a": 1}, "extra": {"a": 1}})
+
+
+def values(*names, run=RUN, qrels=QRELS):
+    return measures.per_query(run, qrels, [measures.parse(name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nDCG@10", "nDCG@10"), ("NDCG@10", "nDCG@10"), ("ndcg@10", "nDCG@10"), ("ndcg_cut_10", "nDCG@10"), ("ndcg_cut.10", "nDCG@10"),
+        ("ndcg_10", "nDCG@10"), ("ndcg", "nDCG"), ("RR@10", "RR@10"), ("MRR@10", "RR@10"), ("mrr", "RR"), ("recip_rank", "RR"),
+        ("R@100", "R@100"), ("recall_1000", "R@1000"), ("Recall@50", "R@50"), ("map", "AP"), ("map_cut_10", "AP@10"), ("MAP", "AP"),
+        ("P_10", "P@10"), ("precision@5", "P@5"), ("success_20", "Success@20"), ("hit@20", "Success@20"), ("Rprec", "Rprec"),
+        ("bpref", "Bpref"), ("infAP", "infAP"), ("set_F", "SetF"), (" R(rel=2)@1000 ", "R(rel=2)@1000"), ("judged@10", "Judged@10"),
+        ("nDCG(gains={1:1,2:3})@10", "nDCG(gains={2:3})@10"), ("nDCG(judged_only=True)@10", "nDCG(judged_only=True)@10"),
+    ],
+)  # fmt: skip
+def test_names_of_the_field_are_understood(name, expected):
+    assert str(measures.parse(name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nDGC@10", "no measure is called 'nDGC@10' (did you mean nDCG"),
+        ("", "no measure is called ''"),
+        ("nDCG@", "no measure is called 'nDCG@'"),
+        ("nDCG@ten", "measure 'nDCG@ten' cannot be read"),
+        ("nDCG@0", "measure 'nDCG@0': the cut-off is at least 1"),
+        ("nDCG@1.5", "measure 'nDCG@1.5' cannot be read: invalid param cutoff=1.5"),
+        ("R", "measure 'R' cannot be read: invalid param cutoff="),
+        ("R(relevance=2)@10", "measure 'R(relevance=2)@10' cannot be read: unsupported params found: ['relevance']"),
+        ("R(2)@10", "measure 'R(2)@10' cannot be read: options are name=value, between commas"),
+        ("R(rel=2@10", "no measure is called 'R(rel=2@10'"),
+        ("R(rel=__import__)@10", "measure 'R(rel=__import__)@10' cannot be read"),
+        ("ERR@20", "measure 'ERR@20' is not computed here"),
+        ("IPrec@0.1", "measure 'IPrec@0.1' is not computed here"),
+    ],
+)
+def test_unknown_measures_are_refused_with_what_is_near(name, message):
+    with pytest.raises(UsageError) as caught:
+        measures.parse(name)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_judged_query_has_a_value_and_no_other():
+    found = values("RR@10", "nDCG@10", "R@1", "P@2", "AP", "Judged@2", "Success@3")
+    assert all(list(by_query) == list(QRELS) for by_query in found.values())
+    assert found["RR@10"] == {"q1": 0.5, "q2": 1 / 3, "none": 0.0, "absent": 0.0}
+    assert found["Judged@2"] == {"q1": 1.0, "q2": 0.5, "none": 1.0, "absent": 0.0}
+    assert found["nDCG@10"]["q2"] == pytest.approx((1 / 2) / (2 + 1 / 1.584962500721156))  # negative grades gain nothing
+
+
+def test_a_cut_does_not_change_a_measure():
+    hits = {f"q{number}": {f"d{place}": float((place * 7 + number) % 13) for place in range(60)} for number in range(20)}
+    qrels = {query: {f"d{place}": (place + len(query)) % 4 - 1 for place in range(0, 60, 3)} for query in hits}
+    run, names = Run.from_hits(hits), ("nDCG@10", "RR@10", "R@20", "P@5", "AP@10", "Success@3", "Judged@5")
+    together = values(*names, "AP", run=run, qrels=qrels)
+    for name in names:
+        assert values(name, run=run, qrels=qrels)[name] == together[name]
+        assert values(name, run=run.top(20), qrels=qrels)[name] == together[name]
+
+
+def test_ties_are_broken_alike_for_every_measure():
+    run = Run.from_hits({"q": {"a": 1.0, "z": 1.0}})
+    found = values("RR@1", "RR", "P@1", "nDCG@1", "Success@1", run=run, qrels={"q": {"z": 1}})
+    assert [by_query["q"] for by_query in found.values()] == [1.0] * 5
+
+
+def test_batches_of_queries_change_nothing(monkeypatch):
+    whole = values("nDCG@10", "RR", "AP")
+    monkeypatch.setattr(measures, "_QUERIES_AT_ONCE", 1)
+    assert values("nDCG@10", "RR", "AP") == whole
+
+
+def test_means_count_every_judged_query_and_counts_are_summed():
+    found = measures.overall(values("RR@10", "NumRel", "NumRet", "NumQ"))
+    assert found == {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "NumRel": 4.0, "NumRet": 6.0, "NumQ": 4.0}
+    assert measures.overall({"RR": {}}) == {"RR": 0.0}
+
+
+def test_a_run_of_another_collection_is_refused():
+    message = r"run of another collection: it shares no query with the judgements \(it has 'q1', they have '7'\)"
+    with pytest.raises(DataError, match=message):
+        values("AP", qrels={"7": {"a": 1}})
+    with pytest.raises(DataError, match="run of another collection"):
+        values("AP", run=Run.from_hits({}))
+
+
+def test_coverage_counts_both_sides():
+    assert measures.coverage(RUN, QRELS, depth=2) == Coverage(judged=4, returned=4, missing=1, extra=1, depth=2, unjudged_at_depth=1 / 5)
+    assert measures.coverage(Run.from_hits({}), QRELS).unjudged_at_depth == 0.0

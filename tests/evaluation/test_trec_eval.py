@@ -1,0 +1,100 @@
+"""trec_eval's own test files, where they lie beside the project: our numbers are its numbers, to the four decimals it prints.
+
+The option that made each expected file stands in trec_eval's Makefile.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from moeir.errors import DataError, UsageError
+from moeir.evaluation import measures
+from moeir.records import qrels, runs
+
+FILES = Path(__file__).parents[2].parent / "shared" / "data" / "trec_eval"
+
+pytestmark = pytest.mark.skipif(not FILES.is_dir(), reason=f"trec_eval's test files are not at {FILES}")
+
+SUMS = {"num_q", "num_ret", "num_rel", "num_rel_ret"}
+
+
+def expected(name):
+    """{measure: {query or 'all': value}} of an output file, without the measures that we do not offer."""
+    found: dict[str, dict[str, float]] = {}
+    for line in (FILES / name).read_text().splitlines():
+        measure, query, value = line.split()
+        if offered(measure):
+            found.setdefault(measure, {})[query] = float(value)
+    return found
+
+
+def offered(measure):
+    try:
+        measures.parse(measure)
+    except UsageError:
+        return False
+    return True
+
+
+def compare(run, judgements, output, rename=lambda name: name):
+    wanted = {name: by_query for name, by_query in expected(output).items() if offered(rename(name))}
+    parsed = {name: measures.parse(rename(name)) for name in wanted}
+    values = measures.per_query(run, judgements, list(parsed.values()))
+    overall = measures.overall(values)
+    for name, by_query in wanted.items():
+        found = values[str(parsed[name])] | {"all": overall[str(parsed[name])]}
+        for query, value in by_query.items():
+            assert f"{found[query]:.4f}" == f"{value:.4f}", (output, name, query)
+    return wanted
+
+
+def test_averages_are_trec_evals():
+    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.test"), "out.test.a")
+    families = {re.sub(r"_?[\d.]+$", "", name) for name in wanted}
+    assert families >= {"ndcg", "ndcg_cut", "map", "map_cut", "P", "recall", "recip_rank", "Rprec", "bpref", "success", "infAP"}
+    assert families >= SUMS | {"set_P", "set_recall", "set_map", "set_F", "set_relative_P"}
+
+
+def test_values_per_query_are_trec_evals():
+    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.test"), "out.test.aq")
+    assert all(set(by_query) >= {"301", "302", "303", "all"} for name, by_query in wanted.items() if name != "num_q")
+
+
+def test_a_query_that_the_run_lacks_counts_as_with_option_c(tmp_path):
+    compare(truncated(tmp_path), qrels.read(FILES / "qrels.test"), "out.test.aqc")
+
+
+def test_a_run_cut_at_100_is_that_of_option_M(tmp_path):
+    compare(truncated(tmp_path).top(100), qrels.read(FILES / "qrels.test"), "out.test.aqcM")
+
+
+def test_a_level_of_relevance_is_that_of_option_l():
+    def at_level_two(name):
+        measure = measures.parse(name)
+        graded = "rel" in measure.SUPPORTED_PARAMS and not (measure.NAME == "NumRet" and "rel" not in measure.params)
+        return str(measure(rel=2)) if graded else name
+
+    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.rel_level"), "out.test.aql", at_level_two)
+    assert len(wanted) > 50
+
+
+def test_options_of_measures_are_those_of_option_m():
+    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.test"), "out.test.meas_params")
+    assert {"P_3", "recall_2000", "success_2", "ndcg_cut_20"} <= set(wanted)
+
+
+def test_comments_in_judgements_are_skipped():
+    commented, plain = qrels.read(FILES / "qrels.test.with-comments"), qrels.read(FILES / "qrels.test")
+    plain["301"]["CR#93E-1860"] = plain["301"].pop("CR93E-1860")  # the one id that the commented file spells otherwise
+    assert commented == plain
+    compare(runs.read(FILES / "results.comment.test"), qrels.read(FILES / "qrels.comment.test"), "out.comment.test")
+
+
+def truncated(folder):
+    """trec_eval reads past words after the tag; we do not, so they are cut off first."""
+    with pytest.raises(DataError, match=r"results\.trunc:1: 6 columns expected"):
+        runs.read(FILES / "results.trunc")
+    lines = (FILES / "results.trunc").read_text().splitlines()
+    (folder / "results.trec").write_text("".join("\t".join(line.split()[:6]) + "\n" for line in lines))
+    return runs.read(folder / "results.trec")

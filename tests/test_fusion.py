@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir import fusion
+from moeir.records.runs import Run
+from tests.oracles import fusion as by_dictionary
+from tests.oracles import order
+
+scores = st.floats(-1000, 1000, width=32)
+lists = st.lists(st.dictionaries(st.integers(0, 9), scores, max_size=8), max_size=4)
+
+LEXICAL = {4: 9.0, 7: 5.0}
+DENSE = {7: 0.5, 2: 0.25, 9: 0.25}
+
+
+def best_first(hits):
+    return dict(sorted(hits.items(), key=lambda hit: -hit[1]))
+
+
+def typed(hits):
+    return np.array(list(hits), dtype=np.int64), np.array(list(hits.values()), dtype=np.float32)
+
+
+def merged(merge, *hits):
+    documents, values = merge([typed(best_first(one)) for one in hits])
+    assert values.dtype == np.float32
+    return dict(zip(documents.tolist(), values.tolist(), strict=True))
+
+
+@given(lists)
+def test_a_missing_document_is_worth_the_last_of_its_list(hits):
+    expected = by_dictionary.came_sum([best_first(one) for one in hits])
+    assert merged(fusion.came_sum, *hits) == {document: float(np.float32(score)) for document, score in expected.items()}
+
+
+@given(lists)
+def test_the_other_methods_match_their_dictionaries(hits):
+    ordered = [best_first(one) for one in hits]
+    assert merged(fusion.combsum, *hits) == pytest.approx(by_dictionary.combsum(ordered), abs=1e-3)
+    assert merged(fusion.rrf, *hits) == pytest.approx(by_dictionary.rrf(ordered, 60), rel=1e-6)
+    assert merged(fusion.zscore, *hits) == pytest.approx(by_dictionary.zscore(ordered), abs=1e-4)
+
+
+def test_worked_values():
+    assert merged(fusion.came_sum, LEXICAL, DENSE) == {4: 9.25, 7: 5.5, 2: 5.25, 9: 5.25}
+    assert merged(fusion.combsum, LEXICAL, DENSE) == {4: 9.0, 7: 5.5, 2: 0.25, 9: 0.25}
+    assert merged(fusion.rrf, LEXICAL, DENSE) == pytest.approx({4: 1 / 61, 7: 1 / 62 + 1 / 61, 2: 1 / 62, 9: 1 / 63})
+    # lexical: mean 7, spread 2 -> 1, -1; dense: mean 1/3, spread sqrt(2)/12 -> sqrt(2), -1/sqrt(2), -1/sqrt(2)
+    half = 2**-0.5
+    assert merged(fusion.zscore, LEXICAL, DENSE) == pytest.approx({4: 1 - half, 7: -1 + 2 * half, 2: -1 - half, 9: -1 - half})
+
+
+def test_an_empty_list_contributes_nothing():
+    for merge in (fusion.came_sum, fusion.combsum, fusion.rrf, fusion.zscore):
+        assert merged(merge, LEXICAL, {}) == merged(merge, LEXICAL)
+        assert merged(merge) == merged(merge, {}) == {}
+
+
+def test_equal_scores_standardise_to_zero():
+    assert merged(fusion.zscore, {1: 0.1, 2: 0.1, 3: 0.1}, {1: 5.0}) == {1: 0.0, 2: 0.0, 3: 0.0}
+
+
+def test_runs_with_different_documents_and_queries_align():
+    first = Run.from_hits({"q1": {"a": 3, "b": 2}, "q2": {"z": 1}})
+    second = Run.from_hits({"q3": {"b": 1}, "q1": {"c": 5, "b": 4}})
+    fused = fusion.fused([first, second], fusion.came_sum)
+    assert fused.queries == ["q1", "q2", "q3"]
+    assert fused.hits("q1") == [("c", 7.0), ("a", 7.0), ("b", 6.0)]
+    assert (fused.hits("q2"), fused.hits("q3")) == ([("z", 1.0)], [("b", 1.0)])
+    assert fusion.fused([first, second], fusion.came_sum, depth=1).documents_of("q1") == ["c"]
+
+
+def test_runs_over_the_same_names_and_no_runs_at_all_fuse():
+    run = Run.from_hits({"q": {"a": 1, "b": 2}, "none": {}})
+    assert fusion.fused([run, run], fusion.combsum).hits("q") == [("b", 4.0), ("a", 2.0)]
+    assert fusion.fused([run], fusion.rrf).queries == ["q", "none"]
+    assert len(fusion.fused([], fusion.rrf)) == 0
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.5, 1.0, 2.0]), max_size=8), min_size=1, max_size=3))
+def test_fused_hits_stand_in_the_order_of_ranks(hits):
+    fused = fusion.fused([Run.from_hits({"q": one}) for one in hits], fusion.combsum)
+    total: dict[str, float] = {}
+    for one in hits:
+        for document, score in one.items():
+            total[document] = total.get(document, 0.0) + score
+    assert fused.documents_of("q") == order.ranked(total)

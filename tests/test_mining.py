@@ -1,0 +1,54 @@
+from functools import partial
+
+import pytest
+
+from moeir import mining
+from moeir.records.examples import Example, Found
+from moeir.records.runs import Run
+
+BM25 = Run.from_hits({"q1": {"a": 9, "b": 8, "c": 7}, "q2": {"a": 5}, "q9": {"a": 1}})
+DENSE = Run.from_hits({"q1": {"d": 0.5, "c": 0.25, "b": 0.125}, "q2": {}})
+RUNS = {"bm25": BM25, "dense": DENSE}
+
+
+def test_a_band_is_cut_before_positives_are_removed():
+    assert mining.band(["a", "b", "c", "d"], {"a"}, first=0, last=2) == ["b"]
+    assert mining.band(["a", "b", "c", "d"], {"b"}, first=1, last=3) == ["c"]
+    assert mining.band([], {"b"}) == []
+
+
+def test_a_pool_takes_runs_in_turns_and_keeps_every_place():
+    pool = mining.pool(RUNS, "q1", {"a"}, mining.band)
+    assert pool == {
+        "b": (Found("bm25", 2, 8.0), Found("dense", 3, 0.125)),
+        "d": (Found("dense", 1, 0.5),),
+        "c": (Found("bm25", 3, 7.0), Found("dense", 2, 0.25)),
+    }
+    assert list(pool) == ["b", "d", "c"]
+
+
+def test_places_outside_the_band_are_told_too():
+    pool = mining.pool(RUNS, "q1", {"a"}, partial(mining.band, first=2))
+    assert list(pool) == ["c", "b"]
+    assert pool["b"] == (Found("bm25", 2, 8.0), Found("dense", 3, 0.125))
+
+
+def test_every_query_is_mined_or_counted():
+    tally = mining.Tally()
+    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 1}, "q3": {"a": 1}, "q4": {"a": 0}}
+    examples = list(mining.mined(RUNS, qrels, partial(mining.band, last=2), tally))
+    assert [(example.query_id, example.positive_ids, example.negative_ids) for example in examples] == [("q1", ("a",), ("b", "d", "c"))]
+    assert tally == mining.Tally(mined=1, without_positives=2, without_hits=1, without_negatives=1)
+
+
+@pytest.mark.parametrize(("grade", "positives"), [(1, ("a", "b")), (2, ("b",))])
+def test_the_grade_decides_what_is_positive(grade, positives):
+    qrels = {"q1": {"a": 1, "b": 2, "c": 0}}
+    (example,) = mining.mined({"bm25": BM25}, qrels, mining.band, mining.Tally(), positive_grade=grade)
+    assert example.positive_ids == positives
+    assert set(example.negative_ids) == {"a", "b", "c"} - set(positives)
+
+
+def test_a_run_without_the_query_takes_no_part():
+    (example,) = mining.mined(RUNS, {"q2": {"z": 1}}, mining.band, mining.Tally())
+    assert example == Example("q2", ("z",), ("a",), ((Found("bm25", 1, 5.0),),))

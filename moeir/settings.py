@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from moeir.errors import DataError, UsageError
-from moeir.variants import convert
+from moeir.values import convert
 
 ROLE, HELP, KIND, NAMES, SWITCH = "role", "help", "kind", "names", "affects_result"
 

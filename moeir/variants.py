@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import UsageError
+from moeir.values import convert
 
 PACKAGE = Path(__file__).parent
 FORMULAS = {"fusion": "lists", "mining": "hits", "learning.objectives": "batch", "analysis.overlap": "first"}
@@ -150,43 +151,6 @@ def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.Clas
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary = (ast.get_docstring(node) or "").split("\n")[0]
     return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options))
-
-
-def convert(text: str, annotation: str, place: str) -> Any:
-    """A value from its text: int, float, str, bool, tuple[str, ...] or `X | None`.
-
-    >>> convert("lexical+local", "tuple[str, ...]", "experts"), convert("none", "int | None", "limit")
-    (('lexical', 'local'), None)
-    """
-    kind = annotation.removesuffix("| None").strip()
-    if kind != annotation and text.lower() in ("none", ""):
-        return None
-    if kind == "bool":
-        return _truth(text, place)
-    if kind.startswith("tuple"):
-        return tuple(filter(None, text.split("+")))
-    if kind in ("int", "float"):
-        try:
-            return int(text) if kind == "int" else float(text)
-        except ValueError:
-            raise UsageError(f"{place}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
-    return text
-
-
-def _truth(text: str, place: str) -> bool:
-    truths = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
-    if text.lower() not in truths:
-        raise UsageError(f"{place}: expected true or false, found {text!r}")
-    return truths[text.lower()]
-
-
-def render(value: Any) -> str:
-    """The text that `convert` turns back into `value`."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return "+".join(value)
-    return "none" if value is None else str(value)
 
 
 def _near(name: str, known: Any) -> str:

@@ -15,6 +15,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokenizer import TextReader
 from moeir.backbones.tokens import Tokens
 from moeir.errors import ArtifactError, UsageError
+from moeir.values import render
 
 FORMAT = 1
 FACTS = "moeir.json"
@@ -140,4 +141,4 @@ def full_spec(spec: str) -> str:
     """A spec with every option spelt out, so that a later default changes no checkpoint."""
     variant, given = variants.resolve("architectures", spec)
     options = {option.name: given.get(option.name, option.default) for option in variant.options}
-    return str(variants.Spec(variant.name, tuple((name, variants.render(value)) for name, value in options.items())))
+    return str(variants.Spec(variant.name, tuple((name, render(value)) for name, value in options.items())))

@@ -74,6 +74,7 @@ def train(
     if accelerator.num_processes > 1:
         raise UsageError(f"finetune runs as one process for now, found {accelerator.num_processes}; start it without torchrun")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     model = checkpoint.architecture.to(device)
     optimiser = torch.optim.AdamW(_groups(model, schedule.weight_decay), lr=schedule.learning_rate, eps=1e-8, fused=True)
     standing = checkpoints.load(folder / RESUME, model, optimiser)

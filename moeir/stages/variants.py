@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from moeir import variants
 from moeir.settings import argument
 from moeir.stages.base import Counts, Stage
+from moeir.values import render
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Variants(Stage):
             sys.stdout.write(f"{room}\n")
             for variant in variants.listed(room):
                 sys.stdout.write(f"  {variant.name:<14} {variant.summary}\n")
-                options = (f"{option.name}={variants.render(option.default)}" for option in variant.options)
+                options = (f"{option.name}={render(option.default)}" for option in variant.options)
                 if shown := ",".join(options):
                     sys.stdout.write(f"  {'':<14} {shown}\n")
         return None

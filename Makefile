@@ -1,0 +1,31 @@
+# Two commands: `make demo` trains, searches and evaluates CAME on real text; `make test` passes the tests. Each makes its environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test environment lint clean
+
+demo:
+	bash examples/quickstart.sh
+
+environment: $(VENV)/.for-tests
+
+# torch first and pinned (constraints.txt): an open range brings gigabytes of CUDA packages
+$(VENV)/.for-tests: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+lint: environment
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config setup.cfg --no-logo
+
+test: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

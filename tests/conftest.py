@@ -1,0 +1,174 @@
+"""What every test may ask for: toy texts, seeded tiny weights, and the command line, in this process or in one of its own."""
+
+import io
+import os
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+TOY = Path(__file__).parent / "toy"
+SPECIAL = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONFIG = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+
+
+class Said(NamedTuple):
+    """What a command returned, and what it wrote to either stream."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Stream(io.TextIOWrapper):
+    """A standard stream held in memory; it can still be read after somebody closed or detached it."""
+
+    def __init__(self, content: str = "") -> None:
+        self.held = io.BytesIO(content.encode())
+        super().__init__(self.held, encoding="utf-8", newline="\n", write_through=True)
+
+    def text(self) -> str:
+        return self.held.getvalue().decode()
+
+
+def run_here(*arguments: object, stdin: str = "") -> Said:
+    """`moeir ARGUMENTS` in this process."""
+    from moeir import cli, console
+
+    streams = {"stdin": Stream(stdin), "stdout": Stream(), "stderr": Stream()}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stream in streams.items():
+            patch.setattr(sys, name, stream)
+        console.start()
+        code = cli._outcome([str(argument) for argument in arguments])
+    console.start()
+    return Said(code, streams["stdout"].text(), streams["stderr"].text())
+
+
+def run_outside(*arguments: object, stdin: str = "", program: str | None = None, **environment: str) -> Said:
+    """`moeir ARGUMENTS` in a process of its own; `program` is Python to run in its place, with ARGUMENTS as sys.argv."""
+    start = ["-c", program] if program else ["-m", "moeir"]
+    done = subprocess.run(
+        [sys.executable, *start, *map(str, arguments)],
+        input=stdin.encode(),
+        capture_output=True,
+        env=os.environ | environment,
+        timeout=120,
+        check=False,
+    )
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture(scope="session")
+def moeir() -> Callable[..., Said]:
+    """`moeir(*arguments, stdin="")` -> (code, stdout, stderr), in this process."""
+    return run_here
+
+
+@pytest.fixture(scope="session")
+def moeir_outside() -> Callable[..., Said]:
+    """The same in a process of its own, for what depends on a fresh one."""
+    return run_outside
+
+
+@pytest.fixture(scope="session")
+def toy() -> Path:
+    """corpus.jsonl, train-queries.jsonl, train.qrels (TREC), test-queries.tsv, test-qrels.tsv (BEIR); to be read, never written."""
+    return TOY
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four seeded layers of 32 as transformers lays BERT out, without an MLM head."""
+    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny", head=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an MLM head."""
+    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-with-head", head=True)
+
+
+@pytest.fixture(scope="session")
+def came_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
+    """CAME of two shared and two private layers, not trained."""
+    place = tmp_path_factory.mktemp("built") / "came"
+    arch = "came:shared_layers=2,local_dim=16,normalise=true"
+    return _built(place, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
+
+
+@pytest.fixture(scope="session")
+def encodings(came_checkpoint: Path, toy: Path) -> Path:
+    """The toy corpus in all three representations."""
+    place = came_checkpoint.with_name("encodings")
+    return _built(place, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+
+
+@pytest.fixture(scope="session")
+def index(encodings: Path) -> Path:
+    """The exact index of each expert."""
+    return _built(encodings.with_name("index"), "index", "--encodings", encodings)
+
+
+@pytest.fixture(scope="session")
+def bm25_index(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
+    """BM25 over the toy corpus."""
+    place = tmp_path_factory.mktemp("built") / "bm25"
+    return _built(place, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
+
+
+def _built(place: Path, *arguments: object) -> Path:
+    said = run_here(*arguments, "--output", place)
+    assert said.code == 0, said.stderr
+    return place
+
+
+def tiny_bert(folder: Path, *, head: bool, layers: int = 4) -> Path:
+    """Write config.json, model.safetensors, tokenizer.json and vocab.txt; the seed makes the same bytes everywhere."""
+    import torch
+
+    from moeir.backbones.checkpoints import bert, files
+    from moeir.backbones.encoder import Encoder
+
+    folder.mkdir(parents=True)
+    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        encoder = Encoder(bert.shape(config), vocabulary_head=head)
+    files.write(folder, config, encoder.state_dict(), plain=True)
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> int:
+    """Word pieces of the toy texts: V."""
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    texts = " ".join((TOY / name).read_text(encoding="utf-8").lower() for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv"))
+    words = {word for word in re.findall("[a-z]+", texts) if len(word) > 1}
+    pieces = [*SPECIAL, *",.?!-':", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), *sorted(words)]
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return len(pieces)

@@ -29,6 +29,9 @@ if [ -z "${MOEIR:-}" ]; then
 fi
 python=${python:-${PYTHON:-python3}}
 : "${MODEL:?MODEL is the folder of weights to start from}"
+of_model() { "$python" -c "import json, sys; said = json.load(open(sys.argv[1])); print($1)" "$MODEL/config.json"; }
+SHARED_LAYERS=${SHARED_LAYERS:-$(of_model 'max(1, said["num_hidden_layers"] - 2)')}
+LENGTH=${LENGTH:-$(of_model 'min(80, said.get("max_position_embeddings", 512))')}
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 mkdir -p "$work"
@@ -56,8 +59,8 @@ indexed() { # NAME: every expert's representation in one pass, and an index for 
 }
 
 say "3/7  first training: $STEPS steps on BM25's negatives, the first fifth standardised, then competitive"
-learned first "$MODEL" train-bm25.jsonl 0.2 "$STEPS" --query-length 32 --document-length 80 \
-  --arch "came:shared_layers=${SHARED_LAYERS:-4},pooling=mean,normalise=true,global_scale=20"
+learned first "$MODEL" train-bm25.jsonl 0.2 "$STEPS" --query-length 32 --document-length "$LENGTH" \
+  --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20"
 
 say "4/7  negatives from the union of the three experts' lists"
 indexed first

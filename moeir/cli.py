@@ -55,7 +55,9 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _top(version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_say_version, is_eager=True)) -> None:
+def _top(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_say_version, is_eager=True),
+) -> None:
     """What comes before a stage."""
 
 
@@ -116,9 +118,11 @@ def _metavar(setting: settings.Setting) -> str:
 def _facts(setting: settings.Setting) -> str:
     if setting.required:
         return " [required]"
-    if setting.default in (None, (), "", False):
+    default = setting.default
+    if default is None or default is False or default in ((), ""):
         return ""
-    return f" [default: {'on' if setting.default is True else setting.default}]"
+    shown = "on" if default is True else ", ".join(default) if setting.repeated else default
+    return f" [default: {shown}]"
 
 
 def main() -> NoReturn:
@@ -129,7 +133,7 @@ def main() -> NoReturn:
 
 def _outcome(arguments: list[str]) -> int:
     try:
-        code = application()(arguments, standalone_mode=False)
+        code = application()(arguments, standalone_mode=False, prog_name="moeir")
         sys.stdout.flush()
         return int(code or 0)
     except click.exceptions.ClickException as problem:

@@ -138,6 +138,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         loaded = yaml.safe_load(text)
     except yaml.YAMLError as problem:
         raise DataError(f"{path}: not YAML: {' '.join(str(problem).split())}") from None
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{path}: not YAML of settings: {problem}") from None
     if not isinstance(loaded, dict):
         raise DataError(f"{path}: expected a mapping `flag: value`, found {type(loaded).__name__}")
     return loaded
@@ -155,6 +157,8 @@ def _value(setting: Setting, value: Any, place: str) -> Any:
 def _single(setting: Setting, value: Any, place: str) -> Any:
     if value is None and setting.annotation.endswith("None"):
         return None
+    if value is None or isinstance(value, Mapping | list | tuple | set):
+        raise UsageError(f"{place}: expected one plain value, found {'none' if value is None else type(value).__name__}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if "Path" in setting.annotation:
         return Path(text)

@@ -1,5 +1,6 @@
 """Plain values and their text: what stands behind a flag, an equals sign in a spec, or a colon in YAML."""
 
+import math
 from typing import Any
 
 from moeir.errors import UsageError
@@ -12,18 +13,25 @@ def convert(text: str, annotation: str, place: str) -> Any:
     (('lexical', 'local'), None)
     """
     kind = annotation.removesuffix("| None").strip()
-    if kind != annotation and text.lower() in ("none", ""):
+    if kind != annotation and (text.lower() == "none" or (not text and kind != "str")):
         return None
     if kind == "bool":
         return _truth(text, place)
     if kind.startswith("tuple"):
         return tuple(filter(None, text.split("+")))
     if kind in ("int", "float"):
-        try:
-            return int(text) if kind == "int" else float(text)
-        except ValueError:
-            raise UsageError(f"{place}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
+        return _number(text, kind, place)
     return text
+
+
+def _number(text: str, kind: str, place: str) -> float:
+    try:
+        number = int(text) if kind == "int" else float(text)
+        if math.isnan(number):
+            raise ValueError
+    except ValueError:
+        raise UsageError(f"{place}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
+    return number
 
 
 def _truth(text: str, place: str) -> bool:

@@ -1,8 +1,9 @@
 """Variants: `name:key=value,…` and the one rule that finds what it names.
 
 The name on the command line is the name of the file in its room (`architectures/came.py`), or of the function where the room is a
-module of formulas (`fusion.py`), whose kin share their first parameter. The options are what stands after the `*` of its signature. Signatures are read from the source, so
-that a misspelt option is refused, and help is printed, before any heavy library loads.
+module of formulas (`fusion.py`), whose kin share their first parameter. The options are what stands after the `*` of its
+signature. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any heavy
+library loads.
 """
 
 import ast

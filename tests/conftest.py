@@ -165,7 +165,8 @@ def _write_tokenizer(folder: Path) -> int:
     """Word pieces of the toy texts: V."""
     from tokenizers.implementations import BertWordPieceTokenizer
 
-    texts = " ".join((TOY / name).read_text(encoding="utf-8").lower() for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv"))
+    names = ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv")
+    texts = " ".join((TOY / name).read_text(encoding="utf-8").lower() for name in names)
     words = {word for word in re.findall("[a-z]+", texts) if len(word) > 1}
     pieces = [*SPECIAL, *",.?!-':", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), *sorted(words)]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")

@@ -15,7 +15,6 @@ from moeir.architectures.base import Architecture, ReadingRules
 from moeir.architectures.checkpoint import OpenCheckpoint, facts_of, full_spec, is_checkpoint, rebuilt
 from moeir.backbones.checkpoints import files
 from moeir.backbones.tokenizer import TextReader
-from moeir.backbones.tokens import Tokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import vocabulary_start
 
@@ -34,7 +33,7 @@ def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[s
             raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, splade or colbert")
         return _started(folder, arch, said, texts, seed)
     facts = facts_of(folder)
-    old, rules = facts["architecture"], replace(ReadingRules(**facts["reading"]), **said)
+    old, rules = facts["architecture"], replace(ReadingRules.from_dict(facts["reading"], str(folder)), **said)
     if arch is None or variants.parse(arch).name == variants.parse(old).name:
         opened = rebuilt(folder, _merged(old, arch or old), rules)
         rules.check(opened.architecture.encoder.shape.positions)

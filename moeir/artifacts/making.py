@@ -4,6 +4,7 @@ Only this folder calls fsync, rename and flock.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path,
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 RESUME = "resume"
+HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
 
 @contextmanager
@@ -30,6 +32,7 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
     beside = path.with_name(f".{path.name}.partial")
     claim = path.with_name(f".{path.name}.record")
     with _locked(path):
+        _settle(path)
         _clear_other_work(path, beside, _read_json(claim), record, force=force)
         write_text(claim, json.dumps(record))
         if folder:
@@ -38,24 +41,30 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
         try:
             yield beside, counts
         except MoeirError:
-            if not (beside / RESUME).exists():
+            if not _holds_work(beside):
                 _remove(beside)
                 claim.unlink(missing_ok=True)
             raise
-        if folder:
-            _remove(beside / RESUME)
+        for leftover in (RESUME, f"{RESUME}.new", f".{RESUME}.old") if folder else ():
+            _remove(beside / leftover)
         manifest = compose(beside, kind, record, path.name)
         _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         claim.unlink(missing_ok=True)
 
 
 def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
-    if not beside.exists() or (unfinished == dict(record) and beside.is_dir() and not force):
-        return
-    if not force and unfinished and (beside / RESUME).exists():
+    if _holds_work(beside) and unfinished and not force:
+        if unfinished == dict(record):
+            return
         changed = ", ".join(sorted(changes(unfinished, record)))
         raise UsageError(f"{path}: unfinished work of other settings ({changed}); repeat those to finish it, or --force to start over")
     _remove(beside)
+
+
+def _holds_work(beside: Path) -> bool:
+    """Whether an interrupted stage has left something to continue from."""
+    _settle(beside / RESUME)
+    return any(file.is_file() and file.stat().st_size for file in (beside / RESUME).rglob("*"))
 
 
 def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
@@ -74,13 +83,37 @@ def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
 
 
 def _exchange(beside: Path, path: Path) -> None:
-    aside = path.with_name(f".{path.name}.old")
+    """Put `beside` in the place of `path`, in one step where the system can."""
+    aside = _aside(path)
     _remove(aside)
-    if path.exists():
+    if not path.exists():
+        os.rename(beside, path)
+    elif _swapped(beside, path):
+        os.rename(beside, aside)
+    else:
         os.rename(path, aside)
-    os.rename(beside, path)
+        os.rename(beside, path)
     _sync(path.parent)
     _remove(aside)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Exchange two names with renameat2; False on a system or a file system that has no such call."""
+    try:
+        call = ctypes.CDLL(None).renameat2
+    except AttributeError:
+        return False
+    return bool(call(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0)
+
+
+def _settle(path: Path) -> None:
+    """Bring back what a kill between two renames has left aside."""
+    if _aside(path).exists() and not path.exists():
+        os.rename(_aside(path), path)
 
 
 @contextmanager
@@ -111,7 +144,8 @@ def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) ->
         raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another --output")
     if not force:
         changed = ", ".join(sorted(changes(read_manifest(path), record)))
-        raise UsageError(f"{path}: exists, made with other settings or sources ({changed}); --force replaces it")
+        found = f"made with other settings or sources ({changed})" if changed else "and may not be what these settings and sources make"
+        raise UsageError(f"{path}: exists, {found}; --force replaces it")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -51,13 +51,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
     place = manifest_path(path)
     try:
         loaded = json.loads(place.read_text(encoding="utf-8"))
-        if not isinstance(loaded["files"], dict) or not isinstance(loaded["kind"], str):
-            raise TypeError
     except FileNotFoundError:
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
-    except (ValueError, KeyError, TypeError):
-        raise ArtifactError(f"{place}: damaged: not a manifest; run the stage that made it again with --force") from None
+    except ValueError:
+        loaded = None
+    if not _is_manifest(loaded):
+        raise ArtifactError(f"{place}: damaged: not a manifest; run the stage that made it again with --force")
     return dict(loaded)
+
+
+def _is_manifest(loaded: Any) -> bool:
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("files"), dict) or not isinstance(loaded.get("counts"), dict):
+        return False
+    kind, files = loaded.get("kind"), loaded["files"].values()
+    return isinstance(kind, str) and kind != "" and all(isinstance(facts, dict) and {"bytes", "sha256"} <= facts.keys() for facts in files)
 
 
 def verify(path: Path, kind: str) -> dict[str, Any]:
@@ -66,9 +73,12 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         raise ArtifactError(f"{path}: no such {kind}")
     if not path.is_dir():
         raise ArtifactError(f"{path}: expected a folder with {kind}, found a file")
+    if kind == "checkpoint" and (path / "config.json").is_file() and not (path / MANIFEST).is_file():
+        raise ArtifactError(f"{path}: plain weights, not a checkpoint; moeir init --model {path} --arch … --output … makes one")
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        raise ArtifactError(f"{path}: expected {_article(kind)}, found {_article(manifest['kind'])} (made by moeir {manifest.get('stage')})")
+        found = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
+        raise ArtifactError(f"{path}: expected {_article(kind)}, found {found}")
     for name, facts in manifest["files"].items():
         file = path / name
         if not file.resolve().is_relative_to(path.resolve()):
@@ -91,12 +101,16 @@ def _repair(manifest: Mapping[str, Any]) -> str:
 
 
 def same(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether a finished product was made by this very record; UsageError-free: False for anything else."""
+    """Whether a product was made by this very record and is still there: a file byte by byte, a folder by the sizes of its files."""
     try:
         manifest = read_manifest(path)
     except ArtifactError:
         return False
-    return all(manifest.get(key) == value for key, value in record.items())
+    if any(manifest.get(key) != value for key, value in record.items()):
+        return False
+    if path.is_file():
+        return checksum(path) in (facts["sha256"] for facts in manifest["files"].values())
+    return all((path / name).is_file() and (path / name).stat().st_size == facts["bytes"] for name, facts in manifest["files"].items())
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:

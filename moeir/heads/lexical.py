@@ -19,4 +19,5 @@ class Lexical(nn.Module):
         transformed = head(states)
         texts, terms, positions = winners(transformed, tokens.layout, words, head.bias)
         logits = activations(transformed, words, head.bias, terms, positions)
-        return Sparse.from_pairs(texts, terms, torch.log1p(torch.relu(logits)), len(tokens), len(words))
+        kept = (logits > 0).nonzero()[:, 0]  # what was positive by rounding only is absent
+        return Sparse.from_pairs(texts[kept], terms[kept], torch.log1p(logits[kept]), len(tokens), len(words))

@@ -47,7 +47,8 @@ class Tokenwise(nn.Module):
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
         representation = MultiVector(vectors, tokens.starts)
         if len(self.dropped):
-            representation = _keeping(representation, self._kept(tokens), tokens)
+            kept = self._kept(tokens).index_fill(0, tokens.starts[:-1], True)  # a text keeps its first token, whatever it is
+            representation = _keeping(representation, kept, tokens)
         if self.padding == "zero" and tokens.side != "query":
             representation = _with_zero(representation)
         return representation
@@ -66,13 +67,9 @@ def _keeping(texts: MultiVector, kept: Tensor, tokens: Tokens) -> MultiVector:
 
 
 def _with_zero(texts: MultiVector) -> MultiVector:
-    zero = MultiVector(texts.vectors.new_zeros(1, texts.vectors.shape[1]), texts.starts.new_tensor([0, 1]))
-    both = MultiVector.concatenate([texts, zero])
-    count = len(texts)
-    sizes = both.starts[1:] - both.starts[:-1]
-    starts = torch.cat([sizes.new_zeros(1), (sizes[:count] + 1).cumsum(0)])
-    places = torch.full((int(starts[-1]),), len(texts.vectors), dtype=torch.int64, device=starts.device)
-    owners = torch.repeat_interleave(torch.arange(count, device=starts.device), sizes[:count])
-    inside = torch.arange(len(owners), device=starts.device) - texts.starts[owners]
-    places[starts[owners] + inside] = torch.arange(len(owners), device=starts.device)
-    return MultiVector(both.vectors.index_select(0, places), starts)
+    """One zero vector behind each text: every later token moves by as many places as texts end before it."""
+    count, lengths = len(texts), texts.starts[1:] - texts.starts[:-1]
+    shift = torch.arange(count + 1, device=texts.starts.device)
+    places = torch.arange(len(texts.vectors), device=shift.device) + torch.repeat_interleave(shift[:-1], lengths)
+    vectors = texts.vectors.new_zeros(len(texts.vectors) + count, texts.vectors.shape[1])
+    return MultiVector(vectors.index_copy(0, places, texts.vectors), texts.starts + shift)

@@ -12,6 +12,7 @@ import numpy as np
 
 from moeir.indexes.base import NO_ROW
 
+numba.config.THREADING_LAYER = "workqueue"  # OpenMP's would change how many threads torch computes with, and so its rounding
 ROWS_AT_ONCE = 2**15  # float64 sums of so many rows stay in a core's cache
 
 

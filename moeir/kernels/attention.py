@@ -1,5 +1,6 @@
 """Attention over packed texts: no text sees another, and padding exists at most inside this file."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,12 +20,12 @@ class Layout:
     starts: Tensor
     silent: Tensor | None = None
 
-    def groups(self) -> list[tuple[int, int, int]]:
-        """Runs of neighbouring texts of one length: (first token, texts, length)."""
+    def groups(self, most: float = math.inf) -> list[tuple[int, int, int]]:
+        """Runs of neighbouring texts of one length: (first token, texts, length); of at most `most` tokens, or of one text."""
         found: list[tuple[int, int, int]] = []
         place = 0
         for length in self.lengths:
-            if found and found[-1][2] == length:
+            if found and found[-1][2] == length and (found[-1][1] + 1) * length <= most:
                 first, texts, _ = found[-1]
                 found[-1] = (first, texts + 1, length)
             else:

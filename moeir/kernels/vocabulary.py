@@ -9,6 +9,8 @@ from torch import Tensor
 
 from moeir.kernels.attention import Layout
 
+TOKENS_AT_ONCE = 2048  # [2048, 30522] in float32 is 250 MB
+
 
 @torch.no_grad()
 def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -19,7 +21,7 @@ def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> 
     """
     texts, terms, positions = [], [], []
     number = 0
-    for first, count, length in layout.groups():
+    for first, count, length in layout.groups(TOKENS_AT_ONCE):
         last = first + count * length
         logits = torch.nn.functional.linear(states[first:last], embedding)
         if layout.silent is not None:

@@ -22,6 +22,7 @@ from moeir.learning.batches import Plan
 from moeir.learning.objectives import Batch, Outcome
 
 METRICS = "metrics.jsonl"
+STATE = "state"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +78,7 @@ def train(
     torch.utils.deterministic.fill_uninitialized_memory = False
     model = checkpoint.architecture.to(device)
     optimiser = torch.optim.AdamW(_groups(model, schedule.weight_decay), lr=schedule.learning_rate, eps=1e-8, fused=True)
-    standing = checkpoints.load(folder / RESUME, model, optimiser)
+    standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
     if standing.step:
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
     facts: dict[str, float] = {}
@@ -92,7 +93,7 @@ def train(
             meter.advance(1, _shown(facts))
             if (time.monotonic() - saved) / 60 >= schedule.save_minutes and step + 1 < schedule.steps:
                 metrics.flush()
-                checkpoints.save(folder / RESUME, model, optimiser, checkpoints.Standing(step + 1, metrics.tell()))
+                checkpoints.save(folder / RESUME / STATE, model, optimiser, checkpoints.Standing(step + 1, metrics.tell()))
                 saved = time.monotonic()
     model.eval()
     return {"steps": schedule.steps, "examples": len(plan.examples), "last": {key: facts[key] for key in facts if key != "seconds"}}
@@ -129,6 +130,8 @@ def _step(
         raise MoeirError(f"step {step + 1}: the loss is {outcome.facts['loss']}; the last saved state is kept: lower --learning-rate")
     accelerator.backward(outcome.loss)
     norm = accelerator.clip_grad_norm_(model.parameters(), schedule.clip if schedule.clip > 0 else math.inf)
+    if not math.isfinite(norm):
+        raise MoeirError(f"step {step + 1}: the gradient norm is {float(norm)}; the last saved state is kept: lower --learning-rate")
     for group in optimiser.param_groups:
         group["lr"] = schedule.rate(step)
     optimiser.step()

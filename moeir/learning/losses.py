@@ -1,6 +1,5 @@
 """What one expert's ranking of one query costs: losses return one number for each query, so that shares can weigh them."""
 
-import torch
 from torch import Tensor
 
 

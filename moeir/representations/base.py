@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moeir.artifacts.journals import GrowingArray
+from moeir.artifacts.journals import HEADER, GrowingArray
 from moeir.errors import ArtifactError
 
 
@@ -85,8 +85,13 @@ class Representation(ABC):
 
 
 def _mapped(path: Path) -> Tensor:
-    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    array = np.load(path, mmap_mode="c" if path.stat().st_size > HEADER else None, allow_pickle=False)  # nothing cannot be mapped
     return torch.from_numpy(array)
+
+
+def full_precision(device: torch.device) -> torch.autocast:
+    """Scores are computed in float32 whoever asks, under autocast too."""
+    return torch.autocast(device.type, enabled=False)
 
 
 class Writer:

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation
+from moeir.representations.base import Representation, full_precision
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Dense(Representation):
         return len(self.vectors)
 
     def scores(self, documents: Self) -> Tensor:
-        return self.vectors.float() @ documents.vectors.float().T
+        with full_precision(self.vectors.device):
+            return self.vectors.float() @ documents.vectors.float().T
 
     def paired(self, documents: Self) -> Tensor:
         return (self.vectors.float() * documents.vectors.float()).sum(-1)

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, spans
+from moeir.representations.base import Representation, full_precision, spans
 
 
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
@@ -47,7 +47,8 @@ class MultiVector(Representation):
         return flat.view(len(self), longest, -1) * mask[..., None], mask
 
     def scores(self, documents: Self) -> Tensor:
-        return maxsim(*self.padded(), *documents.padded())
+        with full_precision(self.vectors.device):
+            return maxsim(*self.padded(), *documents.padded())
 
     def paired(self, documents: Self) -> Tensor:
         rows = torch.arange(len(self), device=self.starts.device)

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, spans
+from moeir.representations.base import Representation, full_precision, spans
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Sparse(Representation):
         return flat.index_copy(0, places, self.weights.float()).view(len(self), self.vocabulary)
 
     def scores(self, documents: Self) -> Tensor:
-        return self.matrix() @ documents.matrix().T
+        with full_precision(self.weights.device):
+            return self.matrix() @ documents.matrix().T
 
     def paired(self, documents: Self) -> Tensor:
         return (self.matrix() * documents.matrix()).sum(-1)

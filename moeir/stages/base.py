@@ -55,6 +55,12 @@ class Stage:
                 yield from ((setting, item) for item in (value if setting.repeated else (value,)))
 
 
+def check_word(flag: str, text: str) -> None:
+    """UsageError unless `text` is one word, as a column of a run must be."""
+    if text.split() != [text]:
+        raise UsageError(f"{flag} {text!r}: expected a word without spaces")
+
+
 def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
@@ -64,12 +70,15 @@ def run(stage: Stage, *, force: bool = False) -> None:
         stage.work()
         return
     path, kind = product
-    if path.exists() and not force and manifests.same(path, record):
+    streamed = any(source == STREAM for _, source in stage.sources())  # nobody knows whether it would be the same again
+    if path.exists() and not force and not streamed and manifests.same(path, record):
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         return
     making.refuse_overwriting(path, record, force=force)
-    with making.making(path, kind, record, force=force, folder=stage.makes_folder()) as (beside, counts):
+    with making.making(path, kind, record, force=force or streamed, folder=stage.makes_folder()) as (beside, counts):
         counts.update(dataclasses.replace(stage, output=beside).work() or {})  # type: ignore[call-arg]
+        if kind == "checkpoint":
+            making.write_text(beside / "settings.yaml", settings.render(stage))
 
 
 def _record(stage: Stage) -> dict[str, Any]:

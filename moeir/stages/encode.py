@@ -63,6 +63,12 @@ def _chunks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
         yield chunk
 
 
+def _before_the_last(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last chunk that came to disk is encoded again, so that every writer has seen what it writes."""
+    earlier = [entry for entry in entries if entry["texts"] < entries[-1]["texts"]]
+    return earlier[-1] if earlier else {"texts": 0, "ids": 0, "experts": {}}
+
+
 class Shelf:
     """The growing encodings of a corpus: ids and, for each expert, its arrays; a journal says what is whole."""
 
@@ -73,7 +79,7 @@ class Shelf:
 
         (folder / RESUME).mkdir(exist_ok=True)
         self._journal = Journal(folder / RESUME / "journal.jsonl")
-        marks = self._journal.entries[-1] if self._journal.entries else {"texts": 0, "ids": 0, "experts": {}}
+        marks = _before_the_last(self._journal.entries)
         self.texts: int = marks["texts"]
         self._writers = {name: Writer(folder / name, marks["experts"].get(name)) for name in kinds}
         self._ids = open(folder / "ids.txt", "ab")  # noqa: SIM115

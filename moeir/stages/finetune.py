@@ -9,6 +9,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import Counts, Stage
+from moeir.stages.init import check_seed, reading_rules
 
 if TYPE_CHECKING:
     from moeir.learning.loop import Texts
@@ -24,7 +25,7 @@ class Finetune(Stage):
     corpus: Path | None = source("texts", "The documents the examples name (not needed if they bring their texts).", None)
     queries: Path | None = source("texts", "The queries the examples name.", None, names=("--topics",))
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
-    objective: str = option("contrastive, or competitive:standardised=0.2,temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
+    objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
     batch_size: int = option("Queries per step.", 8, names=("--per-device-train-batch-size",))
     negatives: int = option("Negatives per query, drawn anew each epoch.", 7)
     epochs: int = option("Times over the examples.", 1, names=("--num-train-epochs",))
@@ -52,6 +53,9 @@ class Finetune(Stage):
         for flag, value in positive.items():
             if value is not None and value <= 0:
                 raise UsageError(f"{flag} {value}: expected more than 0")
+        if not 0 <= self.warmup <= 1:
+            raise UsageError(f"--warmup {self.warmup}: expected a ratio of the steps, 0 to 1")
+        check_seed(self.seed)
 
     def cost(self) -> list[str]:
         from moeir.records import examples
@@ -59,17 +63,15 @@ class Finetune(Stage):
         count = sum(1 for _ in examples.read(self.train))
         steps = self.steps or self.epochs * max(1, count // self.batch_size)
         texts = steps * self.batch_size
-        return [f"{steps:,} steps of {self.batch_size} queries from {count:,} examples: {texts:,} queries and {texts * (1 + self.negatives):,} documents"]
+        read = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
+        return [f"{steps:,} steps of {self.batch_size} queries from {count:,} examples: {read}"]
 
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
-        from moeir.artifacts import making
         from moeir.backbones.precision import device_for, dtype_for
         from moeir.learning import batches, loop
         from moeir.records import examples
-        from moeir.settings import render
-        from moeir.stages.init import reading_rules
 
         device = device_for(self.device)
         kept = list(examples.read(self.train))
@@ -85,7 +87,6 @@ class Finetune(Stage):
         done = loop.train(checkpoint, plan, texts, objective, schedule, self.output, dtype=dtype_for(self.dtype, device), device=device)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
-        making.write_text(self.output / "settings.yaml", render(self))
         return {"parameters": checkpoint.architecture.parameter_count(), **done}
 
     def _texts(self, kept: "Iterable[Example]") -> "Texts":
@@ -93,7 +94,10 @@ class Finetune(Stage):
         from moeir.learning.loop import Texts
         from moeir.records import texts
 
-        queries, documents, named, asked = {}, {}, set(), set()
+        queries: dict[str, str] = {}
+        documents: dict[str, str] = {}
+        named: set[str] = set()
+        asked: set[str] = set()
         for example in kept:
             asked.add(example.query_id)
             named |= {*example.positive_ids, *example.negative_ids}

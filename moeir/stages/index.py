@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import ArtifactError, UsageError
@@ -62,8 +62,8 @@ class Index(Stage):
         engines = self._engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind("indexes", spec)()
-            if index.kind != facts["experts"][expert]:
-                raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {facts['experts'][expert]}")
+            if index.kind != (found := facts["experts"][expert]):
+                raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {found}")
             index.add(KINDS[index.kind].open(folder / expert))
             index.save(self.output / expert)
         ids = manifests.read_lines(folder / "ids.txt")
@@ -81,12 +81,12 @@ class Index(Stage):
                 raise ArtifactError(f"{self.encodings}: {expert} is {kind}; this version of moeir indexes {', '.join(ENGINES)}")
             chosen[expert] = ENGINES[kind]
         for spec in self.engine:
-            expert, engine = _split(spec)
-            if expert is None and len(kinds) > 1:
+            name, engine = _split(spec)
+            if name is None and len(kinds) > 1:
                 raise UsageError(f"--engine {spec}: say for which expert: {'=…, '.join(kinds)}=…")
-            if expert is not None and expert not in kinds:
-                raise UsageError(f"--engine {spec}: there is no expert {expert!r} in {self.encodings}; it has {', '.join(kinds)}")
-            chosen[expert or next(iter(kinds))] = engine
+            if name is not None and name not in kinds:
+                raise UsageError(f"--engine {spec}: there is no expert {name!r} in {self.encodings}; it has {', '.join(kinds)}")
+            chosen[name or next(iter(kinds))] = engine
         return chosen
 
     def _write_ids(self, ids: list[str]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir import variants
+from moeir.errors import UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import Counts, Stage
 
@@ -26,19 +27,23 @@ class Init(Stage):
     def check(self) -> None:
         if self.arch is not None:
             variants.resolve("architectures", self.arch)
+        check_seed(self.seed)
 
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
-        from moeir.artifacts import making
-        from moeir.settings import render
 
         texts = first_texts(self.corpus)
         checkpoint = start(self.model, self.arch, reading_rules(self), texts, self.seed)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training=None)
-        making.write_text(self.output / "settings.yaml", render(self))
         return {"parameters": checkpoint.architecture.parameter_count()}
+
+
+def check_seed(seed: int) -> None:
+    """UsageError for a seed that a generator cannot take."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed {seed}: expected 0 to {2**32 - 1}")
 
 
 def reading_rules(stage: Any) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class MineNegatives(Stage):
         made = mining.mined(read, qrels.read(self.qrels), variants.bind("mining", self.method), tally, positive_grade=self.positive_grade)
         examples.write(made, self.output)
         if not tally.mined:
-            raise DataError(f"{self.qrels}: no query has both positives and negatives in {', '.join(map(str, self.run))}; do the ids agree?")
+            places = ", ".join(map(str, self.run))
+            raise DataError(f"{self.qrels}: no query has both positives and negatives in {places}; do the ids agree?")
         log.info(
             "%d examples; skipped %d queries without positives, %d without hits, %d without negatives",
             *(tally.mined, tally.without_positives, tally.without_hits, tally.without_negatives),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moeir import variants
 from moeir.errors import ArtifactError, UsageError
 from moeir.settings import option, product, source
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_word
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,8 @@ class Search(Stage):
         variants.resolve("fusion", self.fuse)
         if self.depth < 1:
             raise UsageError(f"--depth {self.depth}: expected at least 1")
-        if self.tag is not None and (not self.tag or self.tag != "".join(self.tag.split())):
-            raise UsageError(f"--tag {self.tag!r}: expected a word without spaces")
+        if self.tag is not None:
+            check_word("--tag", self.tag)
 
     def makes_folder(self) -> bool:
         return self.output != STREAM and not self.output.name.removesuffix(".partial").endswith(FILE_SUFFIXES)
@@ -155,5 +155,5 @@ def _checkpoint(path: Path, said: dict[str, str], model: Path | None, device: st
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
     found = manifests.digest_of(manifests.verify(folder, "checkpoint")["files"])
     if found != said["digest"]:
-        raise ArtifactError(f"{folder}: not the checkpoint that {path} was made with; name that one with --model, or encode and index again")
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or encode and index again")
     return open_checkpoint(folder, device)

@@ -122,3 +122,15 @@ def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
 
     monkeypatch.setattr(numba, "njit", nowhere)
     assert postings.compiled(parallel=True)(len)("abc") == 3
+
+
+def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        index = Inverted()
+        index.add(Sparse.from_matrix(torch.eye(3)))
+        index.search(Sparse.from_matrix(torch.eye(3)), 2)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

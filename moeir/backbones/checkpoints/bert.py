@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeir.backbones.encoder import Shape
+from moeir.errors import UsageError
 
 NAMES = {
     "embeddings.words.": "embeddings.word_embeddings.",
@@ -16,6 +17,7 @@ HEAD_NAMES = {
     "vocabulary_head.transform.": "cls.predictions.transform.dense.",
     "vocabulary_head.norm.": "cls.predictions.transform.LayerNorm.",
     "vocabulary_head.bias": "cls.predictions.bias",
+    "vocabulary_head.decoder.": "cls.predictions.decoder.",
 }
 LAYER_NAMES = {
     "attention.query.": "attention.self.query.",
@@ -27,11 +29,15 @@ LAYER_NAMES = {
     "feedforward.down.": "output.dense.",
     "feedforward.norm.": "output.LayerNorm.",
 }
-IGNORED = ("embeddings.position_ids", "cls.predictions.decoder.", "cls.seq_relationship.", "classifier.")
+TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
+IGNORED = ("embeddings.position_ids", "cls.seq_relationship.", "classifier.")
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
     """The sizes in a BERT config.json."""
+    for key, read in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if config.get(key, read) != read:
+            raise UsageError(f"config.json: {key} is {config[key]!r}; moeir reads BERT with {read!r}")
     return Shape(
         vocabulary=config["vocab_size"],
         hidden=config["hidden_size"],

@@ -17,6 +17,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.errors import ArtifactError, UsageError
 
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files")))
+DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of a config.json that we do not hand on
 log = logging.getLogger(__name__)
 
 
@@ -25,7 +26,7 @@ def located(model: Path) -> Path:
     if model.is_dir():
         return model
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         patterns = ["*.json", "*.txt", "*.safetensors", "1_Pooling/*"]
@@ -71,7 +72,16 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
             raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
         named = ((kin.ours(key), value) for key, value in loaded.items())
         weights |= {key: value.float() if value.is_floating_point() else value for key, value in named if key is not None}
+    _untwin(folder, weights, kin.TIED)
     return weights
+
+
+def _untwin(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:
+    """Leave out what some files repeat; ArtifactError for a twin that says something else."""
+    for name, twin in tied.items():
+        repeated = weights.pop(name, None)
+        if repeated is not None and not torch.equal(repeated, weights.setdefault(twin, repeated)):
+            raise ArtifactError(f"{folder}: {name} differs from {twin}; moeir reads a vocabulary head tied to the word embeddings")
 
 
 def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: bool = False) -> Encoder:
@@ -110,13 +120,13 @@ def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     others say `moeir` as their model type, so that nothing opens half of them by mistake."""
     kin = family(config, folder)
     masked_lm = any(name.startswith("vocabulary_head.") for name in weights)
-    kept = {key: value for key, value in config.items() if key not in ("moeir_family", "transformers_version", "_name_or_path")}
+    kept = {key: value for key, value in config.items() if key not in DROPPED}
     family_name = str(config.get("moeir_family", config["model_type"]))
     if plain:
         kept |= {"model_type": family_name, "architectures": [kin.class_name(masked_lm=masked_lm)]}
     else:
         kept |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
-    kept["dtype"] = "float32"
+    kept |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
     (folder / "config.json").write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     named = {kin.theirs(name, masked_lm=masked_lm): value.detach().cpu().to(torch.float32).contiguous() for name, value in weights.items()}
     save_file(dict(sorted(named.items())), folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,168 @@
+# Settings and steps that the CAME scripts share; sourced by them, not run. Paper: Cai et al. 2023, §4.4 unless another place is named.
+#
+# Every value can be given from outside, e.g. WORK=/fast/came KEEP=no bash examples/came_msmarco.sh
+# COLLECTION  msmarco or nq
+# DATA, WORK  where the collection lies (layouts: came_msmarco.sh, came_nq.sh), and where everything is written
+# MODEL       weights to start from: coCondenser, with its vocabulary head, as model.safetensors (see README.md)
+# STEPS       if set, every training has so many steps, whatever the epochs
+# KEEP        no: encodings and indexes are removed once their runs are written (about 400 GB per MS MARCO model otherwise)
+# Every stage is skipped if it is there already, and continued if it was interrupted.
+# shellcheck shell=bash
+MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} COLLECTION=${COLLECTION:-msmarco}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+declare -A queries qrels measures
+
+case $COLLECTION in
+msmarco)
+  MODEL=${MODEL:-models/co-condenser-marco}
+  QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-128}
+  BATCH=${BATCH:-8} NEGATIVES=${NEGATIVES:-7}           # 8 queries x (1 + 7) passages: "batch size 64"
+  EPOCHS=${EPOCHS:-5} HARD_EPOCHS=${HARD_EPOCHS:-3} RATE=${RATE:-5e-6} TEMPERATURE=${TEMPERATURE:-0.5}
+  BM25_DEPTH=${BM25_DEPTH:-1000} MINING_DEPTH=${MINING_DEPTH:-200} DEPTH=${DEPTH:-1000}
+  DATA=${DATA:-data/msmarco} corpus=collection.tsv tests=(dev dl19)
+  queries=([train]=queries.train.tsv [dev]=queries.dev.small.tsv [dl19]=msmarco-test2019-queries.tsv)
+  qrels=([train]=qrels.train.tsv [dev]=qrels.dev.small.tsv [dl19]=2019qrels-pass.txt)
+  measures=([dev]="RR@10 R@1000 R@100" [dl19]="nDCG@10 R(rel=2)@1000")
+  ;;
+nq)
+  MODEL=${MODEL:-models/co-condenser-wiki}
+  QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-156}
+  BATCH=${BATCH:-32} NEGATIVES=${NEGATIVES:-7}          # 32 queries x (1 + 7) passages: "batch size 256"
+  EPOCHS=${EPOCHS:-15} HARD_EPOCHS=${HARD_EPOCHS:-10} RATE=${RATE:-1e-5} TEMPERATURE=${TEMPERATURE:-2.0}
+  BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
+  DATA=${DATA:-data/nq} corpus=corpus.jsonl tests=(dev)
+  queries=([train]=train-queries.jsonl [dev]=dev-queries.jsonl)
+  qrels=([train]=train.qrels [dev]=dev.qrels)
+  measures=([dev]="Success@20 Success@100")
+  ;;
+*)
+  echo "COLLECTION=$COLLECTION: expected msmarco or nq" >&2
+  exit 2
+  ;;
+esac
+WORK=${WORK:-work/$COLLECTION} KEEP=${KEEP:-yes} SEED=${SEED:-42} WARMUP=${WARMUP:-0.1} FLOPS=${FLOPS:-0.01}
+LAYERS=${LAYERS:-12}                                    # of the weights; the paper's 10 shared layers are 10 of 12
+SHARED=${SHARED:-$((LAYERS * 10 / 12))} STANDARDISED=${STANDARDISED:-0.2}
+experts=(lexical local global)
+
+mkdir -p "$WORK"
+DATA=$(cd "$DATA" && pwd) WORK=$(cd "$WORK" && pwd)
+for name in "${!queries[@]}"; do queries[$name]=$DATA/${queries[$name]} qrels[$name]=$DATA/${qrels[$name]}; done
+corpus=$DATA/$corpus
+if [ "$COLLECTION" = msmarco ]; then # of the 808,731 training queries 502,939 are judged: all of those are searched and trained on
+  if [ ! "$WORK/train-queries.tsv" -nt "${queries[train]}" ]; then
+    awk 'NR == FNR { judged[$1]; next } $1 in judged' "${qrels[train]}" "${queries[train]}" >"$WORK/train-queries.new"
+    mv "$WORK/train-queries.new" "$WORK/train-queries.tsv"
+  fi
+  queries[train]=$WORK/train-queries.tsv
+fi
+
+say() { printf '\n== %s\n' "$*" >&2; }
+path() { echo "$WORK/runs/${2%/*}/$1/${2#*/}.trec"; } # SET MODEL/RUN
+depth() { if [ "$1" = train ]; then echo "$MINING_DEPTH"; else echo "$DEPTH"; fi; }
+
+bm25() { # BM25 of training and test queries; k1 and b as Anserini's defaults, which are the paper's BM25 row (Table 1)
+  local name
+  $MOEIR index --corpus "$corpus" --engine bm25:k1=0.9,b=0.4 --output "$WORK/idx/bm25"
+  $MOEIR search --index "$WORK/idx/bm25" --queries "${queries[train]}" --depth "$BM25_DEPTH" --output "$WORK/runs/bm25/train"
+  for name in "${tests[@]}"; do
+    $MOEIR search --index "$WORK/idx/bm25" --queries "${queries[$name]}" --depth "$DEPTH" --output "$WORK/runs/bm25/$name"
+  done
+}
+
+negatives() { # NAME DEPTH MODEL/RUN...: training examples data/NAME.jsonl from the union of runs of the training queries
+  local name=$1 depth=$2 run runs=()
+  shift 2
+  for run in "$@"; do runs+=(--run "$(path train "$run")"); done
+  $MOEIR mine-negatives "${runs[@]}" --qrels "${qrels[train]}" --method "band:first=0,last=$depth" --output "$WORK/data/$name.jsonl"
+}
+
+came() { # [EXPERTS [SHARED]]: the architecture's spec
+  echo "came:shared_layers=${2:-$SHARED},experts=${1:-lexical+local+global},local_dim=128"
+}
+
+competitive() { # [STANDARDISED [TEMPERATURE]]: the objective's spec
+  echo "competitive:standardised=${1:-$STANDARDISED},temperature=${2:-$TEMPERATURE},flops_query=$FLOPS,flops_document=$FLOPS"
+}
+
+contrastive() { # the objective's spec: of one expert alone, whose share is 1 anyway
+  echo "contrastive:flops_query=$FLOPS,flops_document=$FLOPS"
+}
+
+trained() { # NAME WEIGHTS EXAMPLES EPOCHS OBJECTIVE [ARCH]: ckpt/NAME; ARCH and lengths only where plain weights become a checkpoint
+  local plain=()
+  say "training $1: $5"
+  if [ -n "${6:-}" ]; then plain=(--arch "$6" --query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH"); fi
+  $MOEIR finetune --model "$2" "${plain[@]}" --train "$3" --corpus "$corpus" --queries "${queries[train]}" --objective "$5" \
+    --epochs "$4" ${STEPS:+--steps "$STEPS"} --batch-size "$BATCH" --negatives "$NEGATIVES" --learning-rate "$RATE" --warmup "$WARMUP" \
+    --seed "$SEED" --output "$WORK/ckpt/$1"
+}
+
+searched() { # NAME SET...: runs/NAME/SET/{lexical,local,global,fused}.trec of ckpt/NAME
+  local model=$1 name missing=no
+  shift
+  for name in "$@"; do [ -e "$WORK/runs/$model/$name/manifest.json" ] || missing=yes; done
+  if [ "$KEEP" = no ] && [ "$missing" = no ]; then return; fi
+  say "searching with $model: $*"
+  $MOEIR encode --model "$WORK/ckpt/$model" --corpus "$corpus" --output "$WORK/enc/$model"
+  $MOEIR index --encodings "$WORK/enc/$model" --output "$WORK/idx/$model"
+  for name in "$@"; do
+    $MOEIR search --index "$WORK/idx/$model" --queries "${queries[$name]}" --depth "$(depth "$name")" --output "$WORK/runs/$model/$name"
+  done
+  if [ "$KEEP" = no ]; then rm -rf "$WORK/enc/$model" "$WORK/idx/$model"; fi
+}
+
+variant() { # NAME OBJECTIVE ARCH: a model that differs from came-bm25 in its objective or architecture: BM25 negatives only, as long
+  trained "$1" "$MODEL" "$WORK/data/bm25.jsonl" "$EPOCHS" "$2" "$3"
+  searched "$1" "${tests[@]}"
+}
+
+alone() { # EXPERT: a model of that expert only
+  variant "only-$1" "$(contrastive)" "$(came "$1")"
+}
+
+came_bm25() { # the first training, which every table but the first rests on: standardised, then specialised, on BM25's negatives
+  bm25
+  negatives bm25 "$BM25_DEPTH" bm25/bm25
+  variant came-bm25 "$(competitive)" "$(came)"
+}
+
+recipe() { # the paper's whole recipe: the first training, negatives from its experts' lists of all training queries, the second training
+  came_bm25
+  searched came-bm25 train
+  negatives came-bm25 "$MINING_DEPTH" "${experts[@]/#/came-bm25/}"
+  trained came "$WORK/ckpt/came-bm25" "$WORK/data/came-bm25.jsonl" "$HARD_EPOCHS" "$(competitive 0)"
+  searched came "${tests[@]}"
+}
+
+table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row
+  local part=$1 row name measure runs=() wanted=()
+  shift
+  mkdir -p "$WORK/table/$part"
+  for row in "$@"; do
+    name=${row/\//-}
+    if [ "${row%/*}" = "${row#*/}" ]; then name=${row%/*}; fi
+    ln -sfn "$(path "$part" "$row")" "$WORK/table/$part/$name.trec"
+    runs+=(--run "$WORK/table/$part/$name.trec")
+  done
+  for measure in ${measures[$part]}; do wanted+=(--measure "$measure"); done
+  $MOEIR evaluate "${runs[@]}" --qrels "${qrels[$part]}" "${wanted[@]}"
+}
+
+tables() { # TITLE MODEL/RUN...: the same rows for every test set
+  local title=$1 name
+  shift
+  for name in "${tests[@]}"; do
+    say "$title, $COLLECTION $name"
+    table "$name" "$@"
+  done
+}
+
+every() { # MODEL...: the rows of a model: its fusion and each expert alone, as far as it has them
+  local model run
+  for model in "$@"; do
+    for run in fused "${experts[@]}"; do
+      if [ -e "$(path "${tests[0]}" "$model/$run")" ]; then echo "$model/$run"; fi
+    done
+  done
+}

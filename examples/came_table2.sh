@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# CAME, Table 2: what the mined negatives, the specialised and the standardised stage are worth.
+#
+# Paper:    Cai et al. 2023, §5.2, Table 2
+# Data:     as came_msmarco.sh or came_nq.sh; with their WORK folder this script goes on from what they made
+# Recipe:   all on BM25 negatives for the same epochs but the first:
+#             came              the whole recipe
+#             came-bm25         - hard negatives: the first training alone
+#             standardised-only - specialised:  every expert learns every query to the end (standardised=1)
+#             specialised-only  - standardised: competition from the first step (standardised=0)
+# Hardware: as came_msmarco.sh; KEEP=no for a terabyte less
+# Hours:    beyond came_msmarco.sh or came_nq.sh, two trainings, encodings and searches of test queries: 18 (MS MARCO), 12 (NQ); guessed
+# Expected: percent, Table 2        MS MARCO R@1000  R@100  RR@10 |  NQ Top-20  Top-100 (answer strings: see came_nq.sh)
+#             came                             98.8   92.5   41.3 |       87.5     91.4
+#             came-bm25                        98.4   91.7   39.0 |       83.7     89.1
+#             standardised-only                98.2   90.6   36.5 |       82.0     87.8
+#             specialised-only                 98.3   91.2   37.9 |       82.5     88.1
+#
+#     bash examples/came_table2.sh              # COLLECTION=nq for the NQ half
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/came_steps.sh"
+
+recipe
+variant standardised-only "$(competitive 1)" "$(came)"
+variant specialised-only "$(competitive 0)" "$(came)"
+tables "Table 2" {came,came-bm25,standardised-only,specialised-only}/fused

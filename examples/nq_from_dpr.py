@@ -1,0 +1,58 @@
+"""Natural Questions as DPR prepared them, from its own files to ours. The largest file is JSON in one piece: 25 GB of memory.
+
+    python examples/nq_from_dpr.py downloads/data data/nq
+
+reads what DPR's download_data.py puts into downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json, retriever/nq-dev.json,
+retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without judgements, test-queries.jsonl.
+"""
+
+import ast
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from moeir.records import qrels, texts
+from moeir.records.texts import Text
+
+
+def passages(path: Path) -> Iterator[Text]:
+    """id, text and title between tabs, quoted as CSV."""
+    with open(path, encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines, delimiter="\t"):
+            yield Text(row["id"], row["text"], title=row["title"])
+
+
+def questions(path: Path, name: str) -> tuple[list[Text], qrels.Qrels]:
+    """Questions with a positive passage, numbered as they stand in the file, and those passages."""
+    asked, judged = [], {}
+    for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))):
+        positives = [str(found.get("passage_id") or found["psg_id"]) for found in entry["positive_ctxs"]]
+        if positives:
+            asked.append(Text(f"{name}{number}", entry["question"], answers=tuple(entry["answers"])))
+            judged[f"{name}{number}"] = dict.fromkeys(positives, 1)
+    return asked, judged
+
+
+def tests(path: Path) -> Iterator[Text]:
+    """A question and a Python list of its answers in each line."""
+    with open(path, encoding="utf-8", newline="") as lines:
+        for number, (question, answers) in enumerate(csv.reader(lines, delimiter="\t")):
+            yield Text(f"test{number}", question, answers=tuple(ast.literal_eval(answers)))
+
+
+def main(source: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "dev"):
+        asked, judged = questions(source / "retriever" / f"nq-{name}.json", name)
+        texts.write(asked, folder / f"{name}-queries.jsonl")
+        qrels.write(judged, folder / f"{name}.qrels")
+    texts.write(tests(source / "retriever" / "qas" / "nq-test.csv"), folder / "test-queries.jsonl")
+    texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

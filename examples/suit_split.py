@@ -1,0 +1,57 @@
+"""Divide training examples by which expert of CAME finds the positive first: Suit-Independent of Cai et al. 2023, Table 4.
+
+An expert's part holds the queries on which its list has the best RR@10 of all experts; experts that are equally good share the query.
+
+    python examples/suit_split.py --examples bm25.jsonl --qrels train.qrels --runs runs/train --output FOLDER    # FOLDER/EXPERT.jsonl
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from moeir.evaluation import measures
+from moeir.records import examples, qrels, runs
+
+MEASURE = "RR@10"
+
+
+def best(values: Mapping[str, float]) -> list[str]:
+    """The experts with the largest value.
+
+    >>> best({"lexical": 0.5, "local": 1.0, "global": 1.0})
+    ['local', 'global']
+    """
+    largest = max(values.values())
+    return [expert for expert, value in values.items() if value == largest]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=Path, required=True, help="what mine-negatives wrote")
+    parser.add_argument("--qrels", type=Path, required=True, help="judgements of the training queries")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the experts' runs of the training queries; fused.trec is left out")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    given = parser.parse_args()
+    judged = qrels.read(given.qrels)
+    found = {path.stem: path for path in sorted(given.runs.glob("*.trec")) if path.stem != "fused"}
+    reciprocal = {expert: measures.per_query(runs.read(path), judged, [measures.parse(MEASURE)])[MEASURE] for expert, path in found.items()}
+    parts: dict[str, list[examples.Example]] = {expert: [] for expert in found}
+    tied = 0
+    for example in examples.read(given.examples):
+        experts = best({expert: values[example.query_id] for expert, values in reciprocal.items()})
+        tied += len(experts) > 1
+        for expert in experts:
+            parts[expert].append(example)
+    given.output.mkdir(parents=True, exist_ok=True)
+    for expert, part in parts.items():
+        if not part:
+            sys.exit(f"{given.runs}: {expert} is best on no query, so there is nothing to train it on")
+        beside = given.output / f".{expert}.jsonl.partial"
+        examples.write(part, beside)
+        beside.rename(given.output / f"{expert}.jsonl")
+    sys.stderr.write(", ".join(f"{expert} {len(part)}" for expert, part in parts.items()) + f" queries, {tied} of them shared\n")
+
+
+if __name__ == "__main__":
+    main()

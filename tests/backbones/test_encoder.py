@@ -1,0 +1,143 @@
+"""Our encoder gives the numbers of `transformers`, for every text of a batch, whatever else is in the batch."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertForMaskedLM, BertModel
+
+from moeir.backbones.checkpoints import files
+from moeir.backbones.encoder import Encoder, Shape
+from moeir.backbones.tokens import Tokens
+from moeir.errors import UsageError
+
+LENGTHS = (5, 1, 7, 7, 2, 12)
+SHAPES = {
+    "gelu": {"hidden_act": "gelu"},
+    "gelu_new": {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-6},
+    "relu": {"hidden_act": "relu", "type_vocab_size": 1, "num_hidden_layers": 1},
+    "wide": {"hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 20, "type_vocab_size": 4, "num_hidden_layers": 3},
+}
+SIZES = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+
+
+def config(**changes):
+    return BertConfig(**(SIZES | {"max_position_embeddings": 16, "initializer_range": 0.3} | changes))
+
+
+def random_weights(model, seed=3):
+    """Every parameter random, biases and normalisations too."""
+    with torch.no_grad():
+        made = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=made) * 0.1)
+    return model.eval()
+
+
+def pair(folder, kind=BertModel, pooler=True, **changes):
+    """A model of transformers with random weights, and ours read from its files."""
+    options = {"add_pooling_layer": pooler} if kind is BertModel else {}
+    theirs = random_weights(kind(config(**changes), **options))
+    theirs.save_pretrained(folder)
+    ours = files.read_encoder(folder, vocabulary_head=None, pooler=pooler and kind is BertModel).eval()
+    return theirs, ours
+
+
+def texts(lengths=LENGTHS, seed=0):
+    made = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, SIZES["vocab_size"], (length,), generator=made).tolist() for length in lengths]
+
+
+def padded(ids):
+    longest = max(map(len, ids))
+    batch = torch.tensor([text + [0] * (longest - len(text)) for text in ids])
+    return {"input_ids": batch, "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in ids])}
+
+
+def close(found, expected):
+    return (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@torch.no_grad()
+def test_states_and_pooler_are_those_of_transformers(name, tmp_path):
+    theirs, ours = pair(tmp_path, **SHAPES[name])
+    ids = texts()
+    expected = theirs(**padded(ids))
+    tokens = Tokens.pack(ids, "document")
+    states = ours(tokens)
+    for text, part in enumerate(states.split(LENGTHS)):
+        assert close(part, expected.last_hidden_state[text, : LENGTHS[text]]), text
+        alone = theirs(input_ids=torch.tensor([ids[text]])).last_hidden_state[0]
+        assert close(part, alone), text
+    assert close(ours.pooled(states, tokens), expected.pooler_output)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@torch.no_grad()
+def test_vocabulary_logits_are_those_of_transformers(name, tmp_path):
+    theirs, ours = pair(tmp_path, BertForMaskedLM, **SHAPES[name])
+    ids = texts()
+    expected = theirs(**padded(ids)).logits
+    logits = ours.logits(ours(Tokens.pack(ids, "document"))).split(LENGTHS)
+    for text, part in enumerate(logits):
+        assert close(part, expected[text, : LENGTHS[text]]), text
+
+
+@torch.no_grad()
+def test_segments_are_those_of_transformers(tmp_path):
+    theirs, ours = pair(tmp_path)
+    ids = texts()
+    segments = [[int(place >= 3) for place in range(len(text))] for text in ids]
+    tokens = Tokens.pack(ids, "document")
+    object.__setattr__(tokens, "segments", torch.tensor(sum(segments, [])))
+    for text, part in enumerate(ours(tokens).split(LENGTHS)):
+        expected = theirs(input_ids=torch.tensor([ids[text]]), token_type_ids=torch.tensor([segments[text]])).last_hidden_state[0]
+        assert close(part, expected), text
+
+
+@torch.no_grad()
+def test_silent_tokens_are_an_attention_mask_of_transformers(tmp_path):
+    """ColBERT's [MASK]s look at the query and give vectors, but nothing looks at them."""
+    theirs, ours = pair(tmp_path)
+    ids, silent = texts(), (2, 0, 3, 0, 1, 11)
+    states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
+    for text, part in enumerate(states):
+        seen = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
+        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([seen])).last_hidden_state[0]
+        assert close(part, expected), text
+
+
+@settings(deadline=None, max_examples=25)
+@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=6), seed=st.integers(0, 99))
+@torch.no_grad()
+def test_the_company_of_a_text_does_not_matter(lengths, seed):
+    torch.manual_seed(1)
+    encoder = Encoder(Shape(61, 24, 2, 4, 40, positions=16, spread=0.3)).eval()
+    ids = texts(lengths, seed)
+    together = encoder(Tokens.pack(ids, "document")).split(lengths)
+    for text, part in zip(ids, together, strict=True):
+        assert close(part, encoder(Tokens.pack([text], "document")))
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation():
+    torch.manual_seed(1)
+    encoder, tokens = Encoder(Shape(61, 24, 2, 4, 40, positions=16)), Tokens.pack(texts(), "document")
+    assert not torch.equal(encoder(tokens), encoder(tokens))
+    encoder.eval()
+    assert torch.equal(encoder(tokens), encoder(tokens))
+
+
+def test_a_tower_is_an_independent_copy():
+    encoder = Encoder(Shape(61, 24, 3, 4, 40, positions=16))
+    tower = encoder.tower(1)
+    assert len(tower) == 2
+    for copied, layer in zip(tower.parameters(), list(encoder.layers)[1:][0].parameters(), strict=False):
+        assert torch.equal(copied, layer) and copied.data_ptr() != layer.data_ptr()
+
+
+def test_impossible_shapes_are_refused():
+    with pytest.raises(UsageError, match="not a multiple of 5"):
+        Shape(61, 24, 2, 5, 40)
+    with pytest.raises(UsageError, match="activation 'swish2' is not one of gelu"):
+        Shape(61, 24, 2, 4, 40, activation="swish2")

@@ -1,0 +1,159 @@
+"""transformers writes → we read → we write → transformers reads: the same tensors, bit by bit."""
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertForMaskedLM, BertForPreTraining, BertModel
+
+from moeir.backbones.checkpoints import files
+from moeir.errors import ArtifactError, UsageError
+from tests.backbones.test_encoder import config, pair, random_weights
+
+
+def changed(folder, change):
+    """Rewrite the weights of a folder under other names or values."""
+    weights = change(load_file(folder / "model.safetensors"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def reconfigured(folder, **changes):
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | changes))
+
+
+@pytest.fixture
+def written(tmp_path):
+    random_weights(BertForMaskedLM(config())).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind, pooler", [(BertModel, True), (BertModel, False), (BertForMaskedLM, False)])
+def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
+    theirs, ours = pair(tmp_path / "theirs", kind, pooler)
+    (tmp_path / "ours").mkdir()
+    files.write(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), plain=True)
+    options = {"add_pooling_layer": pooler} if kind is BertModel else {}
+    reopened, said = kind.from_pretrained(tmp_path / "ours", output_loading_info=True, **options)
+    assert not said["missing_keys"] and not said["unexpected_keys"]
+    before, after = theirs.state_dict(), reopened.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert type(AutoModel.from_pretrained(tmp_path / "ours")) is BertModel
+
+
+def test_a_model_with_every_head_is_read(tmp_path):
+    theirs = random_weights(BertForPreTraining(config()))
+    theirs.save_pretrained(tmp_path)
+    ours = files.read_encoder(tmp_path, vocabulary_head=None, pooler=True)
+    assert torch.equal(ours.pooler.weight, theirs.bert.pooler.dense.weight)
+    assert torch.equal(ours.vocabulary_head.bias, theirs.cls.predictions.bias)
+
+
+def test_old_names_and_position_ids_are_understood(written):
+    expected = files.read_encoder(written, vocabulary_head=True).state_dict()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def renamed(weights):
+        for new, name in old.items():
+            weights = {key.replace(new, name): value for key, value in weights.items()}
+        return weights | {"bert.embeddings.position_ids": torch.arange(16)[None]}
+
+    changed(written, renamed)
+    found = files.read_encoder(written, vocabulary_head=True).state_dict()
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_shards_are_read_through_their_index(written):
+    expected = files.read_encoder(written, vocabulary_head=True).state_dict()
+    BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
+    assert (written / "shards" / "model.safetensors.index.json").exists() and not (written / "shards" / "model.safetensors").exists()
+    found = files.read_encoder(written / "shards", vocabulary_head=True).state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_half_precision_is_read_as_float32(written):
+    changed(written, lambda weights: {name: value.half() for name, value in weights.items()})
+    reconfigured(written, torch_dtype="float16")
+    ours = files.read_encoder(written, vocabulary_head=True)
+    assert {value.dtype for value in ours.state_dict().values()} == {torch.float32}
+    files.write(written, files.read_config(written), ours.state_dict(), plain=True)
+    said = files.read_config(written)
+    assert said["dtype"] == "float32" and "torch_dtype" not in said
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda w: {k: v for k, v in w.items() if "layer.1.output.dense.bias" not in k}, r"missing, first layers.1.feedforward.down.bias \(1 in all"),
+        (lambda w: {k: v for k, v in w.items() if "transform.dense.bias" not in k}, r"missing, first vocabulary_head.transform.bias"),
+        (lambda w: w | {"bert.embeddings.LayerNorm.bias": torch.zeros(5)}, r"embeddings.norm.bias has shape \[5\]; config.json says \[24\]"),
+        (lambda w: w | {"cls.predictions.decoder.weight": torch.zeros(61, 24)}, "differs from embeddings.words.weight"),
+        (lambda w: w | {"cls.predictions.decoder.bias": torch.full((61,), 9.0)}, "differs from vocabulary_head.bias"),
+    ],
+)
+def test_faulty_weights_are_refused(change, message, written):
+    changed(written, change)
+    with pytest.raises(ArtifactError, match=message) as caught:
+        files.read_encoder(written, vocabulary_head=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_that_repeats_the_words_is_read(written):
+    expected = files.read_encoder(written, vocabulary_head=True).state_dict()
+    tied = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias": "cls.predictions.bias"}
+    changed(written, lambda weights: weights | {name: weights[twin].clone() for name, twin in tied.items()})
+    found = files.read_encoder(written, vocabulary_head=True).state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; moeir reads BERT with 'absolute'"),
+        ({"is_decoder": True}, "is_decoder is True"),
+        ({"hidden_act": "mish"}, "activation 'mish' is not one of"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; moeir reads bert"),
+    ],
+)
+def test_models_we_cannot_compute_are_refused(changes, message, written):
+    reconfigured(written, **changes)
+    with pytest.raises(UsageError, match=message):
+        files.read_encoder(written)
+
+
+def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ArtifactError, match=r"no config.json; expected a folder"):
+        files.read_encoder(empty)
+    (empty / "config.json").write_text("[]")
+    with pytest.raises(ArtifactError, match="not a JSON object"):
+        files.read_encoder(empty)
+    (empty / "config.json").write_text((written / "config.json").read_text())
+    with pytest.raises(ArtifactError, match=r"no model.safetensors; convert"):
+        files.read_encoder(empty)
+    (empty / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(ArtifactError, match="damaged"):
+        files.read_encoder(empty)
+
+
+def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
+    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and the hub could not give it") as caught:
+        files.located(files.Path("nobody/nothing"))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    random_weights(BertModel(config())).save_pretrained(tmp_path)
+    assert not files.has_vocabulary_head(tmp_path)
+    assert files.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
+    assert files.read_encoder(tmp_path, vocabulary_head=True).vocabulary_head is not None
+    with pytest.raises(ArtifactError, match=r"pooler.bias|pooler.weight"):
+        changed(tmp_path, lambda weights: {name: value for name, value in weights.items() if "pooler" not in name})
+        files.read_encoder(tmp_path, pooler=True)

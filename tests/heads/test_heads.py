@@ -1,0 +1,162 @@
+"""Pooled, lexical, tokenwise: each option against what a hand would compute from the states."""
+
+import math
+
+import pytest
+import torch
+
+from moeir.backbones.encoder import Encoder, Shape
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.heads.lexical import Lexical
+from moeir.heads.pooled import Pooled
+from moeir.heads.tokenwise import Tokenwise
+from tests.oracles import representations as oracles
+
+CLS, SEP, MASK, COMMA = 1, 2, 3, 4
+SIGNS = Signs(CLS, SEP, MASK, query_marker=5, document_marker=6, punctuation=(COMMA, 7))
+IDS = [[CLS, 11, COMMA, 12, SEP], [CLS, 13, SEP], [CLS, COMMA, 7, SEP]]
+H = 6
+
+
+def tokens(side="document", silent=None):
+    return Tokens.pack(IDS, side, silent)
+
+
+def states(seed=0):
+    return torch.randn(sum(map(len, IDS)), H, generator=torch.Generator().manual_seed(seed))
+
+
+def rows(states):
+    return [part.tolist() for part in states.split([len(text) for text in IDS])]
+
+
+def tokenwise(**options):
+    torch.manual_seed(0)
+    return Tokenwise(H, SIGNS, dimension=4, **options)
+
+
+def vectors(representation):
+    bounds = representation.starts.tolist()
+    return [representation.vectors[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def unit(vector):
+    return [value / math.sqrt(oracles.dense(vector, vector)) for value in vector]
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("silent", [None, (1, 0, 2)])
+def test_pooled_is_the_first_token_or_the_mean_of_those_that_are_looked_at(pooling, normalise, silent):
+    made = Pooled(pooling=pooling, normalise=normalise)(states(), tokens("query", silent)).vectors
+    for found, text, quiet in zip(made, rows(states()), silent or (0, 0, 0), strict=True):
+        expected = text[0] if pooling == "cls" else oracles.mean(text[: len(text) - quiet])
+        assert found.tolist() == pytest.approx(unit(expected) if normalise else expected, abs=1e-6)
+
+
+def test_pooled_refuses_an_unknown_pooling():
+    with pytest.raises(UsageError, match="pooling=max: expected one of cls, mean"):
+        Pooled(pooling="max")
+
+
+@pytest.mark.parametrize("silent", [None, (1, 0, 2)])
+def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
+    torch.manual_seed(0)
+    encoder = Encoder(Shape(20, H, 1, 2, 8, spread=1.0), vocabulary_head=True).eval()
+    encoder.vocabulary_head.bias.data.normal_()
+    made = Lexical()(states(), tokens("query", silent), encoder)
+    logits = rows(encoder.logits(states()).detach())
+    found = [row.tolist() for row in made.matrix()]
+    for weights, text, quiet in zip(found, logits, silent or (0, 0, 0), strict=True):
+        expected = oracles.lexical(text[: len(text) - quiet])
+        assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)
+    assert bool((made.weights > 0).all())
+
+
+def test_lexical_weights_are_positive_under_autocast_too():
+    torch.manual_seed(0)
+    encoder = Encoder(Shape(3000, H, 1, 2, 8, spread=0.02), vocabulary_head=True).eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = Lexical()(states(), tokens(), encoder)
+    assert made.weights.dtype == torch.float32 and bool((made.weights > 0).all())
+
+
+def test_tokenwise_is_one_linear_map_without_bias():
+    head = tokenwise()
+    assert [name for name, _ in head.named_parameters()] == ["projection.weight"]
+    for side in ("query", "document"):
+        for found, text in zip(vectors(head(states(), tokens(side))), rows(states()), strict=True):
+            assert torch.allclose(found, torch.tensor(text) @ head.projection.weight.T, atol=1e-6)
+
+
+def test_tokenwise_starts_with_the_spread_of_bert():
+    torch.manual_seed(0)
+    assert Tokenwise(768, SIGNS).projection.weight.std() == pytest.approx(0.02, rel=0.02)
+
+
+def test_normalise_makes_unit_vectors():
+    made = tokenwise(normalise=True)(states(), tokens())
+    assert torch.allclose(made.vectors.norm(dim=-1), torch.ones(12))
+    assert torch.allclose(made.vectors, torch.nn.functional.normalize(tokenwise()(states(), tokens()).vectors, dim=-1))
+
+
+@pytest.mark.parametrize(
+    "options, side, kept",
+    [
+        ({}, "document", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
+        ({"separator": False}, "document", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
+        ({"separator": False}, "query", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
+        ({"punctuation": False}, "document", [[0, 1, 3, 4], [0, 1, 2], [0, 3]]),
+        ({"punctuation": False}, "query", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
+        ({"separator": False, "punctuation": False}, "document", [[0, 1, 3], [0, 1], [0]]),
+        ({"separator": False, "punctuation": False}, "query", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
+    ],
+)
+def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
+    every = vectors(tokenwise()(states(), tokens(side)))
+    made = vectors(tokenwise(**options)(states(), tokens(side)))
+    for found, text, places in zip(made, every, kept, strict=True):
+        assert torch.equal(found, text[places])
+
+
+def test_every_text_keeps_a_token():
+    """Even where the beginning is a sign that is dropped, as in vocabularies that have one sign for both ends."""
+    signs = Signs(SEP, SEP, MASK, None, None, punctuation=(COMMA,))
+    texts = Tokens.pack([[SEP, COMMA, SEP], [SEP, SEP]], "document")
+    head = Tokenwise(H, signs, dimension=4, separator=False, punctuation=False)
+    assert head(states()[:5], texts).starts.tolist() == [0, 1, 2]
+
+
+def test_padding_zero_floors_every_maximum_at_zero():
+    query, document = tokenwise()(states(1), tokens("query")), tokenwise()(states(), tokens())
+    floored = tokenwise(padding="zero")(states(), tokens())
+    for with_zero, text in zip(vectors(floored), vectors(document), strict=True):
+        assert torch.equal(with_zero, torch.cat([text, torch.zeros(1, 4)]))
+    expected = [
+        [sum(max(0.0, *(oracles.dense(token, other) for other in text.tolist())) for token in tokens_.tolist()) for text in vectors(document)]
+        for tokens_ in vectors(query)
+    ]
+    assert torch.allclose(query.scores(floored), torch.tensor(expected), atol=1e-5)
+    assert torch.equal(tokenwise(padding="zero")(states(), tokens("query")).starts, tokens().starts)  # queries have none
+
+
+def test_padding_zero_and_dropping_work_together():
+    made = vectors(tokenwise(padding="zero", separator=False, punctuation=False)(states(), tokens()))
+    kept = vectors(tokenwise(separator=False, punctuation=False)(states(), tokens()))
+    for found, text in zip(made, kept, strict=True):
+        assert torch.equal(found, torch.cat([text, torch.zeros(1, 4)]))
+
+
+def test_gradients_reach_the_states_through_every_option():
+    given = states().requires_grad_()
+    tokenwise(padding="zero", separator=False, normalise=True)(given, tokens()).vectors.sum().backward()
+    dropped = torch.tensor([number == SEP for text in IDS for number in text])
+    assert bool((given.grad[dropped] == 0).all()) and bool((given.grad[~dropped].abs().sum(-1) > 0).all())
+
+
+def test_impossible_options_are_refused():
+    with pytest.raises(UsageError, match="padding=pad: expected one of neginf, zero"):
+        tokenwise(padding="pad")
+    with pytest.raises(UsageError, match="local dimension 0: expected at least 1"):
+        Tokenwise(H, SIGNS, dimension=0)

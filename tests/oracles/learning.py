@@ -1,0 +1,34 @@
+"""Losses, ranks, shares and penalties by the slow obvious loops, in Python numbers."""
+
+import math
+
+
+def contrastive(scores, positive, ignored=()):
+    """Negative log-likelihood of the positive among the candidates that are not ignored."""
+    kept = [score for place, score in enumerate(scores) if place not in ignored]
+    return math.log(math.fsum(math.exp(score - scores[positive]) for score in kept))
+
+
+def rank(scores, positive, ignored=(), ties="average"):
+    """Where the positive stands among the others: the best, the worst, or the middle place of those it ties with."""
+    others = [score for place, score in enumerate(scores) if place != positive and place not in ignored]
+    best = 1 + sum(score > scores[positive] for score in others)
+    worst = 1 + sum(score >= scores[positive] for score in others)
+    return {"optimistic": best, "pessimistic": worst, "average": (best + worst) / 2}[ties]
+
+
+def shares(ranks, temperature):
+    """softmax((1 / rank) / temperature) over the experts."""
+    powers = [math.exp(1 / place / temperature) for place in ranks]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def flops(texts, terms):
+    """Σ over terms of (mean weight in the batch)²; texts are dictionaries term -> weight."""
+    return math.fsum((math.fsum(text.get(term, 0.0) for text in texts) / len(texts)) ** 2 for term in range(terms))
+
+
+def rate(step, steps, highest, warmup):
+    """Linear rise over the first steps, linear fall to zero at the end."""
+    rising = max(1, round(warmup * steps)) if warmup else 0
+    return highest * (step + 1) / rising if step < rising else highest * (steps - step) / (steps - rising)

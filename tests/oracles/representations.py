@@ -1,0 +1,39 @@
+"""Representations by the slow obvious loops, in Python numbers."""
+
+import math
+
+
+def dense(query, document):
+    """The inner product of two lists of numbers."""
+    return math.fsum(a * b for a, b in zip(query, document, strict=True))
+
+
+def sparse(query, document):
+    """The inner product of two dictionaries term -> weight."""
+    return math.fsum(weight * document.get(term, 0.0) for term, weight in query.items())
+
+
+def late_interaction(query, document):
+    """For every query token its best document token, added up."""
+    return math.fsum(max(dense(token, other) for other in document) for token in query)
+
+
+def lexical(logits):
+    """term -> log(1 + relu(its largest logit over positions)), where that is positive; logits is a list of rows."""
+    best = {term: max(row[term] for row in logits) for term in range(len(logits[0]))}
+    return {term: math.log1p(value) for term, value in best.items() if value > 0}
+
+
+def mean(rows):
+    """The mean of lists of numbers."""
+    return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def attention(query, key, value, seen):
+    """Softmax over the tokens `seen` of scaled dot products, for one head of one text; query, key, value are lists of rows."""
+    mixed = []
+    for row in query:
+        weights = [math.exp(dense(row, other) / math.sqrt(len(row))) if visible else 0.0 for other, visible in zip(key, seen, strict=True)]
+        total = math.fsum(weights)
+        mixed.append([math.fsum(w * v for w, v in zip(weights, column, strict=True)) / total for column in zip(*value, strict=True)])
+    return mixed

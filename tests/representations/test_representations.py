@@ -1,0 +1,188 @@
+"""Dense, Sparse, MultiVector: scores by loops, and what selecting, joining, saving and padding must not change."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.errors import ArtifactError
+from moeir.representations.base import Writer, spans
+from moeir.representations.dense import Dense
+from moeir.representations.multivector import MultiVector, maxsim
+from moeir.representations.sparse import Sparse
+from tests.oracles import representations as oracles
+
+TERMS, WIDTH = 9, 3
+KINDS = ("dense", "sparse", "multivector")
+seeds, sizes = st.integers(0, 10_000), st.integers(1, 5)
+quick = settings(deadline=None, max_examples=25)
+
+
+def texts(kind, count, seed=0):
+    """`count` random texts; numbers that float16 holds exactly."""
+    dice = np.random.default_rng([seed, count])
+    numbers = lambda *shape: torch.tensor(dice.integers(-64, 65, shape) / 32, dtype=torch.float32)  # noqa: E731
+    if kind == "dense":
+        return Dense(numbers(count, WIDTH))
+    if kind == "sparse":
+        return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0) * torch.tensor(dice.integers(0, 2, (count, TERMS))))
+    lengths = dice.integers(1, 5, count)
+    return MultiVector(numbers(int(lengths.sum()), WIDTH), torch.tensor([0, *lengths]).cumsum(0))
+
+
+def listed(representation):
+    """Each text as Python values."""
+    if isinstance(representation, Dense):
+        return representation.vectors.tolist()
+    bounds = list(zip(representation.starts[:-1].tolist(), representation.starts[1:].tolist(), strict=True))
+    if isinstance(representation, Sparse):
+        return [
+            dict(zip(representation.terms[first:last].tolist(), representation.weights[first:last].tolist(), strict=True)) for first, last in bounds
+        ]
+    return [representation.vectors[first:last].tolist() for first, last in bounds]
+
+
+SCORES = {"dense": oracles.dense, "sparse": oracles.sparse, "multivector": oracles.late_interaction}
+
+
+@quick
+@given(kind=st.sampled_from(KINDS), queries=sizes, documents=sizes, seed=seeds)
+def test_scores_and_paired_are_those_of_the_loops(kind, queries, documents, seed):
+    left, right = texts(kind, queries, seed), texts(kind, documents, seed + 1)
+    expected = [[SCORES[kind](query, document) for document in listed(right)] for query in listed(left)]
+    scores = left.scores(right)
+    assert scores.dtype == torch.float32
+    assert torch.allclose(scores, torch.tensor(expected), atol=1e-5)
+    other = texts(kind, queries, seed + 2)
+    one_by_one = [SCORES[kind](query, document) for query, document in zip(listed(left), listed(other), strict=True)]
+    assert torch.allclose(left.paired(other), torch.tensor(one_by_one), atol=1e-5)
+
+
+@quick
+@given(kind=st.sampled_from(KINDS), seed=seeds, data=st.data())
+def test_select_takes_texts_in_any_order_and_any_number(kind, seed, data):
+    made = texts(kind, 4, seed)
+    rows = data.draw(st.lists(st.integers(0, 3), max_size=6))
+    assert listed(made.select(torch.tensor(rows, dtype=torch.int64))) == [listed(made)[row] for row in rows]
+
+
+@quick
+@given(kind=st.sampled_from(KINDS), counts=st.lists(sizes, min_size=1, max_size=4), seed=seeds)
+def test_concatenate_puts_texts_end_to_end(kind, counts, seed):
+    parts = [texts(kind, count, seed + place) for place, count in enumerate(counts)]
+    joined = type(parts[0]).concatenate(parts)
+    assert listed(joined) == [text for part in parts for text in listed(part)]
+    assert len(joined) == sum(counts)
+
+
+@quick
+@given(kind=st.sampled_from(KINDS), seed=seeds, order=st.permutations(range(5)))
+def test_document_order_changes_no_score(kind, seed, order):
+    queries, documents = texts(kind, 2, seed), texts(kind, 5, seed + 1)
+    rows = torch.tensor(order)
+    assert torch.allclose(queries.scores(documents.select(rows)), queries.scores(documents)[:, rows], atol=1e-5)
+
+
+@quick
+@given(seed=seeds, more=st.integers(1, 4))
+def test_padding_changes_no_late_interaction(seed, more):
+    queries, documents = texts("multivector", 2, seed), texts("multivector", 3, seed + 1)
+    wider = []
+    for vectors, mask in (queries.padded(), documents.padded()):
+        wider += [torch.nn.functional.pad(vectors, (0, 0, 0, more), value=99.0), torch.nn.functional.pad(mask, (0, more))]
+    assert torch.allclose(maxsim(*wider), queries.scores(documents), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scaled_multiplies_every_score(kind):
+    queries, documents = texts(kind, 3), texts(kind, 4, 1)
+    assert torch.allclose(queries.scaled(2.5).scores(documents), 2.5 * queries.scores(documents))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_map_changes_every_tensor_and_nothing_else(kind):
+    made = texts(kind, 3)
+    assert listed(made.map(lambda tensor: tensor.clone())) == listed(made)
+    assert all(column.dtype == torch.float64 for column in made.map(lambda tensor: tensor.double()).columns().values())
+
+
+@quick
+@given(kind=st.sampled_from(KINDS), counts=st.lists(sizes, min_size=1, max_size=3), seed=seeds)
+def test_what_is_written_in_blocks_opens_as_one(kind, counts, seed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept")
+    parts = [texts(kind, count, seed + place) for place, count in enumerate(counts)]
+    writer = Writer(folder)
+    for part in parts:
+        writer.append(part)
+    writer.close()
+    opened = type(parts[0]).open(folder)
+    assert listed(opened) == [text for part in parts for text in listed(part)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_open_is_the_identity_up_to_float16(kind, tmp_path):
+    made = texts(kind, 4).scaled(1 / 3)
+    made.save(tmp_path / "here")
+    opened = type(made).open(tmp_path / "here")
+    for name, column in made.columns().items():
+        kept = column if kind == "sparse" else column.half()
+        assert torch.equal(opened.columns()[name], kept.to(opened.columns()[name].dtype))
+    assert opened.facts() == made.facts()
+    assert torch.allclose(opened.scores(opened), made.scores(made), rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_goes_on_from_its_marks_and_forgets_what_came_after_them(kind, tmp_path):
+    first, lost, second = texts(kind, 3, 1), texts(kind, 2, 2), texts(kind, 2, 3)
+    writer = Writer(tmp_path)
+    writer.append(first)
+    marks = writer.flush()
+    writer.append(lost)
+    writer.flush()
+    again = Writer(tmp_path, marks)
+    again.append(second)
+    again.close()
+    assert listed(type(first).open(tmp_path)) == listed(first) + listed(second)
+
+
+def test_texts_without_a_single_term_can_be_saved_and_opened(tmp_path):
+    nothing = Sparse.from_matrix(torch.zeros(2, TERMS))
+    nothing.save(tmp_path / "here")
+    opened = Sparse.open(tmp_path / "here")
+    assert len(opened) == 2 and torch.equal(opened.scores(texts("sparse", 3)), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_that_is_none_is_refused_in_one_line(kind, tmp_path):
+    with pytest.raises(ArtifactError, match=f"cannot be read as a {kind} representation") as caught:
+        type(texts(kind, 1)).open(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_stay_float32_under_autocast(kind):
+    queries, documents = texts(kind, 3, 4).scaled(1 / 3), texts(kind, 5, 5).scaled(1 / 7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = queries.scores(documents), queries.paired(documents.select(torch.arange(3)))
+    assert torch.equal(inside[0], queries.scores(documents))
+    assert torch.equal(inside[1], queries.paired(documents.select(torch.arange(3))))
+
+
+@quick
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=6), data=st.data())
+def test_spans_lists_the_places_of_the_chosen_texts(lengths, data):
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6))
+    places, fresh = spans(starts, torch.tensor(rows, dtype=torch.int64))
+    assert places.tolist() == [place for row in rows for place in range(starts[row], starts[row + 1])]
+    assert fresh.tolist() == np.cumsum([0, *(lengths[row] for row in rows)]).tolist()
+
+
+def test_gradients_flow_through_select_and_scores():
+    for kind in KINDS:
+        made = texts(kind, 3)
+        column = next(iter(made.columns().values())) if kind != "sparse" else made.weights
+        column.requires_grad_()
+        made.select(torch.tensor([2, 0])).scores(texts(kind, 2, 1)).sum().backward()
+        assert column.grad is not None and bool(column.grad.abs().sum() > 0)

@@ -1,0 +1,195 @@
+"""The whole pipeline on the toy texts, through the command line: it ends, it repeats to the byte, and no kill changes its products."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import run_here, run_outside
+
+CAME = "came:shared_layers=2,local_dim=16"
+TRAINING = ("--arch", CAME, "--objective", "competitive:standardised=0.5", "--steps", 4, "--batch-size", 2, "--negatives", 2)
+SOURCES = ("--train", "train.jsonl", "--corpus", "toy/corpus.jsonl", "--queries", "toy/train-queries.jsonl")
+RATES = ("--learning-rate", 0.001, "--document-length", 32, "--query-length", 16)
+FINETUNE = ("finetune", "--model", "weights", *SOURCES, *TRAINING, *RATES)
+ENCODE = ("encode", "--model", "ckpt/came", "--corpus", "toy/corpus.jsonl", "--dtype", "float32")
+STEPS = (
+    ("init", "--model", "weights", "--arch", CAME, "--output", "ckpt/init"),
+    ("index", "--corpus", "toy/corpus.jsonl", "--engine", "bm25", "--output", "idx/bm25"),
+    ("search", "--index", "idx/bm25", "--queries", "toy/train-queries.jsonl", "--output", "runs/bm25.train.trec"),
+    ("mine-negatives", "--run", "runs/bm25.train.trec", "--qrels", "toy/train.qrels", "--output", "train.jsonl"),
+    (*FINETUNE, "--dtype", "float32", "--output", "ckpt/came"),
+    (*ENCODE, "--output", "enc"),
+    ("index", "--encodings", "enc", "--output", "idx/came"),
+    ("search", "--index", "idx/came", "--queries", "toy/test-queries.tsv", "--depth", 5, "--output", "runs/came"),
+    ("search", "--index", "idx/bm25", "--queries", "toy/test-queries.tsv", "--depth", 5, "--output", "runs/bm25.test.trec"),
+    ("fuse", "--run", "runs/came/fused.trec", "--run", "runs/bm25.test.trec", "--method", "rrf", "--output", "runs/all.trec"),
+    ("evaluate", "--run", "runs/all.trec", "--run", "runs/bm25.test.trec", "--qrels", "toy/test-qrels.tsv", "--output", "table.txt"),
+)
+
+
+@pytest.fixture(scope="module")
+def rooms(tmp_path_factory, tiny_model_with_head, toy):
+    """The same commands in two folders."""
+    return [_all_steps(tmp_path_factory.mktemp(name), tiny_model_with_head, toy) for name in ("one", "two")]
+
+
+def _all_steps(folder: Path, weights: Path, toy: Path) -> Path:
+    _furnish(folder, weights, toy)
+    for step in STEPS:
+        _run(folder, *step)
+    return folder
+
+
+def _furnish(folder: Path, weights: Path, toy: Path) -> None:
+    (folder / "toy").symlink_to(toy)
+    (folder / "weights").symlink_to(weights)
+
+
+def _run(folder: Path, *arguments: object):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        said = run_here(*arguments)
+    assert said.code == 0, (arguments, said.stderr)
+    return said
+
+
+def _products(folder: Path) -> dict[str, object]:
+    """Every product file's content, without what says how long it took."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    return {str(file.relative_to(folder)): _content(file) for file in files}
+
+
+def _content(file: Path) -> object:
+    if file.name == "metrics.jsonl":
+        return [_without(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
+    if not file.name.endswith("manifest.json"):
+        return file.read_bytes()
+    facts = _without(json.loads(file.read_text()), "seconds")
+    facts["counts"] = json.loads(json.dumps(facts["counts"]))
+    _without(facts["counts"].get("last", {}), "tokens_per_second")
+    _without(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
+    return facts
+
+
+def _without(facts: dict, *names: str) -> dict:
+    for name in names:
+        facts.pop(name, None)
+    return facts
+
+
+def test_every_step_leaves_its_product_and_nothing_else(rooms):
+    folder = rooms[0]
+    assert sorted(path.name for path in (folder / "runs" / "came").iterdir()) == [
+        *("fused.trec", "global.trec", "lexical.trec", "local.trec", "manifest.json"),
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("ckpt", "enc", "idx", "runs", "table.txt", "table.txt.manifest.json", "toy", "train.jsonl", "train.jsonl.manifest.json", "weights"),
+    ]
+    left = [path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")]
+    assert left == []
+
+
+def test_the_same_commands_give_the_same_bytes(rooms):
+    one, two = (_products(folder) for folder in rooms)
+    assert one.keys() == two.keys()
+    assert [name for name in one if one[name] != two[name]] == []
+
+
+def test_training_says_what_happened(rooms):
+    lines = [json.loads(line) for line in (rooms[0] / "ckpt" / "came" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["competing"] for line in lines] == [0, 0, 1, 1]
+    assert {"loss", "loss.lexical", "share.global", "gradient_norm", "tokens_per_second"} <= lines[0].keys()
+
+
+def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_with_head, toy):
+    _furnish(tmp_path, tiny_model_with_head, toy)
+    (tmp_path / "train.jsonl").symlink_to(rooms[0] / "train.jsonl")
+    settings = rooms[0] / "ckpt" / "came" / "settings.yaml"
+    _run(tmp_path, "finetune", "--config", settings)
+    made, first = (place / "ckpt" / "came" / "model.safetensors" for place in (tmp_path, rooms[0]))
+    assert made.read_bytes() == first.read_bytes()
+
+
+def test_the_experts_and_their_fusion_can_be_compared(rooms, moeir):
+    runs = rooms[0] / "runs" / "came"
+    said = moeir("analyze", "--run", runs / "lexical.trec", "--run", runs / "local.trec", "--run", runs / "global.trec")
+    assert said.code == 0
+    assert len(said.stdout.splitlines()) == 2 + 3
+    assert said.stdout.split()[:4] == ["run", "run", "queries", "rbo"]
+
+
+def test_a_run_through_a_pipe_is_the_run_in_the_file(rooms, moeir):
+    run = rooms[0] / "runs" / "came" / "fused.trec"
+    piped = moeir("search", "--index", rooms[0] / "idx" / "came", "--queries", "-", "--depth", 5, "--output", "-",
+                  stdin=(rooms[0] / "toy" / "test-queries.tsv").read_text())  # fmt: skip
+    assert piped.stdout == run.read_text()
+    measured = [
+        moeir("evaluate", "--run", place, "--qrels", rooms[0] / "toy" / "test-qrels.tsv", "--form", "tsv", stdin=content).stdout
+        for place, content in ((run, ""), ("-", piped.stdout))
+    ]
+    assert measured[0] == measured[1]
+
+
+def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
+    index, queries = rooms[0] / "idx" / "came", rooms[0] / "toy" / "test-queries.tsv"
+    said = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
+    assert said.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.conftest import run_here
+from tests.deaths import deaths, died
+import moeir.architectures.starting, moeir.learning.loop, moeir.stages.encode as encode
+encode.CHUNK = 4
+for moment in deaths(every={every}, first={first}):
+    if not died(lambda: run_here(*sys.argv[1:], "--output", f"killed/{{moment}}"), moment):
+        break
+    sys.stdout.write(f"{{moment}}\\n")
+"""
+
+
+def _killed(folder: Path, every: int, first: int, *arguments: object) -> list[str]:
+    """Run a command again and again, each time killed at another disk event; the folders that were to be made."""
+    (folder / "killed").mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        program = KILLED.format(root=str(Path(__file__).parents[2]), every=every, first=first)
+        said = run_outside(*arguments, program=program)
+    assert said.code == 0, said.stderr
+    return said.stdout.split()
+
+
+def _assert_unharmed(folder: Path, original: Path, moment: str, *arguments: object) -> None:
+    place = folder / "killed" / moment
+    assert not place.exists(), "a killed stage leaves no product"
+    _run(folder, *arguments, "--output", place)
+    made, first = _products(place), _products(original)
+    for products in (made, first):
+        for name in ("manifest.json", "settings.yaml", "README.md"):
+            products.pop(name)if name in products else None
+    assert made.keys() == first.keys()
+    assert [name for name in made if made[name] != first[name]] == [], moment
+    assert not list(place.parent.glob(f".{moment}.*"))
+
+
+def test_training_killed_at_any_moment_and_run_again_gives_the_undisturbed_weights(rooms):
+    folder = rooms[1]
+    arguments = (*FINETUNE, "--dtype", "float32", "--save-minutes", 0)
+    moments = _killed(folder, 5, int(os.environ.get("MOEIR_TEST_FIRST", "1")), *arguments)
+    assert len(moments) > 4
+    for moment in moments:
+        _assert_unharmed(folder, folder / "ckpt" / "came", moment, *arguments)
+
+
+def test_encoding_killed_at_any_moment_and_run_again_gives_the_undisturbed_bytes(rooms, monkeypatch):
+    monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
+    folder = rooms[1]
+    moments = _killed(folder, 2, 0, *ENCODE)
+    assert len(moments) > 10
+    for moment in moments:
+        _assert_unharmed(folder, folder / "enc", moment, *ENCODE)

@@ -14,7 +14,7 @@
 #           32 / 128 tokens, 8 queries x 8 passages a step, 7 negatives, learning rate 5e-6, temperature 0.5, FLOPS 0.01 (came_steps.sh)
 # Hardware: the paper: V100-32GB. Here: one GPU of 80 GB or more, 16 cores, 1 TB of disk (KEEP=no: half of it), and 200 GB of memory:
 #           finetune holds all negatives of all queries, and where they were found (327 bytes each; BM25_DEPTH=200 needs a fifth).
-# Hours:    guessed from operation counts for an H200, not measured: trainings 7 and 4, encoding 1 for each of two models, and exact search of
+# Hours:    guessed from operation counts for an H200, not measured: trainings 7 and 4, encoding 1 for each of two models, exact search of
 #           the training queries 10 to 60: the local expert's 175 GB of token vectors are read once per 128 queries.
 # Expected: percent, Tables 1 and 3      RR@10  R@1000  R@100 |  DL19: nDCG@10  R(rel=2)@1000
 #             BM25                        18.4    85.3      - |           50.6           74.5

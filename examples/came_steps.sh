@@ -9,12 +9,11 @@
 # Every stage is skipped if it is there already, and continued if it was interrupted.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} COLLECTION=${COLLECTION:-msmarco}
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 declare -A queries qrels measures
 
 case $COLLECTION in
 msmarco)
-  MODEL=${MODEL:-models/co-condenser-marco}
+  MODEL=${MODEL:-$PWD/models/co-condenser-marco}
   QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-128}
   BATCH=${BATCH:-8} NEGATIVES=${NEGATIVES:-7}           # 8 queries x (1 + 7) passages: "batch size 64"
   EPOCHS=${EPOCHS:-5} HARD_EPOCHS=${HARD_EPOCHS:-3} RATE=${RATE:-5e-6} TEMPERATURE=${TEMPERATURE:-0.5}
@@ -25,7 +24,7 @@ msmarco)
   measures=([dev]="RR@10 R@1000 R@100" [dl19]="nDCG@10 R(rel=2)@1000")
   ;;
 nq)
-  MODEL=${MODEL:-models/co-condenser-wiki}
+  MODEL=${MODEL:-$PWD/models/co-condenser-wiki}
   QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-156}
   BATCH=${BATCH:-32} NEGATIVES=${NEGATIVES:-7}          # 32 queries x (1 + 7) passages: "batch size 256"
   EPOCHS=${EPOCHS:-15} HARD_EPOCHS=${HARD_EPOCHS:-10} RATE=${RATE:-1e-5} TEMPERATURE=${TEMPERATURE:-2.0}
@@ -121,15 +120,15 @@ alone() { # EXPERT: a model of that expert only
   variant "only-$1" "$(contrastive)" "$(came "$1")"
 }
 
-came_bm25() { # the first training, which every table but the first rests on: standardised, then specialised, on BM25's negatives
+came_bm25() { # [train]: the first training, on which all else rests: standardised, then specialised, on BM25's negatives
   bm25
   negatives bm25 "$BM25_DEPTH" bm25/bm25
-  variant came-bm25 "$(competitive)" "$(came)"
+  trained came-bm25 "$MODEL" "$WORK/data/bm25.jsonl" "$EPOCHS" "$(competitive)" "$(came)"
+  searched came-bm25 "$@" "${tests[@]}"
 }
 
 recipe() { # the paper's whole recipe: the first training, negatives from its experts' lists of all training queries, the second training
-  came_bm25
-  searched came-bm25 train
+  came_bm25 train
   negatives came-bm25 "$MINING_DEPTH" "${experts[@]/#/came-bm25/}"
   trained came "$WORK/ckpt/came-bm25" "$WORK/data/came-bm25.jsonl" "$HARD_EPOCHS" "$(competitive 0)"
   searched came "${tests[@]}"

@@ -37,12 +37,11 @@ fused() { # NAME MODEL/RUN...: NAME-sum and NAME-rr, for every test set
   done
 }
 
-came_bm25
-searched came-bm25 train
+came_bm25 train
 split=$WORK/data/suit
 if [ ! "$split/global.jsonl" -nt "$WORK/data/bm25.jsonl" ] || [ ! "$split/global.jsonl" -nt "$(path train came-bm25/fused)" ]; then
   say "which expert suits which training query"
-  $PYTHON "$here/suit_split.py" --examples "$WORK/data/bm25.jsonl" --qrels "${qrels[train]}" \
+  $PYTHON "$(dirname "${BASH_SOURCE[0]}")/suit_split.py" --examples "$WORK/data/bm25.jsonl" --qrels "${qrels[train]}" \
     --runs "$WORK/runs/came-bm25/train" --output "$split"
 fi
 for expert in "${experts[@]}"; do

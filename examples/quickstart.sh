@@ -49,7 +49,7 @@ $MOEIR search --index index/bm25 --queries $test --depth 100 --output runs/bm25.
 $MOEIR mine-negatives --run runs/bm25.train.trec --qrels data/train.qrels --method band:first=0,last=50 --output train-bm25.jsonl
 
 learned() { # NAME MODEL EXAMPLES STANDARDISED STEPS [FLAGS]: one training of CAME
-  local objective=competitive:standardised=$4,temperature=0.5,flops_query=5e-4,flops_document=5e-4
+  local objective=competitive:standardised=$4,temperature=0.5,flops_query=5e-4,flops_document=5e-4,flops_ramp=$5
   $MOEIR finetune --model "$2" --train "$3" --objective "$objective" --corpus $corpus --queries $train --steps "$5" --batch-size 8 \
     --negatives 3 --learning-rate 5e-5 --seed "$SEED" --output "checkpoint/$1" "${@:6}"
 }

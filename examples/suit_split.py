@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=Path, required=True, help="what mine-negatives wrote")
     parser.add_argument("--qrels", type=Path, required=True, help="judgements of the training queries")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the experts' runs of the training queries; fused.trec is left out")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the experts' runs of the training queries")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     given = parser.parse_args()
     judged = qrels.read(given.qrels)

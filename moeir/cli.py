@@ -89,7 +89,7 @@ def _carry_out(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> 
     if show:
         sys.stdout.write(settings.render(stage))
     elif dry_run:
-        sys.stdout.write("\n".join(base.plan(stage)) + "\n")
+        sys.stdout.writelines(f"{line}\n" for line in base.plan(stage))
     else:
         base.run(stage, force=force)
 
@@ -133,12 +133,12 @@ def main() -> NoReturn:
 
 def _outcome(arguments: list[str]) -> int:
     try:
-        code = application()(arguments, standalone_mode=False, prog_name="moeir")
+        code = _invoked(arguments)
         sys.stdout.flush()
-        return int(code or 0)
+        return code
     except click.exceptions.ClickException as problem:
         return _refused(problem)
-    except (typer.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         log.error("stopped")
         return 130
     except BrokenPipeError:
@@ -150,6 +150,17 @@ def _outcome(arguments: list[str]) -> int:
         return _failed(problem, 1)
     except MemoryError as problem:
         return _failed(problem, 1, "out of memory; lower the batch size or shard the work")
+
+
+def _invoked(arguments: list[str]) -> int:
+    """Without typer's own handling of broken pipes and Ctrl-C, which hides both."""
+    command = typer.main.get_command(application())
+    try:
+        with command.make_context("moeir", list(arguments)) as context:
+            command.invoke(context)
+    except click.exceptions.Exit as end:
+        return int(end.exit_code)
+    return 0
 
 
 def _refused(problem: click.exceptions.ClickException) -> int:

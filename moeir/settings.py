@@ -76,11 +76,11 @@ class Setting:
 
 def settings_of(stage: type) -> tuple[Setting, ...]:
     """The settings of a stage class, in the order of its fields."""
-    found = []
+    found, hints = [], typing.get_type_hints(stage)
     for field in typing.cast(Any, stage).__dataclass_fields__.values():
         if ROLE not in field.metadata:
             continue
-        hint = typing.get_type_hints(stage)[field.name]
+        hint = hints[field.name]
         repeated = typing.get_origin(hint) is tuple
         kind = typing.get_args(hint)[0] if repeated else hint
         meta = field.metadata

@@ -125,7 +125,7 @@ def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -
     config, reader = files.read_config(folder), TextReader(folder)
     weights = files.read_weights(folder, config)
     head = any(name.startswith("vocabulary_head.") for name in weights)
-    encoder = Encoder(files.family(config, folder).shape(config), vocabulary_head=head)
+    encoder = Encoder(files.shape_of(config, folder), vocabulary_head=head)
     architecture: Architecture = variants.bind("architectures", spec)(encoder, reader.signs)
     wanted = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
     if set(wanted) != set(weights):

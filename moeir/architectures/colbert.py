@@ -11,6 +11,8 @@ from moeir.heads.tokenwise import Tokenwise
 class Colbert(Architecture):
     """One vector a token, each query token finds its best; CAME's local expert alone, ColBERT's own signs as options."""
 
+    plain = False
+
     def __init__(
         self,
         encoder: Encoder,

@@ -19,6 +19,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads import vocabulary_start
 
 TEXTS_FOR_A_HEAD = 400
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
 
 
@@ -40,7 +41,8 @@ def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[s
         return opened
     if variants.bind("architectures", old).func.plain:
         return _started(folder, arch, asdict(rules), texts, seed)
-    raise ArtifactError(f"{model}: a {variants.parse(old).name} checkpoint cannot become {variants.parse(arch).name}; start from its base weights")
+    names = f"a {variants.parse(old).name} checkpoint cannot become {variants.parse(arch).name}"
+    raise ArtifactError(f"{model}: {names}; start from its base weights")
 
 
 def _merged(old: str, new: str) -> str:
@@ -108,6 +110,8 @@ def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str,
         raise ArtifactError(f"{folder}: its sentence-transformers files cannot be read: {problem}") from None
     document = prompts.get("document") or prompts.get("passage") or ""
     rules |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
+    if unread := [name for name in modules if name not in MODULES]:
+        log.warning("%s: its module %s is not read; what moeir makes of these weights lacks it", folder, ", ".join(unread))
     options = {"normalise": "true" if "Normalize" in modules else "false"}
     modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     chosen = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]

@@ -10,15 +10,16 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path, read_manifest
-from moeir.errors import ArtifactError, MoeirError, UsageError
+from moeir.errors import ArtifactError, UsageError
 
 RESUME = "resume"
+LEFTOVERS = (RESUME, f"{RESUME}.new", f".{RESUME}.old")
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
 
@@ -34,21 +35,20 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
     with _locked(path):
         _settle(path)
         _clear_other_work(path, beside, _read_json(claim), record, force=force)
-        write_text(claim, json.dumps(record))
-        if folder:
-            beside.mkdir(exist_ok=True)
         began, counts = time.time(), dict[str, Any]()
         try:
+            write_text(claim, json.dumps(record))
+            if folder:
+                beside.mkdir(exist_ok=True)
             yield beside, counts
-        except MoeirError:
+            manifest = compose(beside, kind, record, path.name, without=LEFTOVERS)
+            _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
+        except BaseException as problem:
             if not _holds_work(beside):
-                _remove(beside)
-                claim.unlink(missing_ok=True)
+                _remove_all((beside, claim, claim.with_name(claim.name + ".new")))
+            if isinstance(problem, OSError) and problem.filename is None:
+                problem.filename = str(path)
             raise
-        for leftover in (RESUME, f"{RESUME}.new", f".{RESUME}.old") if folder else ():
-            _remove(beside / leftover)
-        manifest = compose(beside, kind, record, path.name)
-        _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         claim.unlink(missing_ok=True)
 
 
@@ -73,6 +73,7 @@ def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
         for file in sorted(beside.rglob("*")):
             _sync(file)
         write_text(beside / MANIFEST, text)
+        _forget_unfinished(beside)
         _sync(beside)
         _exchange(beside, path)
     else:
@@ -80,6 +81,15 @@ def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
         write_text(manifest_path(path), text)
         os.replace(beside, path)
         _sync(path.parent)
+
+
+def _forget_unfinished(beside: Path) -> None:
+    """What was kept to continue from goes away at once, under a name from which nothing continues."""
+    state, *_ = places = [beside / leftover for leftover in LEFTOVERS]
+    _remove_all(places[1:])
+    if state.exists():
+        os.rename(state, places[1])
+    _remove_all(places)
 
 
 def _exchange(beside: Path, path: Path) -> None:
@@ -171,6 +181,11 @@ def _sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _remove_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        _remove(path)
 
 
 def _remove(path: Path) -> None:

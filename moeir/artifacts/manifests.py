@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,18 +122,19 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return changed
 
 
-def _files(folder: Path) -> dict[str, dict[str, Any]]:
+def _files(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
-    return {str(file.relative_to(folder)): _facts(file) for file in names}
+    kept = (file for file in names if file.relative_to(folder).parts[0] not in without)
+    return {str(file.relative_to(folder)): _facts(file) for file in kept}
 
 
 def _facts(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": checksum(path)}
 
 
-def compose(product: Path, kind: str, record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The manifest of a finished product, whose own name is `name` if it is a single file."""
-    files = _files(product) if product.is_dir() else {name: _facts(product)}
+def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
+    """The manifest of a finished product, whose own name is `name` if it is a single file; `without` what goes away."""
+    files = _files(product, without) if product.is_dir() else {name: _facts(product)}
     return {"kind": kind, **record, "files": files, "versions": {"python": platform.python_version(), **_loaded_versions()}}
 
 

@@ -32,7 +32,7 @@ def fit(
 ) -> Fit:
     """Set the head's weights from states [n, H] of tokens whose words are ids [n]; words [V, H] is the decoder.
 
-    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six a token.
+    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six a token; never fewer than two a token.
     """
     states, words = states.double(), words.double()
     targets = F.normalize(words - words.mean(0), dim=-1)[ids]
@@ -52,7 +52,7 @@ def fit(
     logits = head(states[sample].float()) @ words.float().T  # [n, V]
     means = logits.mean(0)
     logits -= means
-    cut = _quantile(logits, 1.0 - positive)
+    cut = _quantile(logits, 1.0 - max(positive, 2.0 / len(words)))
     logits -= cut
     best, place = logits.max(dim=1)
     gain = strongest / float(best.median().clamp(min=1e-6))

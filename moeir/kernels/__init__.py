@@ -1,1 +1,1 @@
-"""Tensor operations worth a fast form: packed attention, the maximum over the vocabulary."""
+"""Tensor operations worth a fast form: packed attention, the maximum over the vocabulary, late interaction."""

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from moeir.artifacts import making
+from moeir.backbones.checkpoints.files import write_tensors
 
 STATE = "state.json"
 
@@ -25,8 +26,8 @@ def save(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, stand
     """Replace the saved state in `folder`, whole or not at all."""
     beside = folder.with_name(folder.name + ".new")
     beside.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, beside / "weights.safetensors")
-    save_file(_moments(optimiser), beside / "optimiser.safetensors")
+    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, beside / "weights.safetensors")
+    write_tensors(_moments(optimiser), beside / "optimiser.safetensors")
     making.write_text(beside / STATE, json.dumps({"step": standing.step, "metrics_bytes": standing.metrics_bytes}) + "\n")
     making.replace_folder(beside, folder)
 

@@ -8,6 +8,7 @@ def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
 
     scores [Q, N], positives [Q] columns, ignored [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
 
+    >>> import torch
     >>> contrastive(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
     tensor([1.3863])
     """

@@ -6,6 +6,7 @@ in `query` and `passages`, so that a reader of examples needs one form: ids firs
 """
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,8 @@ class Example:
     passages: tuple[Text, ...] = ()
 
 
-def read(path: Path | str) -> Iterator[Example]:
-    """The examples of a file of JSON lines, by id or with their texts, one at a time."""
+def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
+    """The examples of a file of JSON lines, by id or with their texts, one at a time; training has no use for `provenance`."""
     known: set[str] = set()
     name = lines.label(path)
     with lines.opened(path) as numbered:
@@ -48,7 +49,7 @@ def read(path: Path | str) -> Iterator[Example]:
             if not line.strip():
                 continue
             where = f"{name}:{number}"
-            example = _parsed(texts.loaded(line, where), where)
+            example = _parsed(texts.loaded(line, where), where, provenance=provenance)
             if example.query_id in known:
                 raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
             known.add(example.query_id)
@@ -81,7 +82,7 @@ def _found_record(found: Found) -> dict[str, Any]:
     return {"run": found.run, "rank": found.rank, "score": float(runs.score_text(found.score))}
 
 
-def _parsed(record: Any, where: str) -> Example:
+def _parsed(record: Any, where: str, *, provenance: bool) -> Example:
     if not isinstance(record, dict):
         raise DataError(f"{where}: a JSON object was expected")
     if "query_id" not in record:
@@ -101,7 +102,8 @@ def _parsed(record: Any, where: str) -> Example:
     if both:
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
     query = Text(query_id, record["query"]) if inline else None
-    return Example(query_id, positives, negatives, _provenance(record, len(negatives), where), query, tuple(passages.values()))
+    found = _provenance(record, len(negatives), where) if provenance else ()
+    return Example(query_id, positives, negatives, found, query, tuple(passages.values()))
 
 
 def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
@@ -109,7 +111,7 @@ def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
     field = next((name for name in names if name in record), None)
     if field is None:
         raise DataError(f"{where}: no {side}s; one of {', '.join(names)} was expected")
-    ids = tuple(texts.identifier(value, where) for value in _list(record, field, where))
+    ids = tuple(sys.intern(texts.identifier(value, where)) for value in _list(record, field, where))
     _refuse_twice(ids, field, where)
     return ids
 

@@ -7,13 +7,15 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from moeir.kernels.late_interaction import late_interaction
 from moeir.representations.base import Representation, full_precision, spans
 
 
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
     """Late interaction: each query token finds its best document token.
 
-    queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N]. Khattab and Zaharia 2020, eq. 3.
+    queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N]. Khattab and Zaharia 2020, eq. 3. The plain form, which
+    needs [Q, N, L, M] and more for its gradient; scores are computed by the kernel that does not.
 
     >>> q, d, yes = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[-2.0, 0.0], [-3.0, 1.0]]]), torch.ones(1, 1, dtype=torch.bool)
     >>> maxsim(q, yes, d, torch.tensor([[True, False]])).item()
@@ -48,7 +50,7 @@ class MultiVector(Representation):
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.vectors.device):
-            return maxsim(*self.padded(), *documents.padded())
+            return late_interaction(*self.padded(), *documents.padded())
 
     def paired(self, documents: Self) -> Tensor:
         rows = torch.arange(len(self), device=self.starts.device)

@@ -75,8 +75,10 @@ class Evaluate(Stage):
 
 
 def named_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
-    """Runs by their short names, or by their paths where short names are the same."""
-    short = [path.name.split(".")[0] if path != STREAM else "stdin" for path in paths]
+    """Runs by their file names without suffixes, or by their paths where those are the same."""
+    from moeir.records import lines
+
+    short = ["stdin" if path == STREAM else lines.stem(path).stem for path in paths]
     names = short if len(set(short)) == len(short) else [str(path) for path in paths]
     if len(set(names)) < len(names):
         raise UsageError("--run: the same run is given twice")

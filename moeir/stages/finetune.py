@@ -60,7 +60,7 @@ class Finetune(Stage):
     def cost(self) -> list[str]:
         from moeir.records import examples
 
-        count = sum(1 for _ in examples.read(self.train))
+        count = sum(1 for _ in examples.read(self.train, provenance=False))
         steps = self.steps or self.epochs * max(1, count // self.batch_size)
         texts = steps * self.batch_size
         read = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
@@ -74,7 +74,7 @@ class Finetune(Stage):
         from moeir.records import examples
 
         device = device_for(self.device)
-        kept = list(examples.read(self.train))
+        kept = list(examples.read(self.train, provenance=False))
         plan = batches.planned(kept, queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=str(self.train))
         texts = self._texts(kept)
         batches.check_texts(plan, texts.queries, texts.documents, str(self.train))

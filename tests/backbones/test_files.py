@@ -89,9 +89,15 @@ def test_half_precision_is_read_as_float32(written):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda w: {k: v for k, v in w.items() if "layer.1.output.dense.bias" not in k}, r"missing, first layers.1.feedforward.down.bias \(1 in all"),
+        (
+            lambda w: {k: v for k, v in w.items() if "layer.1.output.dense.bias" not in k},
+            r"missing, first layers.1.feedforward.down.bias \(1 in all",
+        ),
         (lambda w: {k: v for k, v in w.items() if "transform.dense.bias" not in k}, r"missing, first vocabulary_head.transform.bias"),
-        (lambda w: w | {"bert.embeddings.LayerNorm.bias": torch.zeros(5)}, r"embeddings.norm.bias has shape \[5\]; config.json says \[24\]"),
+        (
+            lambda w: w | {"bert.embeddings.LayerNorm.bias": torch.zeros(5)},
+            r"embeddings.norm.bias has shape \[5\]; config.json says \[24\]",
+        ),
         (lambda w: w | {"cls.predictions.decoder.weight": torch.zeros(61, 24)}, "differs from embeddings.words.weight"),
         (lambda w: w | {"cls.predictions.decoder.bias": torch.full((61,), 9.0)}, "differs from vocabulary_head.bias"),
     ],
@@ -105,7 +111,10 @@ def test_faulty_weights_are_refused(change, message, written):
 
 def test_a_decoder_that_repeats_the_words_is_read(written):
     expected = files.read_encoder(written, vocabulary_head=True).state_dict()
-    tied = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias": "cls.predictions.bias"}
+    tied = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
     changed(written, lambda weights: weights | {name: weights[twin].clone() for name, twin in tied.items()})
     found = files.read_encoder(written, vocabulary_head=True).state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

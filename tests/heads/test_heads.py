@@ -1,6 +1,7 @@
 """Pooled, lexical, tokenwise: each option against what a hand would compute from the states."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def tokenwise(**options):
 
 def vectors(representation):
     bounds = representation.starts.tolist()
-    return [representation.vectors[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [representation.vectors[first:last] for first, last in pairwise(bounds)]
 
 
 def unit(vector):
@@ -92,7 +93,7 @@ def test_tokenwise_is_one_linear_map_without_bias():
 
 def test_tokenwise_starts_with_the_spread_of_bert():
     torch.manual_seed(0)
-    assert Tokenwise(768, SIGNS).projection.weight.std() == pytest.approx(0.02, rel=0.02)
+    assert Tokenwise(768, SIGNS).projection.weight.std().item() == pytest.approx(0.02, rel=0.02)
 
 
 def test_normalise_makes_unit_vectors():
@@ -134,7 +135,10 @@ def test_padding_zero_floors_every_maximum_at_zero():
     for with_zero, text in zip(vectors(floored), vectors(document), strict=True):
         assert torch.equal(with_zero, torch.cat([text, torch.zeros(1, 4)]))
     expected = [
-        [sum(max(0.0, *(oracles.dense(token, other) for other in text.tolist())) for token in tokens_.tolist()) for text in vectors(document)]
+        [
+            sum(max(0.0, *(oracles.dense(token, other) for other in text.tolist())) for token in tokens_.tolist())
+            for text in vectors(document)
+        ]
         for tokens_ in vectors(query)
     ]
     assert torch.allclose(query.scores(floored), torch.tensor(expected), atol=1e-5)

@@ -25,7 +25,8 @@ def by_loop(query, key, value, place):
     for first, last in zip(place.starts[:-1].tolist(), place.starts[1:].tolist(), strict=True):
         seen = [True] * (last - first) if place.silent is None else (~place.silent[first:last]).tolist()
         text = [
-            torch.tensor(oracles.attention(*(part[first:last, head].tolist() for part in (query, key, value)), seen)) for head in range(query.shape[1])
+            torch.tensor(oracles.attention(*(part[first:last, head].tolist() for part in (query, key, value)), seen))
+            for head in range(query.shape[1])
         ]
         rows.append(torch.stack(text, dim=1))
     return torch.cat(rows)
@@ -36,7 +37,9 @@ def test_groups_are_runs_of_one_length():
     assert layout([]).groups() == []
 
 
-@pytest.mark.parametrize("most, expected", [(6, [(0, 2, 3), (6, 1, 3)]), (5, [(0, 1, 3), (3, 1, 3), (6, 1, 3)]), (1, [(0, 1, 3), (3, 1, 3), (6, 1, 3)])])
+@pytest.mark.parametrize(
+    "most, expected", [(6, [(0, 2, 3), (6, 1, 3)]), (5, [(0, 1, 3), (3, 1, 3), (6, 1, 3)]), (1, [(0, 1, 3), (3, 1, 3), (6, 1, 3)])]
+)
 def test_groups_stay_below_a_number_of_tokens_or_hold_one_text(most, expected):
     assert layout([3, 3, 3]).groups(most) == expected
 

@@ -38,6 +38,7 @@ def fast(states, embedding, bias, silent=None):
 @pytest.mark.parametrize("tokens_at_once", [1, 7, 10_000])
 def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, tokens_at_once):
     monkeypatch.setattr(vocabulary, "TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr(vocabulary, "PAIRS_AT_ONCE", tokens_at_once)
     quiet = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
     weigh = torch.randn(len(LENGTHS), V, generator=torch.Generator().manual_seed(5))
     found = []

@@ -38,7 +38,8 @@ def listed(representation):
     bounds = list(zip(representation.starts[:-1].tolist(), representation.starts[1:].tolist(), strict=True))
     if isinstance(representation, Sparse):
         return [
-            dict(zip(representation.terms[first:last].tolist(), representation.weights[first:last].tolist(), strict=True)) for first, last in bounds
+            dict(zip(representation.terms[first:last].tolist(), representation.weights[first:last].tolist(), strict=True))
+            for first, last in bounds
         ]
     return [representation.vectors[first:last].tolist() for first, last in bounds]
 

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from moeir.backbones.encoder import Encoder
-from moeir.errors import ArtifactError, UsageError
+from moeir.backbones.encoder import Encoder, Shape
+from moeir.errors import ArtifactError, MoeirError, UsageError
 
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files")))
 DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of a config.json that we do not hand on
@@ -57,6 +57,15 @@ def family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     return importlib.import_module(f"moeir.backbones.checkpoints.{name}")
 
 
+def shape_of(config: Mapping[str, Any], folder: Path) -> Shape:
+    """The sizes that config.json of a folder says."""
+    try:
+        shape: Shape = family(config, folder).shape(config)
+    except KeyError as problem:
+        raise ArtifactError(f"{folder}/config.json: says no {problem}; expected the file that came with the weights") from None
+    return shape
+
+
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Every weight of a folder in float32, under our names."""
     index = folder / "model.safetensors.index.json"
@@ -92,7 +101,8 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: 
     config = read_config(folder)
     weights = read_weights(folder, config)
     present = any(name.startswith("vocabulary_head.") for name in weights)
-    encoder = Encoder(family(config, folder).shape(config), vocabulary_head=present if vocabulary_head is None else vocabulary_head, pooler=pooler)
+    head = present if vocabulary_head is None else vocabulary_head
+    encoder = Encoder(shape_of(config, folder), vocabulary_head=head, pooler=pooler)
     wanted = encoder.state_dict()
     missing = [name for name in wanted if name not in weights and (present or not name.startswith("vocabulary_head."))]
     if missing:
@@ -129,4 +139,12 @@ def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     kept |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
     (folder / "config.json").write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     named = {kin.theirs(name, masked_lm=masked_lm): value.detach().cpu().to(torch.float32).contiguous() for name, value in weights.items()}
-    save_file(dict(sorted(named.items())), folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(dict(sorted(named.items())), folder / "model.safetensors")
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """A safetensors file; MoeirError if there is no room for it."""
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as problem:
+        raise MoeirError(f"{path}: cannot be written: {problem}") from None

@@ -1,0 +1,86 @@
+"""Plain weights become a checkpoint: what a sentence-transformers folder brings, and a vocabulary head for weights that lack one."""
+
+import json
+import logging
+
+import pytest
+import torch
+
+from moeir import variants
+from moeir.architectures.starting import sentence_transformers_rules, start
+from moeir.errors import ArtifactError
+from tests.architectures.test_checkpoints import RULES, TEXTS, same
+
+
+@pytest.fixture
+def sentence_transformer(tiny_model, tmp_path):
+    """The tiny weights as sentence-transformers lays them out."""
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "1_Pooling").mkdir()
+    contents = {
+        "modules.json": [{"type": f"sentence_transformers.models.{name}"} for name in ("Transformer", "Pooling", "Normalize")],
+        "1_Pooling/config.json": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False},
+        "sentence_bert_config.json": {"max_seq_length": 24, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_a_sentence_transformers_folder_brings_its_rules(sentence_transformer):
+    checkpoint = start(sentence_transformer, "dense", {})
+    options = variants.resolve("architectures", checkpoint.spec)[1]
+    assert options["pooling"] == "mean" and options["normalise"] is True
+    assert checkpoint.rules.query_length == checkpoint.rules.document_length == 24
+    assert checkpoint.rules.query_prefix == "query: " and checkpoint.rules.document_prefix == "passage: "
+    assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors.norm(dim=-1), torch.ones(3))
+
+
+def test_what_the_user_says_wins_over_the_folder(sentence_transformer):
+    checkpoint = start(sentence_transformer, "dense:pooling=cls,normalise=false", {"query_prefix": "", "document_length": 20})
+    options = variants.resolve("architectures", checkpoint.spec)[1]
+    assert options["pooling"] == "cls" and options["normalise"] is False
+    assert checkpoint.rules.query_prefix == "" and checkpoint.rules.document_length == 20 and checkpoint.rules.query_length == 24
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"1_Pooling/config.json": {"pooling_mode": "cls"}}, {"normalise": "true", "pooling": "cls"}),
+        ({"1_Pooling/config.json": {"pooling_mode_cls_token": True}}, {"normalise": "true", "pooling": "cls"}),
+        ({"modules.json": [{"type": "x.Transformer"}, {"type": "x.Pooling"}]}, {"normalise": "false", "pooling": "mean"}),
+    ],
+)
+def test_pooling_and_normalisation_are_read_in_every_spelling(changes, expected, sentence_transformer):
+    for name, content in changes.items():
+        (sentence_transformer / name).write_text(json.dumps(content))
+    assert sentence_transformers_rules(sentence_transformer)[1] == expected
+
+
+def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
+    (sentence_transformer / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    (sentence_transformer / "modules.json").write_text(json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}]))
+    with caplog.at_level(logging.WARNING):
+        assert "pooling" not in sentence_transformers_rules(sentence_transformer)[1]
+    assert "neither cls nor mean" in caplog.text and "module Dense is not read" in caplog.text
+    (sentence_transformer / "modules.json").write_text("{")
+    with pytest.raises(ArtifactError, match="its sentence-transformers files cannot be read"):
+        sentence_transformers_rules(sentence_transformer)
+
+
+def test_a_missing_vocabulary_head_is_fitted_and_the_log_says_so(tiny_model, caplog):
+    for texts, word in ((TEXTS * 20, "texts"), ((), "lists of words")):
+        with caplog.at_level(logging.INFO):
+            first, second = (start(tiny_model, "splade", RULES, texts, seed=seed) for seed in (1, 1))
+        assert "fitted one by ridge regression" in caplog.text and word in caplog.text
+        same(first.encode(TEXTS), second.encode(TEXTS))
+        weights = first.encode(TEXTS)["lexical"].weights
+        assert bool(weights.isfinite().all()) and len(weights) > 0 and float(weights.max()) < 10
+
+
+def test_a_head_that_is_there_is_kept(tiny_model_with_head, caplog):
+    with caplog.at_level(logging.INFO):
+        start(tiny_model_with_head, "splade", RULES)
+    assert "ridge" not in caplog.text

@@ -1,0 +1,200 @@
+"""A product is there whole or not at all, whatever happens on the way."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from moeir.artifacts import making, manifests
+from moeir.errors import ArtifactError, UsageError
+from tests.deaths import deaths, died
+
+OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
+NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
+
+
+def make(path: Path, content: str, record: dict, *, folder: bool = True, force: bool = False) -> None:
+    """A folder of three files, or a file."""
+    making.refuse_overwriting(path, record, force=force)
+    with making.making(path, "encodings", record, force=force, folder=folder) as (beside, counts):
+        counts["texts"] = 2
+        if not folder:
+            beside.write_text(content)
+            return
+        (beside / "expert").mkdir(exist_ok=True)
+        for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
+            (beside / name).write_text(content + name)
+
+
+def state(path: Path) -> str | None:
+    """old, new, nothing, or what else the path holds."""
+    if not path.exists():
+        return None
+    files = [path] if path.is_file() else [path / name for name in ("ids.txt", "expert/vectors.npy", "moeir.json")]
+    if path.is_dir():
+        manifests.verify(path, "encodings")
+    (content,) = {file.read_text()[:3] for file in files}
+    return content
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_product_has_a_manifest_and_nothing_stays_beside_it(tmp_path, folder):
+    make(tmp_path / "out", "old", OLD, folder=folder)
+    manifest = manifests.read_manifest(tmp_path / "out")
+    assert manifest["counts"] == {"texts": 2} and manifest["settings"] == OLD["settings"] and manifest["seconds"] >= 0
+    assert names(tmp_path) == ({"out"} if folder else {"out", "out.manifest.json"})
+    assert manifests.same(tmp_path / "out", OLD) and not manifests.same(tmp_path / "out", NEW)
+
+
+@pytest.mark.parametrize("problem", [ArtifactError("x"), OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exists):
+    if exists:
+        make(tmp_path / "out", "old", OLD)
+    before = names(tmp_path)
+    with (
+        pytest.raises(type(problem)),
+        making.making(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (beside, _),
+    ):
+        (beside / "ids.txt").write_text("new")
+        raise problem
+    assert names(tmp_path) == before
+    assert state(tmp_path / "out") == ("old" if exists else None)
+
+
+def test_a_full_disk_says_where(tmp_path):
+    with pytest.raises(OSError) as caught, making.making(tmp_path / "out", "encodings", NEW, force=False, folder=True):
+        raise OSError(28, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "out")
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(tmp_path, monkeypatch, folder, exists, in_one_step):
+    if not in_one_step:
+        monkeypatch.setattr(making, "_swapped", lambda one, other: False)
+    for moment in deaths():
+        path = tmp_path / str(moment) / "out"
+        path.parent.mkdir()
+        if exists:
+            make(path, "old", OLD, folder=folder)
+        if not died(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
+            break
+        allowed = {"old" if exists else None, "new"} | ({None} if folder and not in_one_step else set())
+        assert state(path) in allowed
+        assert not manifests.same(path, NEW) or state(path) == "new"
+        make(path, "new", NEW, folder=folder, force=True)
+        assert state(path) == "new" and manifests.same(path, NEW)
+        assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"})
+    assert moment > (8 if folder else 5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know what a number stands for")
+def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(tmp_path, monkeypatch):
+    events: list[str] = []
+    fsync, rename, replace = os.fsync, os.rename, os.replace
+
+    def named(number: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{number}")).name
+
+    monkeypatch.setattr(os, "fsync", lambda number: (events.append("fsync " + named(number)), fsync(number)))
+    monkeypatch.setattr(os, "rename", lambda one, other: (events.append(f"rename {Path(other).name}"), rename(one, other)))
+    monkeypatch.setattr(os, "replace", lambda one, other: (events.append(f"rename {Path(other).name}"), replace(one, other)))
+    make(tmp_path / "out", "old", OLD)
+    assert events[:2] == ["fsync .out.record.new", "rename .out.record"]
+    assert sorted(events[2:6]) == ["fsync expert", "fsync ids.txt", "fsync moeir.json", "fsync vectors.npy"]
+    assert events[6:] == ["fsync manifest.json.new", "rename manifest.json", "fsync .out.partial", "rename out", f"fsync {tmp_path.name}"]
+
+
+def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
+        (beside / "ids.txt").write_text("old")
+        with (
+            pytest.raises(ArtifactError, match="another process is writing it"),
+            making.making(tmp_path / "out", "encodings", OLD, force=True, folder=True),
+        ):
+            pass
+        assert (beside / "ids.txt").read_text() == "old"
+    assert (tmp_path / "out" / "ids.txt").exists()
+
+
+def test_a_lock_that_somebody_held_before_is_no_lock(tmp_path):
+    (tmp_path / ".out.lock").write_text("")
+    make(tmp_path / "out", "old", OLD)
+    held = open(tmp_path / ".out.lock", "w")  # noqa: SIM115
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(ArtifactError, match="another process"):
+        make(tmp_path / "out", "new", NEW, force=True)
+    held.close()
+    make(tmp_path / "out", "new", NEW, force=True)
+    assert state(tmp_path / "out") == "new"
+
+
+def interrupted(path: Path, record: dict) -> None:
+    """Work that got somewhere and was killed there."""
+    beside = path.with_name(f".{path.name}.partial")
+    (beside / making.RESUME).mkdir(parents=True)
+    (beside / making.RESUME / "journal.jsonl").write_text("{}\n")
+    (beside / "half").write_text("half")
+    path.with_name(f".{path.name}.record").write_text(json.dumps(record))
+
+
+def test_unfinished_work_of_the_same_record_is_continued(tmp_path):
+    interrupted(tmp_path / "out", OLD)
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
+        assert (beside / "half").exists()
+    assert names(tmp_path / "out") == {"half", "manifest.json"}
+
+
+def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_path):
+    interrupted(tmp_path / "out", OLD)
+    with (
+        pytest.raises(UsageError, match=r"unfinished work of other settings \(dtype\); repeat those"),
+        making.making(tmp_path / "out", "encodings", NEW, force=False, folder=True),
+    ):
+        pass
+    assert names(tmp_path) == {".out.partial", ".out.record"}
+    make(tmp_path / "out", "new", NEW, force=True)
+    assert names(tmp_path) == {"out"} and "half" not in names(tmp_path / "out")
+
+
+def test_work_that_got_nowhere_is_forgotten(tmp_path):
+    interrupted(tmp_path / "out", OLD)
+    (tmp_path / ".out.partial" / making.RESUME / "journal.jsonl").write_text("")
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
+        assert names(beside) == set()
+
+
+def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
+    interrupted(tmp_path / "out", OLD)
+    beside = tmp_path / ".out.partial"
+    (beside / making.RESUME).rename(beside / f".{making.RESUME}.old")
+    (beside / f"{making.RESUME}.new").mkdir()
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
+        assert (beside / making.RESUME / "journal.jsonl").exists()
+    assert names(tmp_path / "out") == {"half", "manifest.json"}
+
+
+def test_what_moeir_did_not_make_is_never_replaced(tmp_path):
+    (tmp_path / "out").mkdir()
+    making.refuse_overwriting(tmp_path / "out", NEW, force=False)  # an empty folder is nobody's
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="was not made by moeir"):
+        making.refuse_overwriting(tmp_path / "out", NEW, force=True)
+
+
+def test_a_small_file_is_whole_or_as_before(tmp_path):
+    making.write_text(tmp_path / "facts", "old")
+    for moment in deaths():
+        if not died(lambda: making.write_text(tmp_path / "facts", "new"), moment):
+            break
+        assert (tmp_path / "facts").read_text() == "old"
+    assert moment == 2 and (tmp_path / "facts").read_text() == "new"

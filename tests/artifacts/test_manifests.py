@@ -1,0 +1,119 @@
+"""Whatever is not as its maker left it is found out, and said in one line."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from moeir.artifacts import making, manifests
+from moeir.errors import ArtifactError
+
+RECORD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    with making.making(tmp_path / "enc", "encodings", RECORD, force=False, folder=True) as (beside, _):
+        (beside / "ids.txt").write_text("a\nb\n")
+        (beside / "global").mkdir()
+        (beside / "global" / "vectors.npy").write_bytes(bytes(range(256)))
+        (beside / "README.md").write_text("made at noon")
+    return tmp_path / "enc"
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[17] ^= 1
+    path.write_bytes(content)
+
+
+def say(path: Path, **facts: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+DAMAGE = {
+    "a flipped bit": (lambda folder: flip(folder / "global/vectors.npy"), "vectors.npy: damaged: its checksum is not the one"),
+    "a lost end": (lambda folder: os.truncate(folder / "global/vectors.npy", 255), "damaged: expected 256 bytes, found 255"),
+    "a longer file": (lambda folder: os.truncate(folder / "global/vectors.npy", 257), "damaged: expected 256 bytes, found 257"),
+    "no bytes": (lambda folder: os.truncate(folder / "ids.txt", 0), "damaged: expected 4 bytes, found 0"),
+    "a missing file": (lambda folder: (folder / "ids.txt").unlink(), "ids.txt: damaged artifact: the file is missing; run moeir encode"),
+    "a folder for a file": (lambda folder: ((folder / "ids.txt").unlink(), (folder / "ids.txt").mkdir()), "the file is missing"),
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "has no manifest.json: unfinished, or not made by moeir"),
+    "half a manifest": (lambda folder: os.truncate(folder / "manifest.json", 99), "damaged: not a manifest"),
+    "a manifest of bytes": (lambda folder: (folder / "manifest.json").write_bytes(b"\xff\xfe\0"), "damaged: not a manifest"),
+    "a list for a manifest": (lambda folder: (folder / "manifest.json").write_text("[]"), "damaged: not a manifest"),
+    "files without sizes": (lambda folder: say(folder / "manifest.json", files={"ids.txt": {}}), "damaged: not a manifest"),
+    "files of no kind": (lambda folder: say(folder / "manifest.json", files={"ids.txt": 4}), "damaged: not a manifest"),
+    "no kind": (lambda folder: say(folder / "manifest.json", kind=""), "damaged: not a manifest"),
+    "no counts": (lambda folder: say(folder / "manifest.json", counts=None), "damaged: not a manifest"),
+    "another kind": (lambda folder: say(folder / "manifest.json", kind="index"), "found an index (made by moeir encode)"),
+    "a file outside": (
+        lambda folder: say(folder / "manifest.json", files={"../../etc": {"bytes": 0, "sha256": ""}}),
+        "its manifest names a file outside the folder: ../../etc",
+    ),
+    "a link that leads outside": (
+        lambda folder: ((folder / "ids.txt").unlink(), (folder / "ids.txt").symlink_to("/dev/null")),
+        "its manifest names a file outside the folder: ids.txt",
+    ),
+}
+
+
+def test_a_whole_artifact_is_accepted(artifact):
+    assert manifests.verify(artifact, "encodings")["files"].keys() == {"ids.txt", "global/vectors.npy", "README.md"}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_refused_in_one_line(artifact, name):
+    damage, words = DAMAGE[name]
+    damage(artifact)
+    with pytest.raises(ArtifactError) as caught:
+        manifests.verify(artifact, "encodings")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert str(artifact) in str(caught.value)
+
+
+def test_what_is_not_there_or_is_a_file_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match="no such index"):
+        manifests.verify(tmp_path / "absent", "index")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="expected a folder with checkpoint, found a file"):
+        manifests.verify(tmp_path / "file", "checkpoint")
+
+
+def test_the_digest_follows_the_products_not_the_names_nor_the_times(artifact):
+    before = manifests.digest(artifact)
+    artifact = artifact.rename(artifact.with_name("moved"))
+    say(artifact / "manifest.json", seconds=99)
+    assert manifests.digest(artifact) == before
+    files = manifests.read_manifest(artifact)["files"]
+    assert manifests.digest_of(files | {"README.md": {"sha256": "other"}}) == before
+    assert manifests.digest_of(files | {"ids.txt": {"sha256": "other"}}) != before
+
+
+def test_the_digest_of_a_plain_folder_is_that_of_its_files(tmp_path):
+    (tmp_path / "a").write_text("1")
+    (tmp_path / ".hidden").write_text("1")
+    before = manifests.digest(tmp_path)
+    (tmp_path / ".hidden").write_text("2")
+    assert manifests.digest(tmp_path) == before
+    (tmp_path / "a").write_text("2")
+    assert manifests.digest(tmp_path) != before
+
+
+def test_a_product_that_was_touched_is_not_the_same(artifact):
+    assert manifests.same(artifact, RECORD)
+    os.truncate(artifact / "ids.txt", 1)
+    assert not manifests.same(artifact, RECORD)
+
+
+def test_changes_name_settings_and_sources():
+    other = {"stage": "index", "settings": {"dtype": "bfloat16", "more": 1}, "sources": {}}
+    assert manifests.changes(RECORD, other) == {"stage", "dtype", "more", "corpus"}
+    assert manifests.changes(RECORD, RECORD) == set()
+
+
+def test_lines_of_a_product_are_read_as_they_were_written(artifact):
+    assert manifests.read_lines(artifact / "ids.txt") == ["a", "b"]
+    with pytest.raises(ArtifactError, match="the file is missing from its artifact"):
+        manifests.read_lines(artifact / "absent.txt")

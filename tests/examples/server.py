@@ -1,0 +1,72 @@
+"""`moeir` as one long-lived process behind a socket, so that a script of sixty commands imports torch once.
+
+    python server.py SOCKET CLIENT JOURNAL
+
+writes an executable CLIENT that stands for `moeir`: it sends its arguments, folder and open streams to this process and exits with the code
+that the command line gave. JOURNAL gets a JSON list of arguments for each call. Says "ready" when it listens.
+"""
+
+import json
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect({place!r})
+    socket.send_fds(line, [json.dumps([os.getcwd(), *sys.argv[1:]]).encode()], [1, 2])
+    line.shutdown(socket.SHUT_WR)
+    answer = line.recv(1)
+sys.exit(answer[0] if answer else 1)
+"""
+
+
+def serve(place: Path, client: Path, journal: Path) -> None:
+    """Answer one command after the other, for ever."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        listener.listen()
+        client.write_text(CLIENT.format(python=sys.executable, place=str(place)), encoding="utf-8")
+        client.chmod(0o755)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            line, _ = listener.accept()
+            with line:
+                said, streams, _, _ = socket.recv_fds(line, 1 << 20, 2)
+                while more := line.recv(1 << 20):
+                    said += more
+                folder, *arguments = json.loads(said)
+                with open(journal, "a", encoding="utf-8") as calls:
+                    calls.write(json.dumps(arguments) + "\n")
+                line.sendall(bytes([carried_out(folder, arguments, streams)]))
+
+
+def carried_out(folder: str, arguments: list[str], streams: list[int]) -> int:
+    """The exit code of `moeir ARGUMENTS` run in `folder`, writing to the caller's streams."""
+    from moeir import cli, console
+
+    own = os.dup(1), os.dup(2)
+    for number, stream in zip((1, 2), streams, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    try:
+        os.chdir(folder)
+        console.start()
+        return cli._outcome(arguments)
+    except Exception:  # noqa: BLE001 - a process of its own would show a traceback and exit with 1
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, stream in zip((1, 2), own, strict=True):
+            os.dup2(stream, number)
+            os.close(stream)
+
+
+if __name__ == "__main__":
+    serve(*map(Path, sys.argv[1:]))

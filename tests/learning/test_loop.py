@@ -1,0 +1,218 @@
+"""The training loop: the schedule, the same bytes after a kill, one line when numbers go wrong, and what the metrics hold."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+
+from moeir.architectures.starting import start
+from moeir.artifacts import making
+from moeir.artifacts.making import RESUME
+from moeir.errors import MoeirError
+from moeir.learning import objectives
+from moeir.learning.batches import planned
+from moeir.learning.loop import METRICS, Schedule, Texts, train
+from moeir.records.examples import Example
+from moeir.records.texts import read
+from tests.oracles import learning as oracles
+
+STEPS = 5
+CAME = "came:shared_layers=2,local_dim=8,normalise=true,global_scale=10"
+COMPETITIVE = partial(objectives.competitive, standardised=0.4, flops_query=1e-4, flops_document=1e-4)
+
+
+@pytest.fixture(scope="module")
+def learning(toy, tiny_model_with_head):
+    """`learning(folder, …)` trains on the toy texts and gives back the checkpoint: each query's document against all others."""
+    documents = {text.id: text.content for text in read(toy / "corpus.jsonl")}
+    queries = {name: text.split(".")[0] for name, text in documents.items()}
+    examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
+    texts = Texts(queries, documents)
+
+    def learned(folder, *, spec=CAME, objective=COMPETITIVE, steps=STEPS, rate=1e-3, dtype=torch.float32, **options):
+        folder.mkdir(exist_ok=True)
+        checkpoint = start(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
+        plan = planned(examples, queries=4, negatives=3, seed=1, place="toy")
+        done = train(checkpoint, plan, texts, objective, Schedule(steps, rate, **options), folder, dtype=dtype, device="cpu")
+        return checkpoint, done
+
+    return learned
+
+
+def weights(checkpoint):
+    return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}
+
+
+def identical(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+
+
+def untimed(folder):
+    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in lines(folder)]
+
+
+class Killed(Exception):
+    """Ctrl-C, or the end of the machine's time."""
+
+
+def killing(at):
+    """An objective that kills the training before its step `at` is done."""
+
+    def objective(batch):
+        if batch.step == at:
+            raise Killed
+        return COMPETITIVE(batch)
+
+    return objective
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 1.0])
+@pytest.mark.parametrize("steps", [1, 10, 33])
+def test_the_rate_rises_and_falls_linearly(steps, warmup):
+    schedule = Schedule(steps, 2e-5, warmup)
+    rates = [schedule.rate(step) for step in range(steps)]
+    assert rates == [pytest.approx(oracles.rate(step, steps, 2e-5, warmup)) for step in range(steps)]
+    assert all(0 < rate <= 2e-5 for rate in rates)
+
+
+def test_the_rates_of_ten_steps_by_hand():
+    rates = [Schedule(10, 1.0, 0.2).rate(step) for step in range(10)]
+    assert rates == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(learning, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, *learning(folder)
+
+
+@pytest.mark.parametrize("at", range(STEPS))
+def test_a_killed_training_goes_on_to_the_same_bytes(at, learning, undisturbed, tmp_path):
+    with pytest.raises(Killed):
+        learning(tmp_path, objective=killing(at), save_minutes=0.0)
+    assert (tmp_path / RESUME).exists() == (at > 0)
+    checkpoint, _ = learning(tmp_path, save_minutes=0.0)
+    folder, expected, _ = undisturbed
+    assert identical(weights(checkpoint), weights(expected))
+    assert untimed(tmp_path) == untimed(folder)
+
+
+@pytest.mark.parametrize("moment", ["_sync", "_exchange"])
+def test_a_kill_in_the_middle_of_a_save_loses_that_save_only(moment, learning, undisturbed, tmp_path, monkeypatch):
+    calls = []
+
+    def dying(*arguments):
+        calls.append(arguments)
+        if len(calls) == 12 or (moment == "_exchange" and len(calls) == 3):
+            raise Killed
+        return kept(*arguments)
+
+    kept = getattr(making, moment)
+    with monkeypatch.context() as patch:
+        patch.setattr(making, moment, dying)
+        with pytest.raises(Killed):
+            learning(tmp_path, save_minutes=0.0)
+    checkpoint, _ = learning(tmp_path)
+    assert identical(weights(checkpoint), weights(undisturbed[1])) and untimed(tmp_path) == untimed(undisturbed[0])
+    assert {file.name for file in tmp_path.iterdir()} == {METRICS, RESUME}  # what a kill leaves goes with resume/
+
+
+def test_half_precision_goes_on_to_the_same_bytes_too(learning, tmp_path):
+    half = partial(learning, dtype=torch.bfloat16)
+    whole, _ = half(tmp_path / "whole")
+    with pytest.raises(Killed):
+        half(tmp_path / "killed", objective=killing(3), save_minutes=0.0)
+    again, _ = half(tmp_path / "killed")
+    assert identical(weights(again), weights(whole))
+    assert {value.dtype for value in weights(whole).values() if value.is_floating_point()} == {torch.float32}
+
+
+def test_metrics_hold_what_is_promised(undisturbed):
+    folder, _, done = undisturbed
+    every = lines(folder)
+    assert [line["step"] for line in every] == [1, 2, 3, 4, 5]
+    names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
+    names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
+    names |= {"step", "loss", "gradient_norm", "learning_rate", "tokens", "tokens_per_second", "seconds", "competing"}
+    assert all(line.keys() == names for line in every)
+    assert [line["competing"] for line in every] == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [line["learning_rate"] for line in every] == [Schedule(STEPS, 1e-3).rate(step) for step in range(STEPS)]
+    for line in every:
+        assert sum(line[f"share.{expert}"] for expert in ("lexical", "local", "global")) == pytest.approx(1.0)
+        assert line["tokens"] > 0 and line["tokens_per_second"] == pytest.approx(line["tokens"] / line["seconds"])
+    assert done["steps"] == STEPS and done["last"]["loss"] == every[-1]["loss"] and "seconds" not in done["last"]
+
+
+def test_trained_models_encode_without_dropout(undisturbed):
+    _, checkpoint, _ = undisturbed
+    assert not checkpoint.architecture.training
+
+
+@pytest.mark.parametrize(
+    "spec, objective",
+    [
+        (CAME, COMPETITIVE),
+        ("dense:pooling=mean,normalise=true,scale=10", objectives.contrastive),
+        ("splade", partial(objectives.contrastive, flops_query=1e-4, flops_document=1e-4)),
+        ("colbert:dim=8,normalise=true", objectives.contrastive),
+    ],
+)
+def test_losses_fall(spec, objective, learning, tmp_path):
+    _, _ = learning(tmp_path, spec=spec, objective=objective, steps=40, rate=3e-3)
+    every = lines(tmp_path)
+    names = [name for name in every[0] if name.startswith("loss.")]
+    for name in names:
+        assert sum(line[name] for line in every[-8:]) < 0.9 * sum(line[name] for line in every[:8]), name
+
+
+def broken(batch, *, gradient):
+    """A loss that is not a number, or a number with an infinite gradient."""
+    vectors = batch.queries["global"].vectors
+    loss = (vectors * 0.0).abs().sqrt().sum() if gradient else vectors.sum() * float("nan")
+    return objectives.Outcome(loss, {"loss": float(loss.detach())})
+
+
+@pytest.mark.parametrize("gradient, message", [(False, "step 1: the loss is nan"), (True, "step 1: the gradient norm is (nan|inf)")])
+def test_numbers_that_go_wrong_stop_the_training_with_one_line(gradient, message, learning, tmp_path):
+    with pytest.raises(MoeirError, match=f"{message}; the last saved state is kept: lower --learning-rate") as caught:
+        learning(tmp_path, objective=partial(broken, gradient=gradient))
+    assert "\n" not in str(caught.value) and lines(tmp_path) == []
+
+
+def test_weight_decay_shrinks_matrices_and_leaves_biases_and_norms_alone(learning, tmp_path):
+    def nothing(batch):
+        loss = sum(
+            column.sum() * 0.0
+            for one in (batch.queries, batch.documents)
+            for r in one.representations.values()
+            for column in r.columns().values()
+        )
+        return objectives.Outcome(loss, {"loss": 0.0})
+
+    before = weights(learning(tmp_path / "none", objective=nothing, steps=1, warmup=0.0)[0])
+    after = weights(learning(tmp_path / "some", objective=nothing, steps=1, warmup=0.0, weight_decay=0.5)[0])
+    for name, value in before.items():
+        if value.is_floating_point():
+            factor = 1.0 - 0.5 * 1e-3 if value.ndim > 1 else 1.0
+            assert torch.allclose(after[name], value * factor, rtol=1e-6, atol=0.0), name
+
+
+def test_the_gradient_is_clipped_and_zero_does_not_clip(learning, tmp_path, monkeypatch):
+    seen = []
+
+    class Watching(torch.optim.AdamW):
+        def step(self, *arguments):
+            parts = [p.grad.norm() for group in self.param_groups for p in group["params"] if p.grad is not None]
+            seen.append(float(torch.stack(parts).norm()))
+            return super().step(*arguments)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Watching)
+    learning(tmp_path / "clipped", steps=1, clip=0.25)
+    learning(tmp_path / "free", steps=1, clip=0.0)
+    assert seen[0] == pytest.approx(0.25, rel=1e-3) and seen[1] > 0.25
+    assert seen[1] == pytest.approx(lines(tmp_path / "free")[0]["gradient_norm"], rel=1e-4)

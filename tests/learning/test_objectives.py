@@ -1,0 +1,210 @@
+"""Share times loss, plus penalties: both objectives against a loop over queries and experts."""
+
+import pytest
+import torch
+
+from moeir.architectures.base import Encoded
+from moeir.errors import UsageError
+from moeir.learning import objectives
+from moeir.representations.dense import Dense
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+from tests.oracles import learning as oracles
+
+Q, GROUP, V, D = 3, 4, 12, 5
+EXPERTS = ("lexical", "local", "global")
+
+
+def leaves(seed=0):
+    """The numbers behind both sides' representations, that gradients are asked of."""
+    made = torch.Generator().manual_seed(seed)
+    sizes = {"lexical": V, "local": D, "global": D}
+    shapes = {
+        (side, name): (count * (2 if name == "local" else 1), sizes[name])
+        for side, count in (("query", Q), ("document", Q * GROUP))
+        for name in EXPERTS
+    }
+    return {key: torch.randn(*shape, generator=made).requires_grad_() for key, shape in shapes.items()}
+
+
+def encoded(numbers, side, count):
+    starts = torch.arange(count + 1) * 2
+    return Encoded(
+        {
+            "lexical": Sparse.from_matrix(torch.relu(numbers[side, "lexical"])),
+            "local": MultiVector(numbers[side, "local"], starts),
+            "global": Dense(numbers[side, "global"]),
+        }
+    )
+
+
+def batch(numbers, *, step=0, steps=10, ignored=()):
+    mask = torch.zeros(Q, Q * GROUP, dtype=torch.bool)
+    for query, document in ignored:
+        mask[query, document] = True
+    return objectives.Batch(encoded(numbers, "query", Q), encoded(numbers, "document", Q * GROUP), mask, step, steps)
+
+
+IGNORED = ((0, 4), (1, 2), (2, 11))
+
+
+def by_loop(numbers, *, ignored=IGNORED, temperature=0.5, scope="own", ties="average"):
+    """Each expert's loss, rank and share of each query."""
+    given = batch(numbers, ignored=ignored)
+    found = {"loss": {}, "rank": {}}
+    for name in EXPERTS:
+        scores = given.queries[name].scores(given.documents[name]).tolist()
+        for query, row in enumerate(scores):
+            out = {document for owner, document in ignored if owner == query}
+            others = out | ({place for place in range(Q * GROUP) if place // GROUP != query} if scope == "own" else set())
+            found["loss"][name, query] = oracles.contrastive(row, query * GROUP, out)
+            found["rank"][name, query] = oracles.rank(row, query * GROUP, others, ties)
+    found["share"] = {}
+    for query in range(Q):
+        shares = oracles.shares([found["rank"][name, query] for name in EXPERTS], temperature)
+        found["share"] |= {(name, query): share for name, share in zip(EXPERTS, shares, strict=True)}
+    return found
+
+
+def penalties(numbers, strength=0.01):
+    sides = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
+    return strength * sum(side.matrix().mean(0).square().sum().item() for side in sides)
+
+
+def test_contrastive_is_the_plain_sum_of_the_experts_losses_and_the_penalty():
+    numbers = leaves()
+    found, expected = objectives.contrastive(batch(numbers, ignored=IGNORED)), by_loop(numbers)
+    assert found.loss.item() == pytest.approx(sum(expected["loss"].values()) / Q + penalties(numbers), rel=1e-5)
+    for name in EXPERTS:
+        assert found.facts[f"loss.{name}"] == pytest.approx(sum(expected["loss"][name, query] for query in range(Q)) / Q, rel=1e-5)
+
+
+@pytest.mark.parametrize("scope", ["own", "batch"])
+@pytest.mark.parametrize("ties", ["average", "optimistic", "pessimistic"])
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temperature):
+    numbers = leaves(1)
+    found = objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, temperature=temperature, rank_scope=scope, ties=ties)
+    expected = by_loop(numbers, temperature=temperature, scope=scope, ties=ties)
+    weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
+    assert found.loss.item() == pytest.approx(weighed + penalties(numbers), rel=1e-5)
+    for name in EXPERTS:
+        shares = [expected["share"][name, query] for query in range(Q)]
+        mean = sum(shares) / Q
+        assert found.facts[f"share.{name}"] == pytest.approx(mean, rel=1e-5)
+        assert found.facts[f"spread.{name}"] == pytest.approx((sum((share - mean) ** 2 for share in shares) / Q) ** 0.5, abs=1e-6)
+        assert found.facts[f"rank.{name}"] == pytest.approx(sum(expected["rank"][name, query] for query in range(Q)) / Q)
+        wins = [
+            all(expected["share"][name, q] > expected["share"][other, q] + 1e-7 for other in EXPERTS if other != name) for q in range(Q)
+        ]
+        assert found.facts[f"wins.{name}"] == pytest.approx(sum(wins) / Q)
+
+
+@pytest.mark.parametrize("ratio, steps, first", [(0.0, 10, 0), (0.2, 10, 2), (0.25, 10, 2), (0.5, 9, 4), (1.0, 10, None), (1 / 3, 9, 3)])
+def test_competition_starts_at_the_step_the_ratio_says(ratio, steps, first):
+    numbers = leaves(2)
+    competing = [
+        bool(objectives.competitive(batch(numbers, step=step, steps=steps), standardised=ratio).facts["competing"]) for step in range(steps)
+    ]
+    assert competing == [first is not None and step >= first for step in range(steps)]
+
+
+def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
+    numbers = leaves(3)
+    given = batch(numbers, ignored=IGNORED)
+    before = objectives.competitive(given, standardised=0.5)
+    assert before.loss.item() == pytest.approx(objectives.contrastive(given).loss.item(), rel=1e-6)
+    mean = objectives.competitive(given, standardised=0.5, normalise_standardised=True, flops_query=0.0, flops_document=0.0)
+    assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3, rel=1e-5)
+
+
+def test_shares_carry_no_gradient():
+    given = leaves(4)
+    objectives.competitive(batch(given, ignored=IGNORED), standardised=0.0, flops_query=0.0, flops_document=0.0).loss.backward()
+    shares = by_loop(leaves(4))["share"]
+    other = leaves(4)
+    made = batch(other, ignored=IGNORED)
+    total = torch.zeros(())
+    for name in EXPERTS:
+        scores = made.queries[name].scores(made.documents[name]).masked_fill(made.ignored, float("-inf"))
+        costs = torch.nn.functional.cross_entropy(scores, made.positives, reduction="none")
+        total = total + sum(shares[name, query] * costs[query] for query in range(Q)) / Q
+    total.backward()
+    for key in given:
+        assert torch.allclose(given[key].grad, other[key].grad, atol=1e-6), key
+
+
+def test_ignored_documents_are_no_negatives():
+    numbers = leaves(5)
+    given = batch(numbers, ignored=IGNORED)
+    worse = {key: value.detach().clone() for key, value in numbers.items()}
+    before = objectives.competitive(given, standardised=0.0, rank_scope="batch", flops_query=0.0, flops_document=0.0)
+    ignored = [(0, place) for place in range(1, Q * GROUP)] + [(1, place) for place in range(Q * GROUP) if place != 4]
+    alone = objectives.competitive(batch(worse, ignored=ignored), standardised=0.0, flops_query=0.0, flops_document=0.0)
+    assert alone.loss.item() < before.loss.item()
+    only = by_loop(worse, ignored=tuple(ignored))
+    assert all(only["loss"][name, query] == pytest.approx(0.0) and only["rank"][name, query] == 1 for name in EXPERTS for query in (0, 1))
+
+
+def test_flops_stands_outside_the_competition_unless_asked_in():
+    numbers = leaves(6)
+    given = batch(numbers)
+    expected, penalty = by_loop(numbers, ignored=()), penalties(numbers, strength=0.7)
+    weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
+    outside, inside = (
+        objectives.competitive(given, standardised=0.0, flops_query=0.7, flops_document=0.7, flops_in_competition=word).loss.item()
+        for word in (False, True)
+    )
+    share = sum(expected["share"]["lexical", query] for query in range(Q)) / Q
+    assert outside == pytest.approx(weighed + penalty, rel=1e-5)
+    assert inside == pytest.approx(weighed + share * penalty, rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_flops_has_a_strength_for_each_side_and_a_ramp(objective):
+    numbers = leaves(7)
+    free = objective(batch(numbers, step=2), flops_query=0.0, flops_document=0.0).loss.item()
+    query, document = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
+    for options, expected in (
+        ({"flops_query": 2.0, "flops_document": 0.0}, 2.0 * query.matrix().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0}, 3.0 * document.matrix().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.matrix().mean(0).square().sum().item()),
+    ):
+        outcome = objective(batch(numbers, step=2), **options)
+        assert outcome.loss.item() - free == pytest.approx(expected, rel=1e-4)
+        assert outcome.facts["flops.lexical.query"] == pytest.approx(query.matrix().mean(0).square().sum().item(), rel=1e-5)
+        assert outcome.facts["terms.lexical.document"] == (document.matrix() > 0).sum().item() / (Q * GROUP)
+
+
+def test_an_expert_that_scores_everything_alike_stands_in_the_middle():
+    numbers = leaves(8)
+    for side in ("query", "document"):
+        numbers[side, "lexical"] = torch.full_like(numbers[side, "lexical"], -1.0).requires_grad_()
+    found = objectives.competitive(batch(numbers), standardised=0.0)
+    assert found.facts["rank.lexical"] == (1 + GROUP) / 2 and found.facts["terms.lexical.query"] == 0.0
+    assert found.loss.isfinite()
+
+
+def test_one_expert_alone_has_the_whole_share():
+    numbers = leaves(9)
+    given = batch(numbers)
+    alone = objectives.Batch(
+        Encoded({"global": given.queries["global"]}), Encoded({"global": given.documents["global"]}), given.ignored, 9, 10
+    )
+    found = objectives.competitive(alone)
+    assert found.facts["share.global"] == 1.0 and found.facts["wins.global"] == 1.0
+    assert found.loss.item() == pytest.approx(objectives.contrastive(alone).loss.item())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
+        ({"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
+        ({"ties": "none"}, "ties=none"),
+        ({"temperature": -1.0}, "temperature=-1.0"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        objectives.competitive(batch(leaves()), **options)

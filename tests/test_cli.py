@@ -1,0 +1,222 @@
+"""What the command line promises of every stage: help at once, one line for an error, data and nothing else on stdout."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import moeir as package
+from moeir import cli, settings
+from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
+
+HEAVY = ["torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures", "accelerate", "tokenizers", "safetensors", "bm25s", "zstandard", "pandas"]
+HELP = """
+import sys
+from moeir import cli
+sys.argv = ["moeir"] + {arguments!r}
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code, end.code
+loaded = [name for name in {heavy!r} if name in sys.modules]
+sys.exit(f"loaded: {{loaded}}" if loaded else 0)
+"""
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch, toy):
+    """A folder with two runs, a corpus and judgements, to work in."""
+    for name in ("corpus.jsonl", "test-queries.tsv", "test-qrels.tsv"):
+        shutil.copy(toy / name, tmp_path)
+    (tmp_path / "one.trec").write_text("q1 Q0 owl 1 2.0 t\nq1 Q0 cat 2 1.0 t\n")
+    (tmp_path / "two.trec").write_text("q1 Q0 cat 1 9 t\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FUSE = ("fuse", "--run", "one.trec", "--run", "two.trec")
+
+
+def test_no_help_loads_a_heavy_module(moeir_outside):
+    every = [["--help"], ["--version"], *([stage, "--help"] for stage in cli.STAGES)]
+    program = "import sys, os\n" + "\n".join(
+        f"if os.fork() == 0:\n    exec({HELP.format(arguments=arguments, heavy=HEAVY)!r})\n"
+        f"if os.waitstatus_to_exitcode(os.wait()[1]): sys.exit('a heavy module, or a failure: {' '.join(arguments)}')"
+        for arguments in every
+    )
+    said = moeir_outside(program=program)
+    assert said.code == 0, said.stderr
+    assert said.stderr == ""
+    assert said.stdout.count("Usage: moeir") == len(every) - 1
+
+
+def test_help_answers_at_once():
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "moeir", "--help"], capture_output=True, check=True)
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) <= 0.3
+
+
+def test_version_and_help_are_data(moeir):
+    assert moeir("--version") == (0, f"moeir {package.__version__}\n", "")
+    said = moeir("--help")
+    assert (said.code, said.stderr) == (0, "")
+    assert all(f"  {stage} " in said.stdout for stage in cli.STAGES)
+
+
+@pytest.mark.parametrize("stage", cli.STAGES)
+def test_every_flag_of_a_stage_is_in_its_help(stage, moeir):
+    said = moeir(stage, "--help")
+    assert said.code == 0
+    for setting in settings.settings_of(cli.stage_class(stage)):
+        if setting.role != "argument":
+            assert all(name in said.stdout for name in (setting.flag, *setting.names))
+    assert all(flag in said.stdout for flag in ("--config", "--show", "--dry-run"))
+
+
+@pytest.mark.parametrize("arguments", [(), ("fuse",), ("init",)])
+def test_nothing_said_is_answered_with_help_on_stderr(arguments, moeir):
+    said = moeir(*arguments)
+    assert (said.code, said.stdout) == (2, "")
+    assert said.stderr.startswith("Usage: moeir")
+
+
+def test_an_unknown_flag_is_one_line_with_a_near_name(moeir):
+    assert moeir("fuse", "--mehtod", "rrf") == (
+        2, "", "moeir fuse: No such option: --mehtod (Possible options: --method) (see moeir fuse --help)\n",
+    )  # fmt: skip
+
+
+PROBLEMS = [
+    (MoeirError("a"), 1, "error: a"),
+    (UsageError("a\nb"), 2, "error: a b"),
+    (DataError("a:1: b"), 3, "error: a:1: b"),
+    (ArtifactError("a"), 4, "error: a"),
+    (OSError(28, "No space left on device"), 1, "error: No space left on device"),
+    (PermissionError(13, "Permission denied", "place"), 1, "error: place: Permission denied"),
+    (MemoryError(), 1, "error: out of memory; lower the batch size or shard the work"),
+    (KeyboardInterrupt(), 130, "stopped"),
+]
+
+
+@pytest.mark.parametrize(("problem", "code", "line"), PROBLEMS)
+def test_a_problem_is_one_line_and_its_exit_code(problem, code, line, room, moeir, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("moeir.records.runs.write", fail)
+    assert moeir(*FUSE) == (code, "", line + "\n")
+
+
+def test_a_traceback_is_shown_on_request(room, moeir_outside):
+    said = moeir_outside("fuse", "--run", "absent", "--run", "two.trec", MOEIR_TRACEBACK="1")
+    assert said.code == 1 and "Traceback" in said.stderr and "DataError: absent: no such file" in said.stderr
+    assert "Traceback" not in moeir_outside("fuse", "--run", "absent", "--run", "two.trec").stderr
+
+
+def test_a_closed_pipe_ends_quietly(room):
+    (room / "big.trec").write_text("".join(f"q{number} Q0 owl 1 1.0 t\n" for number in range(30_000)))
+    command = f"{sys.executable} -m moeir fuse --run big.trec --run two.trec | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "141" and done.stderr == ""
+
+
+def test_ctrl_c_ends_with_130(room):
+    os.mkfifo(room / "slow.trec")
+    child = subprocess.Popen([sys.executable, "-m", "moeir", *FUSE[:-1], "slow.trec"], stderr=subprocess.PIPE, text=True)
+    writer = open(room / "slow.trec", "wb")  # noqa: SIM115 - returns when the child opens the other end
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=30)
+    writer.close()
+    assert (child.returncode, stderr) == (130, "stopped\n")
+
+
+def test_stdout_holds_data_only(room, moeir):
+    assert moeir(*FUSE) == (0, "q1 Q0 owl 1 11 moeir.fused\nq1 Q0 cat 2 10 moeir.fused\n", "")
+    said = moeir("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "jsonl")
+    assert [json.loads(line)["measure"] for line in said.stdout.splitlines()] == ["nDCG@10", "RR@10", "R@100"]
+    assert said.stderr == "one: 1 of 6 judged queries, 5 without hits, 0 not judged; 50.0 % of the top 10 unjudged\n"
+
+
+def test_a_finished_stage_says_so_and_is_made_again_by_force(room, moeir):
+    assert moeir(*FUSE, "--output", "out.trec") == (0, "", "")
+    made = (room / "out.trec").stat()
+    said = moeir(*FUSE, "--output", "out.trec")
+    assert said == (0, "", "out.trec: already made with these settings and sources; --force makes it again\n")
+    assert (room / "out.trec").stat() == made
+    assert moeir(*FUSE, "--output", "out.trec", "--force") == (0, "", "")
+    assert (room / "out.trec").stat().st_mtime_ns > made.st_mtime_ns
+    assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf").code == 2
+    assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf", "--force").code == 0
+    assert "0.0325" in (room / "out.trec").read_text()
+
+
+def test_what_came_through_a_pipe_is_never_taken_for_the_same(room, moeir):
+    command = ("fuse", "--run", "-", "--run", "two.trec", "--output", "out.trec")
+    assert moeir(*command, stdin="q1 Q0 owl 1 2.0 t\n").code == 0
+    before = (room / "out.trec").read_text()
+    said = moeir(*command, stdin="q1 Q0 yak 1 5.0 t\n")
+    assert (said.code, (room / "out.trec").read_text()) == (2, before)
+    assert moeir(*command, "--force", stdin="q1 Q0 yak 1 5.0 t\n").code == 0
+    assert "yak" in (room / "out.trec").read_text()
+
+
+def test_how_to_run_does_not_make_another_product(bm25_index, room, moeir):
+    command = ("search", "--index", bm25_index, "--queries", "test-queries.tsv", "--output", "out")
+    assert moeir(*command).code == 0
+    assert "already made" in moeir(*command, "--device", "cpu").stderr
+    assert moeir(*command, "--depth", 5).code == 2
+
+
+DRY = {
+    "init": "--model tiny --arch came:shared_layers=2",
+    "finetune": "--model tiny --arch dense --train train.jsonl --corpus corpus.jsonl --queries test-queries.tsv --steps 3",
+    "mine-negatives": "--run one.trec --qrels test-qrels.tsv",
+    "encode": "--model came --corpus corpus.jsonl",
+    "index": "--encodings enc",
+    "search": "--index idx --queries test-queries.tsv",
+    "fuse": "--run one.trec --run two.trec",
+    "evaluate": "--run one.trec --qrels test-qrels.tsv",
+    "analyze": "--run one.trec --run two.trec",
+    "variants": "",
+}
+
+
+@pytest.mark.parametrize("stage", cli.STAGES)
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, tiny_model, came_checkpoint, encodings, index):
+    for name, place in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index}.items():
+        (room / name).symlink_to(place)
+    (room / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    before = sorted(room.rglob("*"))
+    output = ("--output", "out") if any(setting.role == "product" for setting in settings.settings_of(cli.stage_class(stage))) else ()
+    said = moeir(stage, *DRY[stage].split(), *output, "--dry-run")
+    assert (said.code, said.stderr) == (0, "")
+    words = [line.split()[0] for line in said.stdout.splitlines()]
+    assert words.count("read") == DRY[stage].count("--run") + sum(DRY[stage].count(flag + " ") for flag in SOURCES)
+    assert words.count("write") == len(output) // 2
+    assert ("spend" in words) == (stage == "finetune")
+    assert sorted(room.rglob("*")) == before
+
+
+SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index")
+
+
+def test_a_dry_run_checks_the_sources(room, moeir):
+    assert moeir("fuse", "--run", "one.trec", "--run", "absent", "--dry-run").code == 3
+    assert moeir(*FUSE, "--method", "rff", "--dry-run").code == 2
+
+
+def test_variants_are_listed(moeir):
+    said = moeir("variants", "fusion")
+    assert said.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in said.stdout
+    assert "constant=60.0" in said.stdout
+    assert moeir("variants", "fusoin").stderr.startswith("error: there is no room 'fusoin'; did you mean 'fusion'?")
+    assert len(moeir("variants").stdout.splitlines()) > 20

@@ -1,0 +1,63 @@
+import io
+import logging
+
+import pytest
+
+from moeir import console
+
+
+@pytest.fixture
+def stderr(monkeypatch):
+    """Where people read, as the program sees it."""
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(console, "_quiet", False)
+    console.start()
+    return stream
+
+
+def test_log_lines_go_to_stderr_and_nowhere_else(stderr, capsys):
+    logging.getLogger("moeir.some.room").info("read %d texts", 7)
+    logging.getLogger("moeir.some.room").debug("not this")
+    assert stderr.getvalue() == "read 7 texts\n"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_starting_twice_says_nothing_twice(stderr, monkeypatch):
+    monkeypatch.setattr("sys.stderr", stderr)
+    console.start()
+    logging.getLogger("moeir").info("once")
+    assert stderr.getvalue() == "once\n"
+
+
+def test_other_ranks_say_errors_only(stderr, monkeypatch):
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    console.hush()
+    logging.getLogger("moeir").info("hidden")
+    logging.getLogger("moeir").error("shown")
+    list(console.progress(range(3), "counting"))
+    assert stderr.getvalue() == "shown\n"
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(stderr, monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
+    assert list(console.progress([*"abcdefgh"], "reading")) == [*"abcdefgh"]
+    lines = stderr.getvalue().splitlines()
+    assert lines and all(line.startswith("reading: ") and " of 8, " in line and "left" in line for line in lines)
+    assert len(lines) < 8
+
+
+def test_a_meter_says_how_far_and_how_fast_and_what_else(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    meter = console.Meter("training", 100)
+    now[0] = 10.0
+    meter.advance(20, "loss 0.5")
+    assert meter.line() == "training: 20 of 100, 2.0/s, 40 s left, loss 0.5"
+    assert console.Meter("reading", None).line() == "reading: 0, 0.0/s"
+
+
+def test_numbers_for_people():
+    assert [console.clock(seconds) for seconds in (0.4, 60, 7261)] == ["0 s", "1 min 00 s", "2 h 01 min"]
+    assert [console.size(count) for count in (0, 1023, 1024, 2**50)] == ["0 B", "1023 B", "1.0 KiB", "1024.0 TiB"]

@@ -1,0 +1,114 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from moeir import cli, settings
+from moeir.errors import DataError, UsageError
+from moeir.settings import argument, option, product, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brew:
+    """Water and leaves become tea."""
+
+    leaves: tuple[Path, ...] = source("texts", "What to brew.", names=("--leaf",))
+    pot: Path | None = source("index", "Where.", None)
+    minutes: int = option("How long.", 3, names=("--time",))
+    heat: float | None = option("How hot.", None)
+    sweet: bool = option("With sugar.", False)
+    word: str = option("Name of it.", "tea", affects_result=False)
+    room: str | None = argument("Where to drink it.", None)
+    output: Path = product("run", "The cup.", Path("-"))
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "brew.yaml").write_text(text)
+    return folder / "brew.yaml"
+
+
+def test_a_flag_wins_over_yaml_and_yaml_over_the_default(tmp_path):
+    config = write(tmp_path, "leaves: [a, b]\nminutes: 5\nheat: 80\nsweet: true\n")
+    made = settings.resolve(Brew, {"minutes": "7", "word": "chai"}, config)
+    assert made == Brew(leaves=(Path("a"), Path("b")), minutes=7, heat=80.0, sweet=True, word="chai")
+
+
+def test_a_flag_that_says_no_wins_over_a_yaml_that_says_yes(tmp_path):
+    config = write(tmp_path, "sweet: yes\n")
+    assert settings.resolve(Brew, {"leaves": ["a"], "sweet": False}, config).sweet is False
+    assert settings.resolve(Brew, {"leaves": ["a"], "sweet": None}, config).sweet is True
+
+
+def test_keys_are_flags_with_hyphens_or_underscores_and_their_other_names(tmp_path):
+    config = write(tmp_path, "leaf: a\ntime: 9\n")
+    assert settings.resolve(Brew, {}, config) == Brew(leaves=(Path("a"),), minutes=9)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("minuts: 5", UsageError, "unknown key 'minuts'; did you mean 'minutes'?"),
+        ("zzz: 5", UsageError, "unknown key 'zzz'"),
+        ("minutes: five", UsageError, "minutes: expected a whole number, found 'five'"),
+        ("minutes: [5, 6]", UsageError, "minutes: expected one value, found 2"),
+        ("minutes: {a: 5}", UsageError, "minutes: expected one plain value, found dict"),
+        ("minutes:", UsageError, "minutes: expected one plain value, found none"),
+        ("leaves: [[a]]", UsageError, "leaves: expected one plain value, found list"),
+        ("leaves: &a [b, *a]", UsageError, "leaves: expected one plain value, found list"),
+        ("sweet: 7", UsageError, "sweet: expected true or false, found '7'"),
+        ("a: [", DataError, "not YAML: while parsing a flow node"),
+        ("[" * 5000, DataError, "not YAML"),
+        ("- a", DataError, "expected a mapping `flag: value`, found list"),
+        ("", DataError, "expected a mapping `flag: value`, found NoneType"),
+        ("!!python/object/apply:os.getcwd []", DataError, "not YAML: could not determine a constructor"),
+        ("a: " + "b" * 1_000_001, DataError, "up to 1 MB, found 1,000,004 characters"),
+    ],
+)
+def test_yaml_that_says_no_settings_is_refused_with_its_place(tmp_path, text, error, message):
+    config = write(tmp_path, text)
+    with pytest.raises(error) as caught:
+        settings.resolve(Brew, {"leaves": ["a"]}, config)
+    assert str(caught.value).startswith(f"{config}: ") and message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_yaml_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"absent\.yaml: cannot be read: No such file"):
+        settings.resolve(Brew, {}, tmp_path / "absent.yaml")
+    (tmp_path / "latin").write_bytes(b"word: th\xe9\n")
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        settings.resolve(Brew, {}, tmp_path / "latin")
+
+
+def test_what_must_be_given_is_asked_for():
+    with pytest.raises(UsageError, match="brew needs --leaves: what to brew"):
+        settings.resolve(Brew, {})
+
+
+def test_a_rendered_stage_is_read_back(tmp_path):
+    for made in (
+        Brew(leaves=(Path("a"),)),
+        Brew(leaves=(Path("a b"), Path("-")), pot=Path("é"), minutes=0, heat=1e-5, sweet=True, word="007: yes", room="null"),
+        Brew(leaves=(), word="1.0"),
+    ):
+        config = write(tmp_path, settings.render(made))
+        assert settings.resolve(Brew, {}, config) == made
+
+
+def test_only_what_can_change_the_product_is_recorded():
+    made = Brew(leaves=(Path("a"),), word="chai")
+    assert settings.as_dict(made, results_only=True) == {"minutes": 3, "heat": None, "sweet": False, "room": None}
+    assert settings.as_dict(made)["word"] == "chai" and settings.as_dict(made)["leaves"] == ["a"]
+
+
+@pytest.mark.parametrize("name", cli.STAGES)
+def test_every_stage_shown_is_read_back_by_config(name, tmp_path, moeir):
+    needed = {setting.flag: f"some-{setting.name}" for setting in settings.settings_of(cli.stage_class(name)) if setting.required}
+    flags = [word for pair in needed.items() for word in pair]
+    shown = moeir(name, *flags, "--show")
+    assert shown.code == 0, shown.stderr
+    assert list(yaml.safe_load(shown.stdout)) == [
+        setting.name.replace("_", "-") for setting in settings.settings_of(cli.stage_class(name))
+    ]
+    again = moeir(name, "--config", write(tmp_path, shown.stdout), "--show")
+    assert again.stdout == shown.stdout, again.stderr

@@ -1,0 +1,110 @@
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from moeir import variants
+from moeir.errors import UsageError
+from moeir.values import render
+from moeir.variants import REQUIRED, Spec, parse
+
+
+def test_a_spec_is_a_name_and_pairs():
+    assert parse("came-sum") == Spec("came-sum")
+    assert parse("came:shared-layers=4,experts=lexical+local") == Spec("came", (("shared_layers", "4"), ("experts", "lexical+local")))
+    assert parse("bm25:k1=0.9,") == Spec("bm25", (("k1", "0.9"),))
+    assert parse("dense:pooling=a=b").options == (("pooling", "a=b"),)
+    for text in ("rrf", "rrf:constant=60", "came:a=1,b=x+y"):
+        assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a spec starts with a name, found ''; write name:key=value,key=value"),
+        (":a=1", "a spec starts with a name, found ':a=1'; write name:key=value,key=value"),
+        ("rrf:60", "rrf:60: expected key=value, found '60' (inside a value write + for a comma)"),
+        ("rrf:=60", "rrf:=60: expected key=value, found '=60' (inside a value write + for a comma)"),
+        ("rrf:a-b=1,a_b=2", "rrf:a-b=1,a_b=2: a_b is given twice"),
+    ],
+)
+def test_what_is_no_spec_is_refused(text, message):
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("room", "text", "message"),
+    [
+        ("fusion", "came-summ", "fusion has no 'came-summ'; did you mean 'came-sum'?; see: moeir variants fusion"),
+        ("fusion", "rrf:konstant=1", "rrf:konstant=1: rrf has no option 'konstant'; did you mean 'constant'?"),
+        ("fusion", "rrf:constant=x", "rrf:constant=x: constant: expected a number, found 'x'"),
+        ("fusion", "combsum:a=1", "combsum:a=1: combsum has no option 'a'"),
+        ("architectures", "came:shared_layers=2.5", "came:shared_layers=2.5: shared_layers: expected a whole number, found '2.5'"),
+        ("architectures", "base", "architectures has no 'base'"),
+        ("indexes", "candidates", "indexes has no 'candidates'"),
+        ("fusions", "rrf", "there is no room 'fusions'; did you mean 'fusion'?"),
+        ("utils", "rrf", "there is no room 'utils'; known: "),
+    ],
+)
+def test_unknown_names_options_and_values_are_refused_with_the_nearest(room, text, message):
+    with pytest.raises(UsageError) as caught:
+        variants.resolve(room, text)
+    assert str(caught.value).startswith(message)
+
+
+def test_options_come_with_their_types():
+    variant, options = variants.resolve("architectures", "came:shared_layers=4,experts=lexical+local,normalise=true,local-dim=16")
+    assert (variant.name, variant.symbol, variant.module) == ("came", "Came", "moeir.architectures.came")
+    assert options == {"shared_layers": 4, "experts": ("lexical", "local"), "normalise": True, "local_dim": 16}
+
+
+def test_hyphens_and_underscores_are_the_same():
+    assert variants.find("fusion", "came_sum") is variants.find("fusion", "came-sum")
+
+
+def test_a_bound_spec_is_the_function_with_its_options():
+    bound = variants.bind("mining", "band:first=1,last=3")
+    assert bound(["a", "b", "c", "d"], {"b"}) == ["c"]
+
+
+def test_an_option_without_default_must_be_given(monkeypatch):
+    option = variants.Option("limit", "int", REQUIRED)
+    needy = variants.Variant("fusion", "needy", "needy", "moeir.fusion", "", (option,))
+    monkeypatch.setattr(variants, "find", lambda room, name: needy)
+    with pytest.raises(UsageError, match="needy: needy needs limit=…"):
+        variants.resolve("fusion", "needy")
+    assert variants.resolve("fusion", "needy:limit=3")[1] == {"limit": 3}
+
+
+@pytest.mark.parametrize("room", variants.ROOMS)
+def test_every_variant_says_what_it_is_and_has_defaults_that_convert(room):
+    every = variants.listed(room)
+    assert every
+    for variant in every:
+        assert variant.summary.endswith((".", ":")) or len(variant.summary) > 20, variant
+        assert "_" not in variant.name
+        spec = Spec(variant.name, tuple((option.name, render(option.default)) for option in variant.options))
+        assert variants.resolve(room, str(spec))[1] == {option.name: option.default for option in variant.options}
+
+
+@pytest.mark.parametrize("room", variants.ROOMS)
+def test_what_the_source_says_is_what_python_binds(room):
+    for variant in variants.listed(room):
+        bound = variants.bind(room, variant.name).func
+        signature = inspect.signature(bound)
+        keywords = {one.name: one.default for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY}
+        assert keywords == {option.name: option.default for option in variant.options}
+
+
+def test_resolving_loads_nothing_heavy():
+    program = (
+        "import sys; from moeir import variants\n"
+        "for room in variants.ROOMS: variants.listed(room)\n"
+        "variants.resolve('architectures', 'came:shared_layers=3')\n"
+        "sys.exit(', '.join({'torch', 'numpy', 'numba', 'scipy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""

@@ -43,7 +43,9 @@ def halves(text: str) -> tuple[str, str] | None:
     if cut is None:
         return None
     query, passage = words[: cut.start()].strip(), " ".join(words[cut.end() :].split()[:MOST_PASSAGE_WORDS])
-    if not FEWEST_QUERY_WORDS <= len(query.split()) <= MOST_QUERY_WORDS or len(passage.split()) < FEWEST_PASSAGE_WORDS or query.lower() in passage.lower():
+    if not FEWEST_QUERY_WORDS <= len(query.split()) <= MOST_QUERY_WORDS:
+        return None
+    if len(passage.split()) < FEWEST_PASSAGE_WORDS or query.lower() in passage.lower():
         return None
     return query, passage
 

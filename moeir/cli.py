@@ -105,7 +105,7 @@ def _parameter(setting: settings.Setting) -> inspect.Parameter:
     if setting.role == "argument":
         default = typer.Argument(None, help=help, metavar=setting.name.upper())
     else:
-        flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"] if switch else [setting.flag, *setting.names]
+        flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.names]
         default = typer.Option(None, *flags, help=help, metavar=None if switch else _metavar(setting))
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -158,7 +158,7 @@ def _invoked(arguments: list[str]) -> int:
     try:
         with command.make_context("moeir", list(arguments)) as context:
             command.invoke(context)
-    except click.exceptions.Exit as end:
+    except typer.Exit as end:
         return int(end.exit_code)
     return 0
 

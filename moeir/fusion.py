@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from moeir.errors import UsageError
 from moeir.records.runs import Run
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
@@ -54,6 +55,9 @@ def rrf(lists: Sequence[Hits], *, constant: float = 60.0) -> Hits:
     >>> dict(zip(documents.tolist(), scores.round(4).tolist()))
     {4: 0.5, 7: 0.8333}
     """
+
+    if not constant >= 0:
+        raise UsageError(f"rrf:constant={constant}: expected 0 or more")
 
     def reciprocals(scores: _Exact) -> _Exact:
         return np.reciprocal(constant + np.arange(1, len(scores) + 1, dtype=np.float64))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeAlias
 
+from moeir.errors import UsageError
 from moeir.records.examples import Example, Found
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -28,6 +29,8 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
     >>> band(["a", "b", "c", "d"], {"b"}, first=1, last=4)
     ['c', 'd']
     """
+    if not 0 <= first < last:
+        raise UsageError(f"band:first={first},last={last}: expected 0 or more, and first before last")
     return [document for document in hits[first:last] if document not in positives]
 
 

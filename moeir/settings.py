@@ -108,8 +108,13 @@ def resolve(stage: type, given: Mapping[str, Any], config: Path | None = None) -
     for setting in settings:
         if setting.required and setting.name not in values:
             word = setting.flag if setting.role != "argument" else setting.name.upper()
-            raise UsageError(f"{stage.__name__.lower()} needs {word}: {setting.help[0].lower() + setting.help[1:]}")
+            raise UsageError(f"{_hyphened(stage.__name__)} needs {word}: {setting.help}")
     return stage(**values)
+
+
+def _hyphened(name: str) -> str:
+    """MineNegatives is mine-negatives."""
+    return "".join("-" * (letter.isupper() and place > 0) + letter.lower() for place, letter in enumerate(name))
 
 
 def _from_yaml(settings: tuple[Setting, ...], config: Path | None) -> typing.Iterator[tuple[Setting, Any, str]]:

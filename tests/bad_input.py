@@ -78,7 +78,6 @@ manifest = partial(damaged, "idx", "manifest.json")
 
 
 def another_checkpoint(folder: Path) -> None:
-    """Encodings made, then their checkpoint made again with other weights under the same name."""
     shutil.copytree(folder / "came", folder / "other")
     files = json.loads((folder / "came/manifest.json").read_text())["files"]
     says(files={"moeir.json": files["moeir.json"]})(folder / "other/manifest.json")
@@ -111,7 +110,6 @@ class Full:
 
 
 def half_done(folder: Path) -> None:
-    """Encodings of another precision, half done."""
     (folder / ".out.partial/resume").mkdir(parents=True)
     (folder / ".out.partial/resume/journal.jsonl").write_text("{}\n")
     (folder / ".out.record").write_text(json.dumps({"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {}}))
@@ -150,7 +148,7 @@ TEXTS = [
     Bad("grade not a number", file("test.qrels", "q1 0 owl x\n"), EVALUATE + "one.trec", 3, "test.qrels:1: grade is not a number: 'x'"),
     Bad("two columns for four", file("test.qrels", "q1 owl\n"), EVALUATE + "one.trec", 3, "test.qrels:1: 4 columns"),
     Bad("two grades", file("test.qrels", "q1 0 owl 1\nq1 0 owl 2\n"), EVALUATE + "one.trec", 3, "grade 2 here, 1 on an earlier line"),
-    Bad("run of another collection", file("bad.trec", "x Q0 y 1 1.0 t\n"), EVALUATE + "bad.trec", 3, "run of another collection"),
+    Bad("run of another collection", file("bad.trec", "x Q0 y 1 1.0 t\n"), EVALUATE + "bad.trec", 3, "bad.trec: run of another collection"),
     Bad("NaN score", file("bad.trec", "q1 Q0 owl 1 nan t\n"), FUSE + "bad.trec", 3, "bad.trec:1: score is not finite: 'nan'"),
     Bad("score not a number", file("bad.trec", "q1 Q0 owl 1 1,5 t\n"), FUSE + "bad.trec", 3, "bad.trec:1: score is not a number: '1,5'"),
     Bad("five columns for six", file("bad.trec", "q1 Q0 owl 1 1.5\n"), FUSE + "bad.trec", 3, "bad.trec:1: 6 columns expected"),
@@ -205,6 +203,7 @@ FLAGS = [
     Bad("the same run twice", None, EVALUATE + "one.trec --run one.trec", 2, "the same run is given twice"),
     Bad("unknown fusion", None, FUSE + "two.trec --method rff", 2, "fusion has no 'rff'; did you mean 'rrf'?"),
     Bad("unknown option", None, FUSE + "two.trec --method rrf:konstant=6", 2, "rrf has no option 'konstant'; did you mean 'constant'?"),
+    Bad("option out of its range", None, FUSE + "two.trec --method rrf:constant=-1", 2, "rrf:constant=-1.0: expected 0 or more"),
     Bad("option not a number", None, FUSE + "two.trec --method rrf:constant=many", 2, "constant: expected a number, found 'many'"),
     Bad("unknown architecture", None, INIT + "--arch dens", 2, "architectures has no 'dens'; did you mean 'dense'?"),
     Bad("no architecture", None, INIT, 2, "plain weights; say what they become: --arch"),
@@ -215,6 +214,7 @@ FLAGS = [
     Bad("no steps", None, TRAIN + "good.jsonl --steps 0", 2, "--steps 0: expected more than 0"),
     Bad("unknown objective", None, TRAIN + "good.jsonl --objective competitve", 2, "did you mean 'competitive'?"),
     Bad("no such device", None, ENCODE + "came --device cuda:99", 2, "--device cuda:99: torch sees"),
+    Bad("no device to compute on", None, ENCODE + "came --device meta", 2, "--device meta: expected auto, cpu, cuda"),
     Bad("no such dtype", None, ENCODE.replace("float32", "int3") + "came", 2, "--dtype int3: expected auto"),
     Bad("unknown measure", None, EVALUATE + "one.trec --measure nDGC@10", 2, "did you mean nDCG"),
     Bad("an expert that is not there", None, SEARCH + "idx --expert lexicon", 2, "--expert lexicon: idx has lexical, local, global"),
@@ -236,6 +236,8 @@ OUTPUTS = [
     Bad("output edited since", file("made.trec", "mine"), MADE, 2, "--force replaces it"),
     Bad("output under a file", None, FUSE.replace("out.trec", "one.trec/out") + "two.trec", 1, "one.trec"),
     Bad("unfinished work of other settings", half_done, ENCODE + "came", 2, "unfinished work of other settings (corpus, dtype,"),
+    Bad("output that is read", None, FUSE.replace(" out", " one") + "two.trec --force", 2, "would replace what --run reads"),
+    Bad("output around what is read", None, ENCODE.replace(" out", " .") + "came --force", 2, "would replace what --corpus reads"),
     Bad("read-only folder", read_only, FUSE.replace("out.", "locked/out.") + "two.trec", 1, "denied"),
     Bad("disk full at the first byte", Full, ENCODE + "came", 1, "out: File too large"),
     Bad("disk full at the weights", partial(Full, bytes=20_000), INIT + "--arch dense", 1, "model.safetensors: cannot be written"),

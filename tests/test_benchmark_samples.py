@@ -23,8 +23,8 @@ def sampling() -> ModuleType:
 
 
 def test_a_question_with_the_words_of_a_tested_one_is_never_drawn_for_training(sampling: ModuleType, tmp_path: Path) -> None:
-    asked = [Text("t1", "Who built it?"), Text("t2", "Where?"), Text("t3", "WHEN, then"), Text("d1", "who built  it"), Text("d2", "when then?")]
-    texts.write(asked, tmp_path / "queries.jsonl.gz")
+    asked = {"t1": "Who built it?", "t2": "Where?", "t3": "WHEN, then", "d1": "who built  it", "d2": "when then?"}
+    texts.write([Text(name, words) for name, words in asked.items()], tmp_path / "queries.jsonl.gz")
     (tmp_path / "qrels").mkdir()
     qrels.write({name: {"p": 1} for name in ("t1", "t2", "t3")}, tmp_path / "qrels" / "train.tsv.gz")
     qrels.write({name: {"p": 1} for name in ("d1", "d2")}, tmp_path / "qrels" / "dev.tsv.gz")

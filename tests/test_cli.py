@@ -14,7 +14,10 @@ import moeir as package
 from moeir import cli, settings
 from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 
-HEAVY = ["torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures", "accelerate", "tokenizers", "safetensors", "bm25s", "zstandard", "pandas"]
+HEAVY = [
+    *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures", "accelerate"),
+    *("tokenizers", "safetensors", "bm25s", "zstandard", "pandas"),
+]
 HELP = """
 import sys
 from moeir import cli

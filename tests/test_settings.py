@@ -81,7 +81,7 @@ def test_yaml_that_cannot_be_read_is_refused(tmp_path):
 
 
 def test_what_must_be_given_is_asked_for():
-    with pytest.raises(UsageError, match="brew needs --leaves: what to brew"):
+    with pytest.raises(UsageError, match="brew needs --leaves: What to brew"):
         settings.resolve(Brew, {})
 
 

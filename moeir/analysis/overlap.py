@@ -43,5 +43,7 @@ def overlap(first: Sequence[str], second: Sequence[str], *, depth: int = 100) ->
     >>> overlap(["a", "b", "c"], ["c", "d", "a"], depth=3) == 2 / 3
     True
     """
+    if depth < 1:
+        raise UsageError(f"overlap:depth={depth}: expected at least 1")
     tops = set(first[:depth]), set(second[:depth])
     return len(tops[0] & tops[1]) / max(len(tops[0]), len(tops[1]), 1)

@@ -12,13 +12,15 @@ import torch
 
 from moeir import variants
 from moeir.architectures.base import Architecture, ReadingRules
-from moeir.architectures.checkpoint import OpenCheckpoint, facts_of, full_spec, is_checkpoint, rebuilt
+from moeir.architectures.checkpoint import OpenCheckpoint, budgeted, facts_of, full_spec, is_checkpoint, rebuilt
 from moeir.backbones.checkpoints import files
 from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokens import Tokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import vocabulary_start
 
 TEXTS_FOR_A_HEAD = 400
+TOKENS_AT_ONCE = 8192
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
 
@@ -75,12 +77,17 @@ def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
     architecture = started.architecture.eval()
     chosen = list(texts) or _words(started.reader, seed)
     chosen = random.Random(seed).sample(chosen, min(TEXTS_FOR_A_HEAD, len(chosen)))
-    tokens, _ = started.read(chosen, "document").by_length()
-    states = architecture.states(tokens)["lexical"]
-    plain = ~torch.isin(tokens.ids, torch.tensor([architecture.signs.beginning, architecture.signs.separator]))
+    ids, _ = started.ids(chosen, "document")
+    lengths = [len(text) for text in ids]
+    batches = budgeted(sorted(range(len(ids)), key=lengths.__getitem__), lengths, TOKENS_AT_ONCE)
+    parts = [Tokens.pack([ids[text] for text in batch], "document") for batch in batches]
+    states, words = torch.cat([architecture.states(part)["lexical"] for part in parts]), torch.cat([part.ids for part in parts])
+    signs = [architecture.signs.beginning, architecture.signs.separator]
+    signs += [architecture.signs.document_marker] if architecture.markers and architecture.signs.document_marker is not None else []
+    plain = ~torch.isin(words, torch.tensor(signs))
     head = architecture.encoder.vocabulary_head
     assert head is not None
-    done = vocabulary_start.fit(head, architecture.encoder.embeddings.words.weight, states[plain], tokens.ids[plain])
+    done = vocabulary_start.fit(head, architecture.encoder.embeddings.words.weight, states[plain], words[plain])
     log.info(
         "the weights bring no vocabulary head: fitted one by ridge regression on %d tokens of %d %s; its strongest term is the token's own "
         "word for %.0f %% of them, and %.4f %% of terms start above zero",

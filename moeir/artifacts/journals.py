@@ -1,8 +1,8 @@
-"""Work that is long: a journal of what is done, and arrays that grow on disk and can be cut back to what the journal says."""
+"""Work that is long: a journal of what is done, and files that grow on disk and can be cut back to what the journal says."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,26 @@ class Journal:
         self._file.write(json.dumps(entry).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class GrowingLines:
+    """A text file written line by line. Open one again with the bytes that are known to be whole."""
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
+        self._file.truncate(size)
+
+    def append(self, lines: Iterable[str]) -> None:
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def flush(self) -> int:
+        """Bring everything to disk; the bytes written so far."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def close(self) -> None:
         self._file.close()

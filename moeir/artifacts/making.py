@@ -153,9 +153,14 @@ def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) ->
             return
         raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another --output")
     if not force:
-        changed = ", ".join(sorted(changes(read_manifest(path), record)))
-        found = f"made with other settings or sources ({changed})" if changed else "and may not be what these settings and sources make"
-        raise UsageError(f"{path}: exists, {found}; --force replaces it")
+        found = read_manifest(path)
+        changed = changes(found, record)
+        words = f"made with other settings or sources ({', '.join(sorted(changed))})"
+        if "stage" in changed:
+            words = f"made by moeir {found.get('stage')}"
+        elif not changed:
+            words = "and may not be what these settings and sources make"
+        raise UsageError(f"{path}: exists, {words}; --force replaces it")
 
 
 def write_text(path: Path, text: str) -> None:

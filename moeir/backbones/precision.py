@@ -17,7 +17,9 @@ def device_for(name: str) -> str:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise UsageError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
     return name

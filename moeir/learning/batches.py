@@ -1,4 +1,5 @@
-"""Which queries meet which documents at which step: a plan that depends on (seed, epoch, query) and nothing else."""
+"""Which queries meet which documents at which step, a pure function of the step: what a query meets depends on (seed, epoch, query)
+alone, and which queries share a batch on (seed, epoch) and their places in the file."""
 
 import random
 from collections.abc import Iterable, Mapping

@@ -61,6 +61,19 @@ def check_word(flag: str, text: str) -> None:
         raise UsageError(f"{flag} {text!r}: expected a word without spaces")
 
 
+def check_depth(depth: int) -> None:
+    """UsageError for a depth that is none."""
+    if not 1 <= depth < 2**31:
+        raise UsageError(f"--depth {depth}: expected at least 1" + (f" and less than {2**31}" if depth > 1 else ""))
+
+
+def _check_places(stage: Stage, path: Path) -> None:
+    """UsageError if the product would replace something that is read."""
+    for setting, source in stage.sources():
+        if source != STREAM and path.resolve() in (source.resolve(), *source.resolve().parents):
+            raise UsageError(f"--output {path}: would replace what {setting.flag} reads, {source}; write elsewhere")
+
+
 def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
@@ -70,6 +83,7 @@ def run(stage: Stage, *, force: bool = False) -> None:
         stage.work()
         return
     path, kind = product
+    _check_places(stage, path)
     streamed = any(source == STREAM for _, source in stage.sources())  # nobody knows whether it would be the same again
     if path.exists() and not force and not streamed and manifests.same(path, record):
         log.info("%s: already made with these settings and sources; --force makes it again", path)

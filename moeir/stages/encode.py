@@ -73,7 +73,7 @@ class Shelf:
     """The growing encodings of a corpus: ids and, for each expert, its arrays; a journal says what is whole."""
 
     def __init__(self, folder: Path, kinds: Iterable[str]) -> None:
-        from moeir.artifacts.journals import Journal
+        from moeir.artifacts.journals import GrowingLines, Journal
         from moeir.artifacts.making import RESUME
         from moeir.representations.base import Writer
 
@@ -82,20 +82,17 @@ class Shelf:
         marks = _before_the_last(self._journal.entries)
         self.texts: int = marks["texts"]
         self._writers = {name: Writer(folder / name, marks["experts"].get(name)) for name in kinds}
-        self._ids = open(folder / "ids.txt", "ab")  # noqa: SIM115
-        self._ids.truncate(marks["ids"])
+        self._ids = GrowingLines(folder / "ids.txt", marks["ids"])
 
     def add(self, chunk: list["Text"], checkpoint: "OpenCheckpoint", max_tokens: int) -> None:
         """Encode a chunk and bring it to disk."""
         encoded = checkpoint.encode([text.content for text in chunk], "document", max_tokens=max_tokens)
         for name, writer in self._writers.items():
             writer.append(encoded[name])
-        self._ids.write("".join(text.id + "\n" for text in chunk).encode())
-        self._ids.flush()
-        os.fsync(self._ids.fileno())
+        self._ids.append(text.id for text in chunk)
         self.texts += len(chunk)
         marks = {name: writer.flush() for name, writer in self._writers.items()}
-        self._journal.write({"texts": self.texts, "ids": self._ids.tell(), "experts": marks})
+        self._journal.write({"texts": self.texts, "ids": self._ids.flush(), "experts": marks})
 
     def close(self) -> None:
         """Settle the arrays' headers."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import STREAM, Counts, Stage
 
@@ -24,12 +24,12 @@ class Evaluate(Stage):
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag.", ("nDCG@10", "RR@10", "R@100"), names=("--metric", "-m")
     )
     per_query: bool = option("Every query's value too.", False, names=("-q",))
-    form: str = option("table, tsv (measure, query, value) or jsonl.", "table", names=("--format",))
+    form: str = option("table, tsv (measure, query, value), jsonl, or auto: by --output and --per-query.", "auto", names=("--format",))
     output: Path = product("evaluation", "Where to write; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if self.form not in ("table", "tsv", "jsonl"):
-            raise UsageError(f"--form {self.form}: expected table, tsv or jsonl")
+        if self.form not in ("auto", "table", "tsv", "jsonl"):
+            raise UsageError(f"--form {self.form}: expected auto, table, tsv or jsonl")
         if self.form == "table" and self.per_query:
             raise UsageError("--per-query: a table has no room for queries; add --form tsv or --form jsonl")
         if not self.run:
@@ -45,7 +45,10 @@ class Evaluate(Stage):
         notes = []
         for name, path in named_runs(self.run).items():
             run = runs.read(path)
-            values[name] = measures.per_query(run, judged, wanted)
+            try:
+                values[name] = measures.per_query(run, judged, wanted)
+            except DataError as problem:
+                raise DataError(f"{path}: {problem}") from None
             notes.append((name, measures.coverage(run, judged)))
         with lines.writer(self.output) as output:
             output.writelines(f"{line}\n" for line in self._lines(values))
@@ -56,8 +59,15 @@ class Evaluate(Stage):
             )
         return {"queries": len(judged), "runs": len(values)}
 
+    def _form(self) -> str:
+        if self.form != "auto":
+            return self.form
+        if self.output == STREAM:
+            return "tsv" if self.per_query else "table"
+        return "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
+
     def _lines(self, values: dict[str, Values]) -> Iterator[str]:
-        if self.form == "table":
+        if self._form() == "table":
             yield _table(values)
             return
         from moeir.evaluation import measures
@@ -68,7 +78,7 @@ class Evaluate(Stage):
             for measure, by_query in by_measure.items():
                 rows = [*(sorted(by_query.items()) if self.per_query else ()), ("all", means[measure])]
                 for query, value in rows:
-                    if self.form == "tsv":
+                    if self._form() == "tsv":
                         yield "\t".join([*([name] if several else []), measure, query, f"{value:.6f}"])
                     else:
                         yield json.dumps(({"run": name} if several else {}) | {"measure": measure, "query": query, "value": value})

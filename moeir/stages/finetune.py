@@ -53,6 +53,9 @@ class Finetune(Stage):
         for flag, value in positive.items():
             if value is not None and value <= 0:
                 raise UsageError(f"{flag} {value}: expected more than 0")
+        for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip, "--negatives": self.negatives}.items():
+            if value < 0:
+                raise UsageError(f"{flag} {value}: expected 0 or more")
         if not 0 <= self.warmup <= 1:
             raise UsageError(f"--warmup {self.warmup}: expected a ratio of the steps, 0 to 1")
         check_seed(self.seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import option, product, source
-from moeir.stages.base import STREAM, Counts, Stage, check_word
+from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,7 @@ class Fuse(Stage):
     def check(self) -> None:
         variants.resolve("fusion", self.method)
         check_word("--tag", self.tag)
-        if self.depth < 1:
-            raise UsageError(f"--depth {self.depth}: expected at least 1")
+        check_depth(self.depth)
         if len(self.run) < 2:
             raise UsageError(f"fuse: expected two runs or more, found {len(self.run)}; repeat --run")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moeir import variants
 from moeir.errors import ArtifactError, UsageError
 from moeir.settings import option, product, source
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_word
+from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_word
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +39,7 @@ class Search(Stage):
 
     def check(self) -> None:
         variants.resolve("fusion", self.fuse)
-        if self.depth < 1:
-            raise UsageError(f"--depth {self.depth}: expected at least 1")
+        check_depth(self.depth)
         if self.tag is not None:
             check_word("--tag", self.tag)
 

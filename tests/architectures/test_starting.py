@@ -84,3 +84,13 @@ def test_a_head_that_is_there_is_kept(tiny_model_with_head, caplog):
     with caplog.at_level(logging.INFO):
         start(tiny_model_with_head, "splade", RULES)
     assert "ridge" not in caplog.text
+
+
+def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
+    counts = []
+    for markers in ("false", "true"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            start(tiny_model, f"came:shared_layers=4,experts=lexical,markers={markers}", {"document_length": 32}, TEXTS)
+        counts.append(caplog.text.split("regression on ")[1].split()[0])
+    assert counts[0] == counts[1]

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from moeir.artifacts.journals import GrowingArray, Journal
+from moeir.artifacts.journals import GrowingArray, GrowingLines, Journal
 
 BLOCKS = [np.arange(6).reshape(2, 3), np.arange(3).reshape(1, 3) + 10, np.zeros((0, 3)), np.arange(9).reshape(3, 3) - 5]
 
@@ -67,3 +67,16 @@ def test_an_array_can_be_cut_back_to_fewer_rows(tmp_path):
     array = written(tmp_path / "a.npy", BLOCKS[1:2], rows=2)
     array.close()
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.concatenate(BLOCKS[:2]))
+
+
+def test_lines_continued_after_a_kill_have_the_undisturbed_bytes(tmp_path):
+    lines = GrowingLines(tmp_path / "ids.txt")
+    lines.append(["a", "é"])
+    size = lines.flush()
+    lines.append(["torn"])
+    lines.close()
+    again = GrowingLines(tmp_path / "ids.txt", size)
+    again.append(["b"])
+    assert again.flush() == size + 2
+    again.close()
+    assert (tmp_path / "ids.txt").read_bytes() == "a\né\nb\n".encode()

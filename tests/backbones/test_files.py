@@ -166,3 +166,14 @@ def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
     with pytest.raises(ArtifactError, match=r"pooler.bias|pooler.weight"):
         changed(tmp_path, lambda weights: {name: value for name, value in weights.items() if "pooler" not in name})
         files.read_encoder(tmp_path, pooler=True)
+
+
+def test_missing_shards_and_damaged_indexes_are_refused(written):
+    BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
+    last = sorted((written / "shards").glob("model-*.safetensors"))[-1]
+    last.unlink()
+    with pytest.raises(ArtifactError, match=rf"no {last.name}, which its index names \(1 of \d+ files are missing\)"):
+        files.read_encoder(written / "shards")
+    (written / "shards" / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"index.json: damaged: expected a weight_map of file names"):
+        files.read_encoder(written / "shards")

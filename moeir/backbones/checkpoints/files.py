@@ -68,10 +68,7 @@ def shape_of(config: Mapping[str, Any], folder: Path) -> Shape:
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Every weight of a folder in float32, under our names."""
-    index = folder / "model.safetensors.index.json"
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
-    if not (folder / names[0]).exists():
-        raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+    names = _shards(folder)
     kin = family(config, folder)
     weights: dict[str, Tensor] = {}
     for name in names:
@@ -83,6 +80,22 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         weights |= {key: value.float() if value.is_floating_point() else value for key, value in named if key is not None}
     _untwin(folder, weights, kin.TIED)
     return weights
+
+
+def _shards(folder: Path) -> list[str]:
+    """The files that hold the weights: one, or those an index names."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        if not (folder / "model.safetensors").exists():
+            raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+        return ["model.safetensors"]
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ArtifactError(f"{index}: damaged: expected a weight_map of file names") from None
+    if missing := [name for name in names if not (folder / name).exists()]:
+        raise ArtifactError(f"{folder}: no {missing[0]}, which its index names ({len(missing)} of {len(names)} files are missing)")
+    return names
 
 
 def _untwin(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path,
 from moeir.errors import ArtifactError, UsageError
 
 RESUME = "resume"
-LEFTOVERS = (RESUME, f"{RESUME}.new", f".{RESUME}.old")
+FORGOTTEN = f"{RESUME}.forgotten"
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
 
@@ -41,7 +41,7 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
             if folder:
                 beside.mkdir(exist_ok=True)
             yield beside, counts
-            manifest = compose(beside, kind, record, path.name, without=LEFTOVERS)
+            manifest = compose(beside, kind, record, path.name, without=(RESUME, FORGOTTEN))
             _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
             if not _holds_work(beside):
@@ -63,7 +63,8 @@ def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | Non
 
 def _holds_work(beside: Path) -> bool:
     """Whether an interrupted stage has left something to continue from."""
-    _settle(beside / RESUME)
+    for aside in (beside / RESUME).glob(".*.old"):
+        _settle(aside.with_name(aside.name.removeprefix(".").removesuffix(".old")))
     return any(file.is_file() and file.stat().st_size for file in (beside / RESUME).rglob("*"))
 
 
@@ -85,11 +86,10 @@ def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
 
 def _forget_unfinished(beside: Path) -> None:
     """What was kept to continue from goes away at once, under a name from which nothing continues."""
-    state, *_ = places = [beside / leftover for leftover in LEFTOVERS]
-    _remove_all(places[1:])
-    if state.exists():
-        os.rename(state, places[1])
-    _remove_all(places)
+    _remove(beside / FORGOTTEN)
+    if (beside / RESUME).exists():
+        os.rename(beside / RESUME, beside / FORGOTTEN)
+        _remove(beside / FORGOTTEN)
 
 
 def _exchange(beside: Path, path: Path) -> None:

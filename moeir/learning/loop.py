@@ -22,6 +22,7 @@ from moeir.learning.batches import Plan
 from moeir.learning.objectives import Batch, Outcome
 
 METRICS = "metrics.jsonl"
+LOWER = "the last saved state is kept: lower --learning-rate"
 STATE = "state"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def train(
     standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
     if standing.step:
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
+    run = _Run(checkpoint, plan, texts, objective, schedule, optimiser, accelerator, dtype)
     facts: dict[str, float] = {}
     model.train()
     with open(folder / METRICS, "ab") as metrics, console.meter("training", schedule.steps) as meter:
@@ -88,7 +90,7 @@ def train(
         meter.advance(standing.step)
         saved = time.monotonic()
         for step in range(standing.step, schedule.steps):
-            facts = _step(checkpoint, plan, texts, objective, schedule, optimiser, accelerator, step, dtype)
+            facts = run.step(step)
             metrics.write((json.dumps(facts) + "\n").encode())
             meter.advance(1, _shown(facts))
             if (time.monotonic() - saved) / 60 >= schedule.save_minutes and step + 1 < schedule.steps:
@@ -106,40 +108,47 @@ def _groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]
     return [{"params": [p for _, p in named if p.ndim >= 2], "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
 
 
-def _step(
-    checkpoint: OpenCheckpoint,
-    plan: Plan,
-    texts: Texts,
-    objective: Callable[[Batch], Outcome],
-    schedule: Schedule,
-    optimiser: torch.optim.Optimizer,
-    accelerator: Accelerator,
-    step: int,
-    dtype: torch.dtype,
-) -> dict[str, float]:
-    """One update; what happened."""
-    began = time.monotonic()
-    drawn, model = plan.at(step), checkpoint.architecture
-    torch.manual_seed(schedule.seed * 1_000_003 + step)
-    queries = checkpoint.read([texts.queries[one] for one in drawn.queries], "query")
-    documents = checkpoint.read([texts.documents[one] for one in drawn.documents], "document")
-    with autocast(dtype, str(checkpoint.device)):
-        encoded = model(queries), model(documents)
-    outcome = objective(Batch(*encoded, drawn.ignored().to(checkpoint.device), step, schedule.steps))
-    if not math.isfinite(outcome.facts["loss"]):
-        raise MoeirError(f"step {step + 1}: the loss is {outcome.facts['loss']}; the last saved state is kept: lower --learning-rate")
-    accelerator.backward(outcome.loss)
-    norm = accelerator.clip_grad_norm_(model.parameters(), schedule.clip if schedule.clip > 0 else math.inf)
-    if not math.isfinite(norm):
-        raise MoeirError(f"step {step + 1}: the gradient norm is {float(norm)}; the last saved state is kept: lower --learning-rate")
-    for group in optimiser.param_groups:
-        group["lr"] = schedule.rate(step)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
-    tokens = len(queries.ids) + len(documents.ids)
-    seconds = time.monotonic() - began
-    facts = {"step": step + 1, **outcome.facts, "gradient_norm": float(norm), "learning_rate": schedule.rate(step), "tokens": tokens}
-    return facts | {"tokens_per_second": tokens / seconds, "seconds": seconds}
+@dataclass
+class _Run:
+    """What stays the same from step to step."""
+
+    checkpoint: OpenCheckpoint
+    plan: Plan
+    texts: Texts
+    objective: Callable[[Batch], Outcome]
+    schedule: Schedule
+    optimiser: torch.optim.Optimizer
+    accelerator: Accelerator
+    dtype: torch.dtype
+
+    def step(self, step: int) -> dict[str, float]:
+        """One update, counted from 0; what happened."""
+        began, rate = time.monotonic(), self.schedule.rate(step)
+        outcome, tokens = self._outcome(step)
+        if not math.isfinite(outcome.facts["loss"]):
+            raise MoeirError(f"step {step + 1}: the loss is {outcome.facts['loss']}; {LOWER}")
+        self.accelerator.backward(outcome.loss)
+        norm = float(self.accelerator.clip_grad_norm_(self.checkpoint.architecture.parameters(), self.schedule.clip or math.inf))
+        if not math.isfinite(norm):
+            raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        seconds = time.monotonic() - began
+        facts = {"step": step + 1, **outcome.facts, "gradient_norm": norm, "learning_rate": rate, "tokens": tokens}
+        return facts | {"tokens_per_second": tokens / seconds, "seconds": seconds}
+
+    def _outcome(self, step: int) -> tuple[Outcome, int]:
+        """The objective on the batch of a step, and how many tokens that was."""
+        drawn, device = self.plan.at(step), self.checkpoint.device
+        torch.manual_seed(self.schedule.seed * 1_000_003 + step)
+        queries = self.checkpoint.read([self.texts.queries[one] for one in drawn.queries], "query")
+        documents = self.checkpoint.read([self.texts.documents[one] for one in drawn.documents], "document")
+        with autocast(self.dtype, str(device)):
+            encoded = self.checkpoint.architecture(queries), self.checkpoint.architecture(documents)
+        outcome = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.schedule.steps))
+        return outcome, len(queries.ids) + len(documents.ids)
 
 
 def _shown(facts: Mapping[str, float]) -> str:

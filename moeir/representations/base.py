@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from moeir.artifacts.journals import HEADER, GrowingArray
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
 
 
 class Representation(ABC):
@@ -108,7 +108,11 @@ class Writer:
         starts = texts.starts_of_rows()
         self._facts = texts.facts() | {"texts": self._facts.get("texts", self._marks.get("texts", 0)) + len(texts)}
         for name, column in texts.columns().items():
-            self._array(name, texts.files[name], column.shape[1] if column.ndim == 2 else None).append(_numpy(column))
+            stored = column.half() if texts.files[name] == "float16" else column
+            if not torch.isfinite(stored).all():
+                worst = float(column.detach().float().abs().nan_to_num(torch.inf).max())
+                raise DataError(f"{self._folder.name}: a value of {worst:g} cannot be stored as {texts.files[name]}; train longer, or normalise")
+            self._array(name, texts.files[name], column.shape[1] if column.ndim == 2 else None).append(_numpy(stored))
         if starts is not None:
             array = self._array("starts", "int64", None)
             shift = self._arrays[next(iter(texts.files))].rows - int(starts[-1])

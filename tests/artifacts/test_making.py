@@ -174,11 +174,12 @@ def test_work_that_got_nowhere_is_forgotten(tmp_path):
 
 def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
     interrupted(tmp_path / "out", OLD)
-    beside = tmp_path / ".out.partial"
-    (beside / making.RESUME).rename(beside / f".{making.RESUME}.old")
-    (beside / f"{making.RESUME}.new").mkdir()
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
-        assert (beside / making.RESUME / "journal.jsonl").exists()
+    resume = tmp_path / ".out.partial" / making.RESUME
+    (resume / ".state.old").mkdir()
+    (resume / ".state.old" / "state.json").write_text("old")
+    (resume / "state.new").mkdir()
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True):
+        assert (resume / "state" / "state.json").read_text() == "old"
     assert names(tmp_path / "out") == {"half", "manifest.json"}
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
 from moeir.representations.base import Writer, spans
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector, maxsim
@@ -187,3 +187,9 @@ def test_gradients_flow_through_select_and_scores():
         column.requires_grad_()
         made.select(torch.tensor([2, 0])).scores(texts(kind, 2, 1)).sum().backward()
         assert column.grad is not None and bool(column.grad.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("value", [1e5, float("inf"), float("nan")])
+def test_a_value_that_the_file_cannot_hold_is_refused(value, tmp_path):
+    with pytest.raises(DataError, match="cannot be stored as float16"):
+        Dense(torch.tensor([[1.0, value]])).save(tmp_path / "global")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from moeir.artifacts.journals import GrowingArray
 from moeir.errors import ArtifactError, DataError
 
 ROWS_AT_ONCE = 2**16
@@ -54,12 +55,11 @@ class Vectors:
 
     def save(self, path: Path) -> None:
         """Write one `.npy`, shard by shard."""
-        target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(len(self), self.width))
-        first = 0
+        target = GrowingArray(path, np.float16, self.width)
         for shard in self._shards:
-            target[first : first + len(shard)] = shard.numpy()
-            first += len(shard)
-        target.flush()
+            for first in range(0, len(shard), ROWS_AT_ONCE):
+                target.append(shard[first : first + ROWS_AT_ONCE].numpy())
+        target.close()
 
     def restore(self, vectors: np.ndarray, longest: float) -> None:
         """Take the memory map of a saved file."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,8 @@ def _masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: 
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.3 s that only CUDA is worth
+
     starts, longest = layout.starts.int(), max(layout.lengths, default=0)
     seen_starts = starts
     if layout.silent is not None:

@@ -22,7 +22,7 @@ from moeir.learning.batches import Plan
 from moeir.learning.objectives import Batch, Outcome
 
 METRICS = "metrics.jsonl"
-LOWER = "the last saved state is kept: lower --learning-rate"
+LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
 STATE = "state"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 

@@ -135,6 +135,8 @@ def open_index(path: Path | str, *, model: Path | None = None, device: str = "au
     path = Path(path)
     facts = manifests.read_manifest(path)["counts"]
     ids = manifests.read_lines(path / "ids.txt")
+    if model is not None and "checkpoint" not in facts:
+        raise UsageError(f"--model {model}: {path} reads its queries without one")
     order, place = id_order(ids), device_for(device)
     engines = {}
     for expert, spec in facts["experts"].items():

@@ -179,7 +179,7 @@ def broken(batch, *, gradient):
 
 @pytest.mark.parametrize("gradient, message", [(False, "step 1: the loss is nan"), (True, "step 1: the gradient norm is (nan|inf)")])
 def test_numbers_that_go_wrong_stop_the_training_with_one_line(gradient, message, learning, tmp_path):
-    with pytest.raises(MoeirError, match=f"{message}; the last saved state is kept: lower --learning-rate") as caught:
+    with pytest.raises(MoeirError, match=f"{message}; start over with a lower --learning-rate") as caught:
         learning(tmp_path, objective=partial(broken, gradient=gradient))
     assert "\n" not in str(caught.value) and lines(tmp_path) == []
 

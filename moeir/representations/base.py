@@ -111,7 +111,7 @@ class Writer:
             stored = column.half() if texts.files[name] == "float16" else column
             if not torch.isfinite(stored).all():
                 worst = float(column.detach().float().abs().nan_to_num(torch.inf).max())
-                raise DataError(f"{self._folder.name}: a value of {worst:g} cannot be stored as {texts.files[name]}; train longer, or normalise")
+                raise DataError(f"{self._folder.name}: a value of {worst:g} cannot be stored as {texts.files[name]}")
             self._array(name, texts.files[name], column.shape[1] if column.ndim == 2 else None).append(_numpy(stored))
         if starts is not None:
             array = self._array("starts", "int64", None)

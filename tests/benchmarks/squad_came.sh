@@ -5,6 +5,7 @@
 # Use:      tests/benchmarks/squad_came.sh SQUAD_FOLDER WORK_FOLDER MODEL_FOLDER
 # Hardware: the defaults are cut to about an hour on 2 cores. On a GPU, the whole of it:
 #           STEPS=5400 BATCH=32 NEGATIVES=7 LENGTH=256 TRAIN=87599 DEV=10570 tests/benchmarks/squad_came.sh …
+# MODELS="dense splade" trains those only; several such calls may share a WORK_FOLDER.
 # Every stage is skipped if it is there already, and continued if it was interrupted.
 set -euo pipefail
 squad=$1 work=$2 model=$3
@@ -37,15 +38,17 @@ came=came:shared_layers=4,pooling=mean,normalise=true,global_scale=20
 
 moeir init --model "$model" --arch dense --query-length "$QUERY_LENGTH" --document-length "$LENGTH" --output ckpt/minilm
 searched minilm
-both() { # SEED
-  trained "competitive-$1" "$1" $came "competitive:standardised=0.2,temperature=0.5,$flops"
-  trained "standardised-$1" "$1" $came "competitive:standardised=1.0,temperature=0.5,$flops"
-}
-both 1
-trained dense 1 dense:pooling=mean,normalise=true,scale=20 contrastive
-trained splade 1 splade "contrastive:$flops"
-trained colbert 1 colbert contrastive
-moeir fuse --run runs/dense/global.trec --run runs/splade/lexical.trec --run runs/colbert/local.trec --depth "$DEPTH" --output runs/alone.trec
-both 2
+for name in ${MODELS:-competitive-1 standardised-1 dense splade colbert competitive-2 standardised-2}; do
+  case $name in
+  competitive-*) trained "$name" "${name#*-}" $came "competitive:standardised=0.2,temperature=0.5,$flops" ;;
+  standardised-*) trained "$name" "${name#*-}" $came "competitive:standardised=1.0,temperature=0.5,$flops" ;;
+  dense) trained dense 1 dense:pooling=mean,normalise=true,scale=20 contrastive ;;
+  splade) trained splade 1 splade "contrastive:$flops" ;;
+  colbert) trained colbert 1 colbert contrastive ;;
+  esac
+done
+if [ -e runs/dense/global.trec ] && [ -e runs/splade/lexical.trec ] && [ -e runs/colbert/local.trec ]; then
+  moeir fuse --run runs/dense/global.trec --run runs/splade/lexical.trec --run runs/colbert/local.trec --depth "$DEPTH" --output runs/alone.trec
+fi
 
 bash "$here/squad_came_table.sh" "$work"

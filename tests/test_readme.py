@@ -1,0 +1,47 @@
+"""What the README says to type is what the program understands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from moeir import cli, settings, variants
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.sub(r"\\\n\s*", "", "\n".join(line[4:] for line in TEXT.splitlines() if line.startswith("    ")))
+COMMANDS = [line.split("#")[0].strip() for line in BLOCKS.splitlines() if line.startswith("moeir ")]
+ROOMS = {"--arch": "architectures", "--objective": "learning.objectives", "--engine": "indexes", "--method": "fusion"}
+
+
+def test_the_readme_shows_the_whole_pipeline() -> None:
+    shown = {command.split()[1] for command in COMMANDS}
+    assert {"finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate"} <= shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_resolves(command: str) -> None:
+    name, *words = shlex.split(command)[1:]
+    stage = cli.stage_class(name)
+    flags = {flag: setting.name for setting in settings.settings_of(stage) for flag in (setting.flag, *setting.names)}
+    given: dict[str, list[str]] = {}
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        assert flag in flags, f"{flag} is no flag of {name}"
+        given.setdefault(flags[flag], []).append(value)
+        if flag in ROOMS:
+            variants.resolve(ROOMS[flag], value)
+    repeated = {setting.name for setting in settings.settings_of(stage) if setting.repeated}
+    settings.resolve(stage, {key: value if key in repeated else value[0] for key, value in given.items()}).check()
+
+
+def test_every_stage_is_named_in_the_readme_and_the_changelog() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for name in cli.STAGES:
+        assert name in TEXT and name in changes
+
+
+def test_every_architecture_and_objective_stands_in_the_readme() -> None:
+    for room in ("architectures", "learning.objectives"):
+        for variant in variants.listed(room):
+            assert f"`{variant.name}`" in TEXT

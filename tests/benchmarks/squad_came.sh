@@ -19,6 +19,9 @@ corpus=$squad/corpus.jsonl.gz
 
 moeir index --corpus "$corpus" --engine bm25 --output idx/bm25
 moeir search --index idx/bm25 --queries data/dev-queries.jsonl --depth "$DEPTH" --output runs/bm25.trec
+[ -s "data/corpus-$LENGTH.jsonl" ] || python "$here/cut_corpus.py" "$corpus" "$model" "$LENGTH" "data/corpus-$LENGTH.jsonl"
+moeir index --corpus "data/corpus-$LENGTH.jsonl" --engine bm25 --output idx/bm25-cut
+moeir search --index idx/bm25-cut --queries data/dev-queries.jsonl --depth "$DEPTH" --output runs/bm25-cut.trec
 moeir search --index idx/bm25 --queries data/train-queries.jsonl --depth 50 --output runs/bm25.train.trec
 moeir mine-negatives --run runs/bm25.train.trec --qrels data/train.tsv --method band:first=0,last=50 --output data/train.jsonl
 

@@ -5,6 +5,7 @@ cd "$1"
 mkdir -p table
 link() { if [ -e "runs/$1" ]; then ln -sfn "../runs/$1" "table/$2.trec"; fi; }
 link bm25.trec bm25
+link bm25-cut.trec bm25-cut
 link minilm/global.trec minilm
 link dense/global.trec dense
 link splade/lexical.trec splade
@@ -14,7 +15,7 @@ for name in competitive-1 competitive-2 standardised-1 standardised-2; do
   for expert in lexical local global fused; do link "$name/$expert.trec" "$name-$expert"; done
 done
 runs=()
-for name in bm25 minilm dense splade colbert alone-fused {competitive,standardised}-{1,2}-{lexical,local,global,fused}; do
+for name in bm25 bm25-cut minilm dense splade colbert alone-fused {competitive,standardised}-{1,2}-{lexical,local,global,fused}; do
   if [ -e "table/$name.trec" ]; then runs+=(--run "table/$name.trec"); fi
 done
 echo "p: two-sided paired t-test against the first row"

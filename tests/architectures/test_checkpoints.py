@@ -176,3 +176,8 @@ def test_new_weights_depend_on_the_seed_alone(tiny_model_with_head):
 def test_encode_refuses_no_texts(tiny_model):
     with pytest.raises(UsageError, match="expected at least one text"):
         start(tiny_model, "dense", {}).encode([])
+
+
+def test_the_weights_can_be_read_by_whoever_may_read_the_other_files(came_checkpoint):
+    modes = {file.name: file.stat().st_mode & 0o777 for file in came_checkpoint.iterdir() if file.is_file()}
+    assert modes["model.safetensors"] == modes["moeir.json"]

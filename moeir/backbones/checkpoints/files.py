@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -161,3 +162,10 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as problem:
         raise MoeirError(f"{path}: cannot be written: {problem}") from None
+    path.chmod(0o666 & ~_umask())  # safetensors leaves a file that only its owner can read
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -54,6 +54,9 @@ class Search(Stage):
         experts = opened.chosen(self.expert)
         queries = list(texts.read(self.queries))
         found = opened.runs([query.id for query in queries], [query.content for query in queries], self.depth, experts)
+        for expert, run in found.items():
+            if without := len(queries) - sum(length > 0 for length in run.starts[1:] - run.starts[:-1]):
+                log.warning("%s: %d of %d queries found no document", expert, without, len(queries))
         if len(found) > 1:
             found["fused"] = fusion.fused(list(found.values()), variants.bind("fusion", self.fuse), self.depth)
         if self.makes_folder():

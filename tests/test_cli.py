@@ -136,7 +136,9 @@ def test_a_closed_pipe_ends_quietly(room):
 
 def test_ctrl_c_ends_with_130(room):
     os.mkfifo(room / "slow.trec")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
     child = subprocess.Popen([sys.executable, "-m", "moeir", *FUSE[:-1], "slow.trec"], stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     writer = open(room / "slow.trec", "wb")  # noqa: SIM115 - returns when the child opens the other end
     time.sleep(0.2)
     child.send_signal(signal.SIGINT)

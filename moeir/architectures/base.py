@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import ArtifactError, UsageError
+from moeir.mixtures.routing import Routing
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
@@ -21,16 +22,32 @@ KINDS: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sp
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an architecture returns for B texts: a representation for each expert, and where routers sent them."""
+    """What an architecture returns for B texts: a representation for each expert, and where routers sent them.
+
+    `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
+    vector). `sums` names what is trained as one score: each name with the experts whose scores it adds; without it each expert is
+    trained for itself.
+    """
 
     representations: dict[str, Representation]
-    routing: dict[str, Tensor] = field(default_factory=dict)
+    routing: dict[str, Routing] = field(default_factory=dict)
+    sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.representations.values())))
 
     def __getitem__(self, expert: str) -> Representation:
         return self.representations[expert]
+
+    @property
+    def trained(self) -> dict[str, tuple[str, ...]]:
+        """The scores that a loss is taken of, each with the experts it adds up."""
+        return self.sums or {name: (name,) for name in self.representations}
+
+    def select(self, rows: Tensor) -> "Encoded":
+        """The texts `rows` [n], in that order; differentiable."""
+        representations = {name: part.select(rows) for name, part in self.representations.items()}
+        return Encoded(representations, {name: part.select(rows) for name, part in self.routing.items()}, self.sums)
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,7 @@ class Architecture(nn.Module, ABC):
     """
 
     plain: ClassVar[bool] = True  # whether the encoder's own files say it all
+    fusion: ClassVar[str] = "came-sum"  # how search fuses its experts' lists unless told otherwise
     lexical_expert: ClassVar[str] = "lexical"
 
     def __init__(self, encoder: Encoder, signs: Signs) -> None:
@@ -141,10 +159,13 @@ class Architecture(nn.Module, ABC):
 
 def gathered(parts: Sequence[Encoded]) -> Encoded:
     """Texts of several batches end to end."""
-    experts = parts[0].representations
-    return Encoded({name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()})
+    experts, routers = parts[0].representations, parts[0].routing
+    representations = {name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()}
+    routing = {name: Routing.concatenate([part.routing[name] for part in parts]) for name in routers}
+    return Encoded(representations, routing, parts[0].sums)
 
 
 def moved(encoded: Encoded, device: torch.device | str) -> Encoded:
     """Every tensor on a device."""
-    return Encoded({name: part.map(lambda tensor: tensor.to(device)) for name, part in encoded.representations.items()})
+    representations = {name: part.map(lambda tensor: tensor.to(device)) for name, part in encoded.representations.items()}
+    return Encoded(representations, {name: part.to(device) for name, part in encoded.routing.items()}, encoded.sums)

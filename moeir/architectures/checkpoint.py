@@ -59,8 +59,7 @@ class OpenCheckpoint:
             parts.append(self.architecture(Tokens.pack([ids[text] for text in batch], side, quiet).to(self.device)))
         back = torch.empty(len(order), dtype=torch.int64, device=self.device)
         back[torch.tensor(order, device=self.device)] = torch.arange(len(order), device=self.device)
-        joined = gathered(parts)
-        return Encoded({name: part.select(back) for name, part in joined.representations.items()})
+        return gathered(parts).select(back)
 
     def save(self, folder: Path) -> None:
         """config.json, model.safetensors, tokenizer files and moeir.json into an existing folder."""

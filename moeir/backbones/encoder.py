@@ -91,9 +91,19 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
         self.activation = ACTIVATIONS[shape.activation]
 
-    def forward(self, states: Tensor, tokens: Tokens) -> Tensor:
-        added: Tensor = self.norm(states + self.dropout(self.down(self.activation(self.up(states)))))
+    def change(self, states: Tensor) -> Tensor:
+        """What is added to the states, before dropout: [n, H] -> [n, H]."""
+        added: Tensor = self.down(self.activation(self.up(states)))
         return added
+
+    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+        """Dropout, residual and normalisation: [n, H] -> [n, H]."""
+        normed: Tensor = self.norm(states + self.dropout(change))
+        return normed
+
+    def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+        """states [T, H] after attention; `block` [T, H], what the layer was given, is for mixtures whose gate reads it."""
+        return self.joined(states, self.change(states))
 
 
 class Layer(nn.Module):
@@ -105,7 +115,7 @@ class Layer(nn.Module):
         self.feedforward = FeedForward(shape)
 
     def forward(self, states: Tensor, tokens: Tokens, layout: Layout) -> Tensor:
-        mixed: Tensor = self.feedforward(self.attention(states, layout), tokens)
+        mixed: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
         return mixed
 
 

@@ -1,5 +1,6 @@
 """What every architecture promises: packed tokens in, one representation for each expert out."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import ArtifactError, UsageError
+from moeir.mixtures.embedding import EmbeddingMixture
+from moeir.mixtures.feedforward import RoutedFeedForward, routers
 from moeir.mixtures.routing import Routing
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
@@ -18,6 +21,7 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
 KINDS: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector)}
+ENCODERS = ("siamese", "separate")
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,10 @@ class Architecture(nn.Module, ABC):
         super().__init__()
         self.encoder, self.signs = encoder, signs
         self.heads = nn.ModuleDict()
+        self.document_encoder: Encoder | None = None  # a second encoder, where documents have one of their own
+        self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
+        self.sums: dict[str, tuple[str, ...]] = {}  # what is trained as one score, if not each expert for itself
         self.markers = self.augmentation = False
 
     @property
@@ -112,10 +119,37 @@ class Architecture(nn.Module, ABC):
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Representation:
         """One expert's representation from its states."""
         if self.kinds[expert] == "sparse":
-            made: Representation = self.heads[expert](states, tokens, self.encoder)
+            made: Representation = self.heads[expert](states, tokens, self.encoder_of(tokens.side))
         else:
             made = self.heads[expert](states, tokens)
+        if expert == "global" and self.mixture is not None:
+            assert isinstance(made, Dense)
+            made = Dense(self.mixture(made.vectors, tokens))
         return made
+
+    def encoder_of(self, side: str) -> Encoder:
+        """The encoder that reads a side."""
+        return self.encoder if side == "query" or self.document_encoder is None else self.document_encoder
+
+    def use_encoders(self, encoders: str) -> None:
+        """`siamese`: one encoder for both sides; `separate`: a copy of it for documents, which then learns for itself."""
+        if encoders not in ENCODERS:
+            raise UsageError(f"encoders={encoders}: expected one of {', '.join(ENCODERS)}")
+        if encoders == "separate":
+            self.document_encoder, self.plain = copy.deepcopy(self.encoder), False
+
+    def routers(self) -> dict[str, RoutedFeedForward | EmbeddingMixture]:
+        """The learned routers: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
+        found: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(routers(self.encoder.layers))
+        return found | ({"gate": self.mixture} if self.mixture is not None else {})
+
+    def _routing(self) -> dict[str, Routing]:
+        """What the routers said of the texts that have just passed, taken away from them."""
+        said = {}
+        for name, router in self.routers().items():
+            if router.routed is not None:
+                said[name], router.routed = router.routed, None
+        return said
 
     def forward(self, tokens: Tokens) -> Encoded:
         """Every expert's representation of B texts, in their order."""
@@ -126,7 +160,7 @@ class Architecture(nn.Module, ABC):
             representation = self.represent(expert, states[expert], ordered).select(back)
             scale = self.scales.get(expert, 1.0)
             made[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
-        return Encoded(made)
+        return Encoded(made, {name: said.select(back) for name, said in self._routing().items()}, self.sums)
 
     def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
         """Ids cut to `length`, the last special token kept; with markers and query augmentation if the architecture has them.

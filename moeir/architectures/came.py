@@ -11,12 +11,18 @@ from moeir.errors import UsageError
 from moeir.heads.lexical import Lexical
 from moeir.heads.pooled import Pooled
 from moeir.heads.tokenwise import Tokenwise
+from moeir.mixtures.embedding import EmbeddingMixture
+from moeir.mixtures.feedforward import specialise, specialised
 
 EXPERTS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
 
 
 class Came(Architecture):
-    """Competing experts over shared layers: lexical (sparse), local (late interaction), global (dense)."""
+    """Competing experts over shared layers: lexical (sparse), local (late interaction), global (dense).
+
+    The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` in every one of
+    them), and the global expert a gated block over its vector (`global_experts=6`).
+    """
 
     plain = False
 
@@ -40,12 +46,22 @@ class Came(Architecture):
         lexical_scale: float = 1.0,
         local_scale: float = 1.0,
         global_scale: float = 1.0,
+        routing: str = "shared",
+        routed_experts: int = 2,
+        routed_every: int = 0,
+        global_experts: int = 0,
+        global_inference: str = "top1",
+        global_combine: str = "norm_expert",
     ) -> None:
         super().__init__(encoder, signs)
         _check(experts, shared_layers, embeddings, depth=len(encoder.layers))
         self._experts = tuple(name for name in EXPERTS if name in experts)
         self.towers = nn.ModuleDict({name: encoder.tower(shared_layers) for name in self._experts})
         encoder.layers = encoder.layers[:shared_layers]
+        self.router = None
+        if routing != "shared":
+            chosen = specialised(shared_layers, every=routed_every)
+            self.router = specialise(encoder.layers, chosen, experts=routed_experts, routing=routing, one_gate=True)
         if "lexical" not in self._experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
@@ -58,6 +74,9 @@ class Came(Architecture):
             "global": lambda: Pooled(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in self._experts})
+        if global_experts and "global" in self._experts:
+            options = {"inference": global_inference, "combine": global_combine}
+            self.mixture = EmbeddingMixture(encoder.shape.hidden, experts=global_experts, **options)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
         self.scales = {name: scales[name] for name in self._experts}
         self.use_markers(markers, augmentation)

@@ -9,6 +9,10 @@ from moeir.artifacts import making
 
 PAPERS = {
     "came": "CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval (Cai et al., 2023)",
+    "mote": "CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts (Ma et al., 2023)",
+    "taser": "Task-Aware Specialization for Efficient and Robust Dense Retrieval for Open-Domain Question Answering (Cheng et al., 2023)",
+    "sbmoe": "Mixture of Experts Approaches in Dense Retrieval Tasks (Sokli et al., 2025)",
+    "coil": "COIL: Contextualized Inverted List (Gao et al., 2021)",
     "dense": "Dense Passage Retrieval (Karpukhin et al., 2020)",
     "splade": "SPLADE: Sparse Lexical and Expansion Model (Formal et al., 2021)",
     "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",

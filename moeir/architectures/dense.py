@@ -1,4 +1,4 @@
-"""A dense bi-encoder: one vector for each text, the same weights for queries and documents."""
+"""A dense bi-encoder: one vector for each text, by one encoder or, as DPR, by one for each side (Karpukhin et al. 2020)."""
 
 from torch import Tensor
 
@@ -9,13 +9,21 @@ from moeir.heads.pooled import Pooled
 
 
 class Dense(Architecture):
-    """One vector a text, inner product; CAME's global expert alone."""
+    """One vector a text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR)."""
 
     def __init__(
-        self, encoder: Encoder, signs: Signs, *, pooling: str = "cls", normalise: bool = False, scale: float = 1.0
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        encoders: str = "siamese",
+        pooling: str = "cls",
+        normalise: bool = False,
+        scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, signs)
         encoder.vocabulary_head = None
+        self.use_encoders(encoders)
         self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
 
@@ -24,4 +32,4 @@ class Dense(Architecture):
         return {"global": "dense"}
 
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        return {"global": self.encoder(tokens)}
+        return {"global": self.encoder_of(tokens.side)(tokens)}

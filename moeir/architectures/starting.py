@@ -18,6 +18,7 @@ from moeir.backbones.tokenizer import TextReader
 from moeir.backbones.tokens import Tokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import vocabulary_start
+from moeir.heads.raw_vocabulary import RawVocabularyHead
 
 TEXTS_FOR_A_HEAD = 400
 TOKENS_AT_ONCE = 8192
@@ -33,7 +34,7 @@ def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[s
     folder = files.located(model)
     if not is_checkpoint(folder):
         if arch is None:
-            raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, splade or colbert")
+            raise UsageError(f"{model}: plain weights; say what they become with --arch; see: moeir variants architectures")
         return _started(folder, arch, said, texts, seed)
     facts = facts_of(folder)
     old, rules = facts["architecture"], replace(ReadingRules.from_dict(facts["reading"], str(folder)), **said)
@@ -41,7 +42,7 @@ def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[s
         opened = rebuilt(folder, _merged(old, arch or old), rules)
         rules.check(opened.architecture.encoder.shape.positions)
         return opened
-    if variants.bind("architectures", old).func.plain:
+    if files.read_config(folder).get("model_type") != "moeir":  # the family's own files, which say it all
         return _started(folder, arch, asdict(rules), texts, seed)
     names = f"a {variants.parse(old).name} checkpoint cannot become {variants.parse(arch).name}"
     raise ArtifactError(f"{model}: {names}; start from its base weights")
@@ -85,11 +86,16 @@ def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
     signs = [architecture.signs.beginning, architecture.signs.separator]
     signs += [architecture.signs.document_marker] if architecture.markers and architecture.signs.document_marker is not None else []
     plain = ~torch.isin(words, torch.tensor(signs))
-    head = architecture.encoder.vocabulary_head
-    assert head is not None
-    done = vocabulary_start.fit(head, architecture.encoder.embeddings.words.weight, states[plain], words[plain])
+    head, embedding = architecture.encoder.vocabulary_head, architecture.encoder.embeddings.words.weight
+    if isinstance(head, RawVocabularyHead):
+        done = vocabulary_start.cut(head, embedding, states[plain], words[plain])
+    else:
+        assert head is not None
+        done = vocabulary_start.fit(head, embedding, states[plain], words[plain])
+    if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:
+        architecture.document_encoder.vocabulary_head.load_state_dict(head.state_dict())
     log.info(
-        "the weights bring no vocabulary head: fitted one by ridge regression on %d tokens of %d %s; its strongest term is the token's own "
+        "the weights bring no vocabulary head: fitted one on %d tokens of %d %s; its strongest term is the token's own "
         "word for %.0f %% of them, and %.4f %% of terms start above zero",
         *(done.tokens, len(chosen), "texts" if texts else "lists of words", 100 * done.recovered, 100 * done.positive),
     )

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.backbones.encoder import VocabularyHead
+from moeir.heads.raw_vocabulary import RawVocabularyHead
 
 SHIFT = 6.0
 TOKENS_FOR_SCALE = 2000
@@ -60,6 +61,19 @@ def fit(
     head.bias.copy_(-gain * (means + cut))
     recovered = (place == ids[sample]).float().mean()
     return Fit(len(ids), float(recovered), float((logits > 0).float().mean()))
+
+
+@torch.no_grad()
+def cut(head: RawVocabularyHead, words: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> Fit:
+    """Set the bias of a head without a transform, so that each term is above zero for `positive` of the tokens; as `fit`."""
+    sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
+    logits = states[sample].float() @ words.float().T  # [n, V]
+    means = logits.mean(0)
+    logits -= means
+    above = _quantile(logits, 1.0 - max(positive, 2.0 / len(words)))
+    head.bias.copy_(-(means + above))
+    recovered = (logits.argmax(1) == ids[sample]).float().mean()
+    return Fit(len(ids), float(recovered), float((logits > above).float().mean()))
 
 
 def _quantile(values: Tensor, share: float) -> float:

@@ -1,6 +1,6 @@
 """What a router said of B texts: the probability of each of its experts, for each text or for each token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -43,3 +43,20 @@ class Routing:
         shifts = [0, *torch.tensor([int(part.starts[-1]) for part in parts]).cumsum(0).tolist()]
         starts = [part.starts[int(number > 0) :] + shift for number, (part, shift) in enumerate(zip(parts, shifts, strict=False))]
         return cls(torch.cat([part.probabilities for part in parts]), torch.cat(starts))
+
+
+def by_expert(states: Tensor, choice: Tensor, experts: int, apply: Callable[[int, Tensor, Tensor | None], Tensor]) -> Tensor:
+    """Each row through the expert it chose, rows of one expert together, so that I experts cost what one costs.
+
+    states [n, H], choice [n] -> [n, D] in the order of the rows. `apply(expert, states of its rows, its rows)`; rows None are all of them.
+    """
+    counts = torch.bincount(choice, minlength=experts).tolist()
+    if max(counts) == len(states):
+        return apply(counts.index(len(states)), states, None)
+    order = torch.argsort(choice, stable=True)
+    gathered = states.index_select(0, order).split(counts)
+    rows = order.split(counts)
+    parts = [apply(expert, gathered[expert], rows[expert]) for expert in range(experts) if counts[expert]]
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
+    return torch.cat(parts).index_select(0, back)

@@ -1,0 +1,70 @@
+"""CoT-MoTE: a feed-forward expert for queries and one for passages in every layer, over shared attention (Ma et al. 2023)."""
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.heads.lexical import Lexical
+from moeir.heads.pooled import Pooled
+from moeir.heads.raw_vocabulary import RawVocabularyHead
+from moeir.mixtures.feedforward import specialise, specialised
+
+SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}
+KINDS = {"global": "dense", "lexical": "sparse"}
+SPARSE_HEADS = ("mlm", "raw")
+
+
+class Mote(Architecture):
+    """Textual experts: queries and documents share attention and have feed-forwards of their own; dense, sparse or their sum."""
+
+    plain = False
+    fusion = "exact-sum"
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        encoders: str = "mote",
+        every: int = 0,
+        layers: tuple[str, ...] = (),
+        expert_ln: bool = True,
+        similarity: str = "hybrid",
+        sparse_head: str = "mlm",
+        global_scale: float = 1.0,
+        lexical_scale: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, signs)
+        if similarity not in SIMILARITIES:
+            raise UsageError(f"mote:similarity={similarity}: expected one of {', '.join(SIMILARITIES)}")
+        if sparse_head not in SPARSE_HEADS:
+            raise UsageError(f"mote:sparse_head={sparse_head}: expected one of {', '.join(SPARSE_HEADS)}")
+        if encoders == "mote":
+            chosen = specialised(len(encoder.layers), every=every, layers=layers)
+            specialise(encoder.layers, chosen, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
+        elif encoders not in ("siamese", "separate"):
+            raise UsageError(f"mote:encoders={encoders}: expected one of mote, siamese, separate")
+        self._experts = SIMILARITIES[similarity]
+        if "lexical" not in self._experts:
+            encoder.vocabulary_head = None
+        elif sparse_head == "raw":
+            encoder.vocabulary_head = RawVocabularyHead(encoder.shape.vocabulary)
+        self.plain = encoders == "siamese" and sparse_head == "mlm"
+        if encoders == "separate":
+            self.use_encoders(encoders)
+        heads = {"global": Pooled, "lexical": Lexical}
+        self.heads.update({name: heads[name]() for name in self._experts})
+        self.sums = {similarity: self._experts}
+        scales = {"global": global_scale, "lexical": lexical_scale}
+        self.scales = {name: scales[name] for name in self._experts}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {name: KINDS[name] for name in self._experts}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        """One pass; each expert's head reads the same states."""
+        states = self.encoder_of(tokens.side)(tokens)
+        return dict.fromkeys(self._experts, states)

@@ -1,0 +1,42 @@
+"""SB-MoE: one gated block of experts over the pooled vector of a dense bi-encoder (Sokli et al. 2025)."""
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.heads.pooled import Pooled
+from moeir.mixtures.embedding import EmbeddingMixture
+
+
+class Sbmoe(Architecture):
+    """A dense bi-encoder whose vector n small experts refine: noisy top-1 in training, top-1, all or a random one in use."""
+
+    plain = False
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        experts: int = 6,
+        inference: str = "top1",
+        combine: str = "norm_expert",
+        gate: str = "learned",
+        noise: bool = True,
+        pooling: str = "mean",
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, signs)
+        encoder.vocabulary_head = None
+        self.heads["global"] = Pooled(pooling=pooling)
+        width = encoder.shape.hidden
+        self.mixture = EmbeddingMixture(width, experts=experts, inference=inference, combine=combine, gate=gate, noise=noise)
+        self.scales = {"global": scale}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {"global": "dense"}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        return {"global": self.encoder(tokens)}

@@ -1,0 +1,56 @@
+"""TASER: shared and specialised blocks interleaved, one vector for each text (Cheng et al. 2023)."""
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.heads.pooled import Pooled
+from moeir.mixtures.feedforward import ROUTINGS, specialise, specialised
+
+GATES = ("one", "per_layer")
+
+
+class Taser(Architecture):
+    """One expert block after every two shared ones, chosen by role, by text or by token; inner product of first tokens."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        routing: str = "role",
+        experts: int = 2,
+        every: int = 2,
+        layers: tuple[str, ...] = (),
+        gates: str = "one",
+        gate_input: str = "ffn_input",
+        gradient: str = "chosen",
+        temperature: float = 1.0,
+        expert_ln: bool = True,
+        pooling: str = "cls",
+        normalise: bool = False,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, signs)
+        encoder.vocabulary_head = None
+        if routing not in ("shared", *ROUTINGS):
+            raise UsageError(f"taser:routing={routing}: expected one of shared, {', '.join(ROUTINGS)}")
+        if gates not in GATES:
+            raise UsageError(f"taser:gates={gates}: expected one of {', '.join(GATES)}")
+        self.router = None
+        if routing != "shared":
+            chosen = specialised(len(encoder.layers), every=every, layers=layers)
+            options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
+            self.router = specialise(encoder.layers, chosen, experts=experts, routing=routing, one_gate=gates == "one", **options)
+            self.plain = False
+        self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
+        self.scales = {"global": scale}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {"global": "dense"}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        return {"global": self.encoder(tokens)}

@@ -1,0 +1,114 @@
+"""A gated mixture of small experts over the pooled vector of a text (SB-MoE)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from moeir.backbones.tokens import Tokens
+from moeir.errors import UsageError
+from moeir.mixtures.routing import Routing, by_expert
+
+GATES = ("learned", "random")
+INFERENCES = ("top1", "all", "random")
+COMBINES = ("norm_expert", "weighted", "release")
+SMALLEST = 1e-6
+
+
+class Bottleneck(nn.Module):
+    """D -> D // 2 -> `output`, ReLU between: an expert, and the gate."""
+
+    def __init__(self, width: int, output: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, width // 2)
+        self.down = nn.Linear(width // 2, output)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        mapped: Tensor = self.down(F.relu(self.up(vectors)))
+        return mapped
+
+
+class EmbeddingMixture(nn.Module):
+    """y = x + what the chosen experts make of x. Noisy top-1 while training; `top1`, `all` or `random` in use.
+
+    `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, bounded, and its gate learns; `weighted` adds Σ w_i f_i(x), as the paper's
+    equations read; `release` adds Σ w_i f_i(x) made a unit vector, as the published code does, whose gate gets no gradient: with one
+    expert the weight cancels. `gate=random` sends each text to an expert by a hash of its tokens, in training and in use.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        experts: int = 6,
+        inference: str = "top1",
+        combine: str = "norm_expert",
+        gate: str = "learned",
+        noise: bool = True,
+    ) -> None:
+        super().__init__()
+        _check(experts, {"inference": (inference, INFERENCES), "combine": (combine, COMBINES), "gate": (gate, GATES)})
+        self.experts = nn.ModuleList(Bottleneck(width, width) for _ in range(experts))
+        self.gate = Bottleneck(width, experts) if gate == "learned" else None
+        self.noise = nn.Linear(width, experts) if gate == "learned" and noise else None
+        self.inference, self.combine = inference, combine
+        self.routed: Routing | None = None
+
+    def forward(self, vectors: Tensor, tokens: Tokens) -> Tensor:
+        """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; leaves what the gate said in `routed`."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            vectors = vectors.float()
+            weights = self._weights(vectors, tokens)  # [B, n]
+            if self.inference == "all" and not self.training and self.gate is not None:
+                return vectors + self._all(vectors, weights)
+            strength, choice = weights.max(-1)
+            return vectors + self._one(vectors, strength[:, None], choice)
+
+    def _weights(self, vectors: Tensor, tokens: Tokens) -> Tensor:
+        """[B, n], of which top-1 keeps the largest: softmax over all experts, then the best (not renormalised)."""
+        if self.gate is None or (self.inference == "random" and not self.training):
+            self.routed = None
+            return hashed_uniform(tokens, len(self.experts))
+        logits: Tensor = self.gate(vectors)
+        self.routed = Routing.of_texts(logits.softmax(-1))
+        if self.training and self.noise is not None:
+            logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
+        return logits.softmax(-1)
+
+    def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
+        made = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
+        if self.combine == "release":
+            return F.normalize(strength * made, dim=-1, eps=SMALLEST)
+        return strength * (F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made)
+
+    def _all(self, vectors: Tensor, weights: Tensor) -> Tensor:
+        made = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
+        made = F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made
+        mixed = (weights[:, :, None] * made).sum(1)
+        return F.normalize(mixed, dim=-1, eps=SMALLEST) if self.combine == "release" else mixed
+
+
+def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
+    """`count` numbers in [0, 1) for each text, a function of its token ids alone: [B, count]."""
+    mixed = (tokens.ids + 1) * _scattered(tokens.positions() + 1)
+    texts = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), mixed)
+    steps = torch.arange(1, count + 1, device=texts.device)
+    return _logical_shift(_scattered(texts[:, None] + _scattered(steps)), 40).float() / 2**24
+
+
+def _scattered(numbers: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64, wrapping around (Steele et al. 2014)."""
+    numbers = (numbers ^ _logical_shift(numbers, 30)) * -0x40A7B892E31B1A47
+    numbers = (numbers ^ _logical_shift(numbers, 27)) * -0x6B2FB644ECCEEE15
+    return numbers ^ _logical_shift(numbers, 31)
+
+
+def _logical_shift(numbers: Tensor, places: int) -> Tensor:
+    return (numbers >> places) & ((1 << (64 - places)) - 1)
+
+
+def _check(experts: int, said: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+    if experts < 2:
+        raise UsageError(f"experts={experts}: expected 2 or more")
+    for name, (value, known) in said.items():
+        if value not in known:
+            raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

@@ -39,10 +39,46 @@ def tiny(spec, seed=0):
         ("dense", 108_891_648),
         ("splade", 108_891_648 + HEAD),
         ("colbert", 108_891_648 + PROJECTION),
+        ("dense:encoders=separate", 217_783_296),
+        ("taser:routing=shared", 108_891_648),
+        ("taser", 127_787_520),
+        ("taser:experts=4", 165_579_264),
+        ("taser:routing=sequence", 127_787_520 + 1_538),
+        ("taser:routing=token,gates=per_layer", 127_787_520 + 6_152),
+        ("taser:routing=token,experts=4", 165_579_264 + 3_076),
+        ("taser:routing=sequence,experts=4,gates=per_layer", 165_579_264 + 12_304),
+        ("mote:similarity=dense", 165_579_264),
+        ("mote:similarity=dense,expert_ln=false", 165_560_832),
+        ("mote:similarity=dense,encoders=siamese", 108_891_648),
+        ("mote:similarity=dense,encoders=separate", 217_783_296),
+        ("mote", 165_579_264 + HEAD),
+        ("mote:sparse_head=raw", 165_579_264 + 30_522),
+        ("sbmoe", 108_891_648 + 3_848_076),
+        ("sbmoe:experts=12", 108_891_648 + 7_400_856),
+        ("sbmoe:gate=random", 108_891_648 + 6 * 590_976),
+        ("came:routing=role", 137_964_090 + 10 * 4_723_968),
+        ("came:global_experts=6", 137_964_090 + 3_848_076),
     ],
 )
 def test_bert_base_counts_are_those_of_the_paper(spec, count):
     assert bert_base(spec).parameter_count() == count
+
+
+@pytest.mark.parametrize("spec, count", [("dense", 109_482_240), ("taser", 128_378_112), ("taser:experts=4", 166_169_856)])
+def test_a_paper_that_counts_the_pooler_counts_so_much(spec, count):
+    pooler = 768 * 768 + 768
+    assert bert_base(spec).parameter_count() + pooler == count
+
+
+def test_two_encoders_have_two_poolers():
+    assert bert_base("dense:encoders=separate").parameter_count() + 2 * (768 * 768 + 768) == 218_964_480
+
+
+@pytest.mark.parametrize("width, layers, heads, inner, count", [(312, 4, 12, 1200, 14_350_248), (512, 4, 8, 2048, 28_763_648)])
+def test_small_backbones_of_sbmoe_have_the_papers_sizes(width, layers, heads, inner, count):
+    with torch.device("meta"):
+        encoder = Encoder(Shape(vocabulary=30522, hidden=width, layers=layers, heads=heads, inner=inner), pooler=True)
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == count
 
 
 @pytest.mark.parametrize("shared", [0, 10, 12])

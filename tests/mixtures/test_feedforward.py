@@ -1,0 +1,170 @@
+"""Routed feed-forward experts: who runs, what comes out, and that the gate learns."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from moeir.backbones.encoder import Encoder, FeedForward, Shape
+from moeir.backbones.tokens import Tokens
+from moeir.errors import UsageError
+from moeir.mixtures import feedforward
+from moeir.mixtures.feedforward import RoutedFeedForward, specialise, specialised
+from tests.oracles import routing as oracles
+
+SHAPE = Shape(vocabulary=40, hidden=16, layers=4, heads=2, inner=24, positions=32, dropout=0.0, attention_dropout=0.0, spread=0.3)
+TEXTS = [[1, 7, 9, 2], [1, 8, 2], [1, 3, 4, 5, 6, 2], [1, 11, 2]]
+
+
+def tokens(side="query"):
+    return Tokens.pack(TEXTS, side)
+
+
+def mixture(routing, experts=3, seed=0, **options):
+    torch.manual_seed(seed)
+    made = RoutedFeedForward(FeedForward(SHAPE), experts=experts, routing=routing, **options)
+    for expert in made.experts:  # copies differ once they have learned
+        for parameter in expert.parameters():
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    return made
+
+
+def states(seed=1):
+    torch.manual_seed(seed)
+    packed = tokens()
+    return torch.randn(len(packed.ids), SHAPE.hidden), torch.randn(len(packed.ids), SHAPE.hidden), packed
+
+
+def test_every_expert_starts_as_the_layer_it_replaces():
+    plain = FeedForward(SHAPE)
+    x, block, packed = states()
+    for routing in feedforward.ROUTINGS:
+        made = RoutedFeedForward(plain, experts=4, routing=routing).eval()
+        assert torch.allclose(made(x, packed, block), plain(x, packed, block), atol=1e-6)
+        assert made.experts[0].up.weight is not made.experts[1].up.weight
+
+
+@pytest.mark.parametrize("experts", [2, 3, 5])
+def test_a_role_is_a_group_of_experts(experts):
+    made = mixture("role", experts).eval()
+    x, block, packed = states()
+    half = experts // 2
+    for side, expert in (("query", 0), ("document", half)):
+        assert torch.equal(made(x, Tokens.pack(TEXTS, side), block), made.experts[expert](x, packed, block))
+    made.train()
+    torch.manual_seed(3)
+    drawn = made(x, Tokens.pack(TEXTS, "document"), block)
+    own = {tuple(row.tolist()) for expert in list(made.experts)[half:] for row in expert(x, packed, block).round(decimals=4)}
+    assert all(tuple(row.tolist()) in own for row in drawn.round(decimals=4)), "a document's token comes from a document's expert"
+
+
+@pytest.mark.parametrize("routing", ["sequence", "token"])
+@pytest.mark.parametrize("gate_input", feedforward.GATE_INPUTS)
+def test_in_use_the_most_probable_expert_runs(routing, gate_input):
+    made = mixture(routing, gate_input=gate_input).eval()
+    x, block, packed = states()
+    seen = x if gate_input == "ffn_input" else block
+    seen = seen[packed.starts[:-1]] if routing == "sequence" else seen
+    said = (seen @ made.gate.weight.T + made.gate.bias).softmax(-1)
+    choice = said.argmax(-1)
+    choice = choice[packed.owners()] if routing == "sequence" else choice
+    assert len(set(choice.tolist())) > 1, "the example is no example if one expert takes all"
+    assert torch.allclose(made(x, packed, block), oracles.feedforward(made.experts, x, choice), atol=1e-6)
+    assert torch.allclose(made.routed.probabilities, said, atol=1e-6)
+    assert made.routed.starts.tolist() == ([0, 1, 2, 3, 4] if routing == "sequence" else packed.starts.tolist())
+
+
+@pytest.mark.parametrize("routing", ["sequence", "token"])
+def test_only_the_chosen_expert_runs_and_its_gate_learns_as_its_part_of_all(routing):
+    """The chosen expert's term of the straight-through sum over all experts: values alike, gradients by hand."""
+    chosen, full = mixture(routing), mixture(routing, gradient="full")
+    full.load_state_dict(chosen.state_dict())
+    x, block, packed = states()
+    torch.manual_seed(9)
+    one = chosen(x, packed, block)
+    torch.manual_seed(9)
+    everyone = full(x, packed, block)
+    assert torch.allclose(one, everyone, atol=1e-5), "the forward pass of both is the chosen expert's"
+
+    torch.manual_seed(9)
+    seen = x[packed.starts[:-1]] if routing == "sequence" else x
+    drawn = feedforward.gumbel_softmax(seen @ chosen.gate.weight.T + chosen.gate.bias, 1.0)
+    drawn = drawn[packed.owners()] if routing == "sequence" else drawn
+    strength, choice = drawn.max(-1)
+    by_hand = oracles.feedforward(chosen.experts, x, choice, 1.0 + strength - strength.detach())
+    weights = torch.randn_like(one)
+    wanted = torch.autograd.grad((by_hand * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
+    found = torch.autograd.grad((one * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
+    for left, right in zip(wanted, found, strict=True):
+        assert torch.allclose(left, right, atol=1e-5) and left.norm() > 1e-3
+
+
+def test_without_straight_through_the_gate_gets_no_gradient():
+    made = mixture("token", gradient="none")
+    x, block, packed = states()
+    made(x, packed, block).square().sum().backward()
+    assert made.gate.weight.grad is None and made.experts[0].up.weight.grad is not None
+
+
+def test_full_straight_through_reaches_every_expert_and_the_gate():
+    made = mixture("token", gradient="full")
+    x, block, packed = states()
+    (made(x, packed, block) * torch.randn_like(x)).sum().backward()
+    assert made.gate.weight.grad.norm() > 1e-3
+    assert all(expert.up.weight.grad is not None for expert in made.experts)
+
+
+def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
+    logits = torch.tensor([0.0, 1.0, -1.0])
+    torch.manual_seed(0)
+    drawn = feedforward.gumbel_softmax(logits.expand(40_000, 3), 1.0)
+    counts = torch.bincount(drawn.argmax(-1), minlength=3) / 40_000
+    assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(drawn.sum(-1), torch.ones(40_000), atol=1e-5)
+
+
+def test_experts_share_a_normalisation_if_they_are_told_to():
+    apart, together = mixture("role", 2), RoutedFeedForward(FeedForward(SHAPE), experts=2, routing="role", expert_ln=False)
+    count = {made: sum(parameter.numel() for parameter in made.parameters()) for made in (apart, together)}
+    assert count[apart] - count[together] == 2 * SHAPE.hidden
+    assert together.experts[0].norm is together.experts[1].norm
+    copied = copy.deepcopy(together)
+    assert copied.experts[0].norm is copied.experts[1].norm and copied.experts[0].norm is not together.experts[0].norm
+
+
+def test_one_gate_for_all_layers_or_one_for_each():
+    for one, names in ((True, []), (False, ["1.feedforward.gate.weight", "3.feedforward.gate.weight"])):
+        layers = Encoder(SHAPE).layers
+        gate = specialise(layers, [1, 3], experts=3, routing="token", one_gate=one)
+        assert [name for name in layers.state_dict() if name.endswith("gate.weight")] == names
+        assert (gate is not None) == one
+        assert (layers[1].feedforward._gate is layers[3].feedforward._gate) == one
+
+
+def test_no_gate_no_cost():
+    layers: nn.ModuleList = Encoder(SHAPE).layers
+    assert specialise(layers, [0], experts=2, routing="role", one_gate=True) is None
+    assert not [name for name in layers.state_dict() if "gate" in name] and feedforward.routers(layers) == {}
+
+
+def test_the_place_of_experts():
+    assert specialised(12, every=2) == [2, 5, 8, 11], "layers 3, 6, 9 and 12 of BERT: TASER with T = 2"
+    assert specialised(6, every=2) == [2, 5] and specialised(4, every=0) == [0, 1, 2, 3]
+    assert specialised(12, every=2, layers=("7", "4", "1")) == [0, 3, 6]
+    for every, layers in ((12, ()), (-1, ()), (2, ("0",)), (2, ("13",)), (2, ("x",))):
+        with pytest.raises(UsageError):
+            specialised(12, every=every, layers=layers)
+
+
+@pytest.mark.parametrize("wrong", [{"experts": 1}, {"routing": "nobody"}, {"gate_input": "x"}, {"gradient": "x"}, {"temperature": 0.0}])
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(UsageError):
+        specialise(Encoder(SHAPE).layers, [0], **({"experts": 2, "routing": "token", "one_gate": True} | wrong))
+
+
+def test_half_precision_routes_in_float32():
+    made = mixture("token").eval()
+    x, block, packed = states()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made(x, packed, block)
+    assert made.routed.probabilities.dtype == torch.float32

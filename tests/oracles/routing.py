@@ -1,0 +1,23 @@
+"""Routed experts by the slow obvious way: token by token, text by text."""
+
+import torch
+import torch.nn.functional as F
+
+
+def feedforward(experts, states, choice, weight=None):
+    """Each token by itself through the expert it chose: norm(states + weight · change)."""
+    rows = []
+    for number, state in enumerate(states):
+        layer = experts[int(choice[number])]
+        change = layer.down(layer.activation(layer.up(state)))
+        rows.append(layer.norm(state + (1.0 if weight is None else weight[number]) * change))
+    return torch.stack(rows)
+
+
+def gated(mixture, vector, weights, combine, chosen):
+    """One vector [D] refined: the experts in `chosen` with their weights [n], combined as named."""
+    made = {number: mixture.experts[number].down(F.relu(mixture.experts[number].up(vector))) for number in chosen}
+    if combine == "norm_expert":
+        return vector + sum(weights[number] * made[number] / made[number].norm() for number in chosen)
+    mixed = sum(weights[number] * made[number] for number in chosen)
+    return vector + (mixed / mixed.norm() if combine == "release" else mixed)

@@ -17,7 +17,7 @@ from moeir.errors import MoeirError
 from moeir.stages import base
 
 STAGES = (
-    "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze", "variants",
+    "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze", "info", "variants",
 )  # fmt: skip
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ A formula takes one query's lists, each (documents, scores) with the best first,
 one score per document; sums run in float64, in the order of the lists, and are rounded to float32.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 from typing import TypeAlias
 
 import numpy as np
@@ -77,10 +77,33 @@ def zscore(lists: Sequence[Hits]) -> Hits:
     return _summed(lists, _standardised, _last)
 
 
+def hybrid(lists: Sequence[Hits], *, alpha: float = 1.0, normalise: str = "none", depth: int = 100) -> Hits:
+    """First + alpha · second, of the best `depth` of each; a document missing from a list gets the list's smallest score.
+
+    Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first makes (s − (min + max) / 2) / (max − min) of each list's
+    scores; where all are equal, each counts 0. Two lists exactly; an empty one contributes nothing.
+
+    >>> dense, bm25 = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
+    >>> documents, scores = hybrid([dense, bm25], alpha=0.5)
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 2.75, 4: 4.75, 7: 3.0}
+    """
+    if not 0 <= alpha < np.inf:
+        raise UsageError(f"hybrid:alpha={alpha}: expected 0 or more")
+    if normalise not in ("none", "centred"):
+        raise UsageError(f"hybrid:normalise={normalise}: expected none or centred")
+    if depth < 1:
+        raise UsageError(f"hybrid:depth={depth}: expected at least 1")
+    if len(lists) != 2:
+        raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
+    best = [(documents[:depth], scores[:depth]) for documents, scores in lists]
+    return _summed(best, _centred if normalise == "centred" else _scores, _last, weights=(1.0, alpha))
+
+
 def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str = "fused") -> Run:
     """The runs merged query by query, the best `depth` kept; a query of any run is a query of the result.
 
-    A run that lacks a query takes no part in it. Queries stand in order of first appearance.
+    A run that lacks a query has an empty list for it. Queries stand in order of first appearance.
     """
     names, translations = _united([run.names for run in runs])
     queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
@@ -106,22 +129,24 @@ def _united(lists: Sequence[list[str]]) -> tuple[list[str], list[NDArray[np.int6
 def _lists(runs: Sequence[Run], translations: Sequence[NDArray[np.int64]], query: str) -> list[Hits]:
     lists = []
     for run, translation in zip(runs, translations, strict=True):
-        if query in run.places:
-            documents, scores = run.row(run.places[query])
-            lists.append((translation[documents], scores))
+        place = run.places.get(query)
+        documents, scores = (np.empty(0, np.int64), np.empty(0, np.float32)) if place is None else run.row(place)
+        lists.append((translation[documents], scores))
     return lists
 
 
-def _summed(lists: Sequence[Hits], worth: Callable[[_Exact], _Exact], missing: Callable[[_Exact], float]) -> Hits:
+def _summed(
+    lists: Sequence[Hits], worth: Callable[[_Exact], _Exact], missing: Callable[[_Exact], float], weights: Iterable[float] = repeat(1.0)
+) -> Hits:
     """The one place that decides what a document counts in a list, and what it counts where it is missing."""
     documents = np.unique(np.concatenate([np.empty(0, np.int64), *(found for found, _ in lists)]))
     total = np.zeros(len(documents))
-    for found, scores in lists:
+    for (found, scores), weight in zip(lists, weights, strict=False):
         if len(found):
             values = worth(np.asarray(scores, dtype=np.float64))
             column = np.full(len(documents), missing(values))
             column[np.searchsorted(documents, found)] = values
-            total += column
+            total += weight * column
     return documents, total.astype(np.float32)
 
 
@@ -133,6 +158,11 @@ def _standardised(scores: _Exact) -> _Exact:
     if scores[0] == scores[-1]:  # ranked, so all are equal: a spread of rounding errors must not be blown up
         return np.zeros_like(scores)
     return (scores - float(scores.mean())) / float(scores.std())
+
+
+def _centred(scores: _Exact) -> _Exact:
+    spread = scores[0] - scores[-1]  # ranked: the largest stands first
+    return (scores - (scores[0] + scores[-1]) / 2) / spread if spread else np.zeros_like(scores)
 
 
 def _last(values: _Exact) -> float:

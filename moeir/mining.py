@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeAlias
 
+import numpy as np
+
 from moeir.errors import UsageError
 from moeir.records.examples import Example, Found
 from moeir.records.qrels import Qrels
@@ -15,12 +17,13 @@ Select: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
 
 @dataclass
 class Tally:
-    """How many queries gave an example, and how many were skipped, for which reason."""
+    """How many queries gave an example, how many were skipped, for which reason, and how many documents were no negatives: they answer."""
 
     mined: int = 0
     without_positives: int = 0
     without_hits: int = 0
     without_negatives: int = 0
+    with_answers: int = 0
 
 
 def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, last: int = 200) -> list[str]:
@@ -53,24 +56,55 @@ def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select
     return {document: tuple(places) for document, places in sources.items()}
 
 
-def mined(runs: Mapping[str, Run], qrels: Qrels, select: Select, tally: Tally, *, positive_grade: int = 1) -> Iterator[Example]:
+def candidates(runs: Mapping[str, Run], qrels: Qrels, select: Select, *, positive_grade: int = 1) -> list[Run]:
+    """What each run would give `mined`: its hits that `select` takes, for the queries that have positives."""
+    chosen = []
+    for run in runs.values():
+        kept = np.zeros(len(run.documents), dtype=bool)
+        for place, query in enumerate(run.queries):
+            positives = set(_positives(qrels.get(query, {}), positive_grade))
+            if positives:
+                documents = run.documents_of(query)
+                wanted = set(select(documents, positives))
+                kept[run.starts[place] : run.starts[place + 1]] = [document in wanted for document in documents]
+        starts = np.concatenate(([0], np.cumsum(kept)))[run.starts].astype(np.int64)
+        chosen.append(Run(run.queries, starts, run.documents[kept], run.scores[kept], run.names, run.tag))
+    return chosen
+
+
+def mined(
+    runs: Mapping[str, Run],
+    qrels: Qrels,
+    select: Select,
+    tally: Tally,
+    *,
+    positive_grade: int = 1,
+    refused: Mapping[str, Collection[str]] | None = None,
+) -> Iterator[Example]:
     """One example per query of the judgements that has positives and negatives; the tally counts as it goes.
 
     A positive is a document of grade `positive_grade` or better. Queries that only the runs hold count as
-    without positives.
+    without positives. What stands under its query in `refused`, such as a document with an answer, is no negative.
     """
     returned = dict.fromkeys(query for run in runs.values() for query in run.queries)
     tally.without_positives += len(returned.keys() - qrels.keys())
     for query, grades in qrels.items():
-        positives = [document for document, grade in grades.items() if grade >= positive_grade]
+        positives = _positives(grades, positive_grade)
         if not positives:
             tally.without_positives += 1
         elif query not in returned:
             tally.without_hits += 1
         else:
-            negatives = pool(runs, query, set(positives), select)
+            found = pool(runs, query, set(positives), select)
+            barred = (refused or {}).get(query, ())
+            negatives = {document: places for document, places in found.items() if document not in barred}
+            tally.with_answers += len(found) - len(negatives)
             if not negatives:
                 tally.without_negatives += 1
                 continue
             tally.mined += 1
             yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))
+
+
+def _positives(grades: Mapping[str, int], positive_grade: int) -> list[str]:
+    return [document for document, grade in grades.items() if grade >= positive_grade]

@@ -194,6 +194,7 @@ DRY = {
     "fuse": "--run one.trec --run two.trec",
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
+    "info": "came",
     "variants": "",
 }
 

@@ -1,9 +1,12 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir import fusion
+from moeir.errors import UsageError
 from moeir.records.runs import Run
 from tests.oracles import fusion as by_dictionary
 from tests.oracles import order
@@ -41,6 +44,44 @@ def test_the_other_methods_match_their_dictionaries(hits):
     assert merged(fusion.combsum, *hits) == pytest.approx(by_dictionary.combsum(ordered), abs=1e-3)
     assert merged(fusion.rrf, *hits) == pytest.approx(by_dictionary.rrf(ordered, 60), rel=1e-6)
     assert merged(fusion.zscore, *hits) == pytest.approx(by_dictionary.zscore(ordered), abs=1e-4)
+
+
+@given(st.tuples(lists.filter(lambda hits: len(hits) > 1), st.sampled_from([0.0, 0.3, 1.0, 1.7]), st.integers(1, 8), st.booleans()))
+def test_a_hybrid_matches_its_dictionary(given_):
+    hits, alpha, depth, centred = given_
+    merge = partial(fusion.hybrid, alpha=alpha, depth=depth, normalise="centred" if centred else "none")
+    expected = by_dictionary.hybrid(*map(best_first, hits[:2]), alpha, depth, centred)
+    assert merged(merge, *hits[:2]) == {document: float(np.float32(score)) for document, score in expected.items()}
+
+
+def test_a_hybrid_by_hand():
+    assert merged(partial(fusion.hybrid, alpha=2.0), DENSE, LEXICAL) == {4: 18.25, 7: 10.5, 2: 10.25, 9: 10.25}
+    assert merged(partial(fusion.hybrid, depth=1), DENSE, LEXICAL) == {4: 9.5, 7: 9.5}
+    # centred: dense 0.5, -0.5, -0.5; lexical 0.5, -0.5
+    assert merged(partial(fusion.hybrid, normalise="centred"), DENSE, LEXICAL) == {4: 0.0, 7: 0.0, 2: -1.0, 9: -1.0}
+    assert merged(fusion.hybrid, {}, LEXICAL) == LEXICAL and merged(fusion.hybrid, {}, {}) == {}
+
+
+def test_the_sides_of_a_hybrid_keep_their_places_where_one_lacks_the_query():
+    first, second = Run.from_hits({"q1": {"a": 1, "b": 2}}), Run.from_hits({"q2": {"a": 1, "b": 2}})
+    made = fusion.fused([first, second], partial(fusion.hybrid, alpha=0.5))
+    assert (made.hits("q1"), made.hits("q2")) == ([("b", 2.0), ("a", 1.0)], [("b", 1.0), ("a", 0.5)])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alpha": -1.0}, "alpha=-1.0"),
+        ({"alpha": float("inf")}, "alpha=inf"),
+        ({"normalise": "l2"}, "normalise=l2"),
+        ({"depth": 0}, "depth=0"),
+    ],
+)
+def test_a_hybrid_refuses_what_it_cannot_do(options, words):
+    with pytest.raises(UsageError, match=f"hybrid:{words}: expected"):
+        fusion.hybrid([typed(DENSE), typed(LEXICAL)], **options)
+    with pytest.raises(UsageError, match="hybrid: expected two runs, found 3"):
+        fusion.hybrid([typed(DENSE)] * 3)
 
 
 def test_worked_values():

@@ -52,3 +52,18 @@ def test_the_grade_decides_what_is_positive(grade, positives):
 def test_a_run_without_the_query_takes_no_part():
     (example,) = mining.mined(RUNS, {"q2": {"z": 1}}, mining.band, mining.Tally())
     assert example == Example("q2", ("z",), ("a",), ((Found("bm25", 1, 5.0),),))
+
+
+def test_candidates_are_what_would_be_mined():
+    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}}
+    bm25, dense = mining.candidates(RUNS, qrels, partial(mining.band, last=2))
+    assert [bm25.hits(query) for query in bm25.queries] == [[("b", 8.0)], [], []]
+    assert [dense.hits(query) for query in dense.queries] == [[("d", 0.5), ("c", 0.25)], []]
+
+
+def test_what_is_refused_is_no_negative_and_is_counted():
+    tally = mining.Tally()
+    qrels = {"q1": {"a": 1}, "q2": {"z": 1}}
+    made = list(mining.mined(RUNS, qrels, mining.band, tally, refused={"q1": {"b", "a"}, "q2": {"a"}}))
+    assert [(example.query_id, example.negative_ids) for example in made] == [("q1", ("d", "c"))]
+    assert tally == mining.Tally(mined=1, without_positives=1, without_negatives=1, with_answers=2)

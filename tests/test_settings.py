@@ -103,8 +103,8 @@ def test_only_what_can_change_the_product_is_recorded():
 
 @pytest.mark.parametrize("name", cli.STAGES)
 def test_every_stage_shown_is_read_back_by_config(name, tmp_path, moeir):
-    needed = {setting.flag: f"some-{setting.name}" for setting in settings.settings_of(cli.stage_class(name)) if setting.required}
-    flags = [word for pair in needed.items() for word in pair]
+    needed = [setting for setting in settings.settings_of(cli.stage_class(name)) if setting.required]
+    flags = [word for one in needed for word in ([] if one.role == "argument" else [one.flag]) + [f"some-{one.name}"]]
     shown = moeir(name, *flags, "--show")
     assert shown.code == 0, shown.stderr
     assert list(yaml.safe_load(shown.stdout)) == [

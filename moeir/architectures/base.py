@@ -17,10 +17,11 @@ from moeir.mixtures.feedforward import RoutedFeedForward, routers
 from moeir.mixtures.routing import Routing
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
+from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
-KINDS: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector)}
+KINDS: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector, ExactMatch)}
 ENCODERS = ("siamese", "separate")
 
 

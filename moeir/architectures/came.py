@@ -34,6 +34,7 @@ class Came(Architecture):
         shared_layers: int = 10,
         experts: tuple[str, ...] = ("lexical", "local", "global"),
         embeddings: str = "shared",
+        lexical_pooling: str = "max",
         local_dim: int = 128,
         local_normalise: bool = False,
         local_separator: bool = True,
@@ -69,7 +70,7 @@ class Came(Architecture):
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in self._experts[1:]})
         options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
-            "lexical": lambda: Lexical(),
+            "lexical": lambda: Lexical(pooling=lexical_pooling),
             "local": lambda: Tokenwise(encoder.shape.hidden, signs, dimension=local_dim, **options),
             "global": lambda: Pooled(pooling=pooling, normalise=normalise),
         }

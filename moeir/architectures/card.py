@@ -64,4 +64,9 @@ def _trained(training: Mapping[str, Any]) -> str:
     last = training.get("last", {})
     shares = [f"{key.removeprefix('share.')} {value:.2f}" for key, value in last.items() if key.startswith("share.")]
     words = f"Objective `{training['objective']}`, {training['steps']:,} steps over {training['examples']:,} examples"
-    return words + (f"; shares of the experts at the last step: {', '.join(shares)}." if shares else ".") + " Settings: `settings.yaml`."
+    words += f"; shares of the experts at the last step: {', '.join(shares)}." if shares else "."
+    if (chosen := training.get("development")) is not None:
+        sizes = f"{chosen['queries']:,} development queries over {chosen['documents']:,} documents"
+        found = f"{chosen['measure']} {chosen['value']:.4f} after step {chosen['step']:,}"
+        words += f" {str(chosen['kept']).capitalize()} weights of {chosen['evaluations']} evaluations on {sizes}: {found}."
+    return words + " Settings: `settings.yaml`."

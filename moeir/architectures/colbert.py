@@ -5,11 +5,16 @@ from torch import Tensor
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
 from moeir.heads.tokenwise import Tokenwise
 
 
 class Colbert(Architecture):
-    """One vector a token, each query token finds its best; CAME's local expert alone, ColBERT's own signs as options."""
+    """One vector a token, each query token finds its best; CAME's local expert alone, ColBERT's own signs as options.
+
+    As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets all tokens
+    of a query look at its [MASK] tokens too.
+    """
 
     plain = False
 
@@ -22,12 +27,15 @@ class Colbert(Architecture):
         normalise: bool = False,
         markers: bool = False,
         augmentation: bool = False,
+        attend_masks: bool = False,
         separator: bool = True,
         punctuation: bool = True,
         padding: str = "neginf",
         scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, signs)
+        if attend_masks and not augmentation:
+            raise UsageError("colbert:attend_masks=true: there are no [MASK] tokens without augmentation=true")
         encoder.vocabulary_head = None
         self.heads["local"] = Tokenwise(
             encoder.shape.hidden,
@@ -40,6 +48,7 @@ class Colbert(Architecture):
         )
         self.scales = {"local": scale}
         self.use_markers(markers, augmentation)
+        self.attend_masks = attend_masks
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -47,3 +56,7 @@ class Colbert(Architecture):
 
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
         return {"local": self.encoder(tokens)}
+
+    def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
+        cut, silent = super().marked(texts, side, length)
+        return cut, None if self.attend_masks else silent

@@ -33,6 +33,8 @@ class Mote(Architecture):
         expert_ln: bool = True,
         similarity: str = "hybrid",
         sparse_head: str = "mlm",
+        pooling: str = "cls",
+        normalise: bool = False,
         global_scale: float = 1.0,
         lexical_scale: float = 1.0,
     ) -> None:
@@ -50,12 +52,15 @@ class Mote(Architecture):
         if "lexical" not in self._experts:
             encoder.vocabulary_head = None
         elif sparse_head == "raw":
+            if encoder.shape.width != encoder.shape.hidden:
+                widths = f"the states have {encoder.shape.hidden} numbers, the word embeddings {encoder.shape.width}"
+                raise UsageError(f"mote:sparse_head=raw: {widths}; use sparse_head=mlm")
             encoder.vocabulary_head = RawVocabularyHead(encoder.shape.vocabulary)
         self.plain = encoders == "siamese" and sparse_head == "mlm"
         if encoders == "separate":
             self.use_encoders(encoders)
-        heads = {"global": Pooled, "lexical": Lexical}
-        self.heads.update({name: heads[name]() for name in self._experts})
+        heads = {"global": Pooled(pooling=pooling, normalise=normalise), "lexical": Lexical()}
+        self.heads.update({name: heads[name] for name in self._experts})
         self.sums = {similarity: self._experts}
         scales = {"global": global_scale, "lexical": lexical_scale}
         self.scales = {name: scales[name] for name in self._experts}

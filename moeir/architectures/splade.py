@@ -1,4 +1,4 @@
-"""SPLADE-max: one weight for each vocabulary term (Formal et al. 2021), on the same parts as CAME's lexical expert."""
+"""SPLADE: one weight for each vocabulary term (Formal et al. 2021), on the same parts as CAME's lexical expert."""
 
 from torch import Tensor
 
@@ -9,11 +9,11 @@ from moeir.heads.lexical import Lexical
 
 
 class Splade(Architecture):
-    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone."""
+    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1."""
 
-    def __init__(self, encoder: Encoder, signs: Signs, *, scale: float = 1.0) -> None:
+    def __init__(self, encoder: Encoder, signs: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
         super().__init__(encoder, signs)
-        self.heads["lexical"] = Lexical()
+        self.heads["lexical"] = Lexical(pooling=pooling)
         self.scales = {"lexical": scale}
 
     @property

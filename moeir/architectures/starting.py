@@ -34,7 +34,7 @@ def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[s
     folder = files.located(model)
     if not is_checkpoint(folder):
         if arch is None:
-            raise UsageError(f"{model}: plain weights; say what they become with --arch; see: moeir variants architectures")
+            raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, …; see: moeir variants architectures")
         return _started(folder, arch, said, texts, seed)
     facts = facts_of(folder)
     old, rules = facts["architecture"], replace(ReadingRules.from_dict(facts["reading"], str(folder)), **said)
@@ -103,7 +103,7 @@ def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
 
 def _words(reader: TextReader, seed: int) -> list[str]:
     """Texts where there is no corpus: whole words of the vocabulary in random lists of thirty."""
-    every = [token for number in range(reader.vocabulary) if (token := reader.token(number)).isalpha()]
+    every = [word for number in range(reader.vocabulary) if (word := reader.word(number))]
     random.Random(seed).shuffle(every)
     return [" ".join(every[first : first + 30]) for first in range(0, len(every), 30)]
 

@@ -1,133 +1,56 @@
-"""Our own encoder of the BERT family: embeddings, layers, vocabulary head. The numbers are those of `transformers`, the batch is packed."""
+"""Our own encoder of BERT and its kin: embeddings, layers, vocabulary head. The numbers are those of `transformers`, the batch packed."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.backbones.layers import FeedForward, Layer
+from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
-from moeir.errors import UsageError
-from moeir.kernels.attention import Layout, attention
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": lambda states: F.gelu(states, approximate="tanh"),
-    "gelu_pytorch_tanh": lambda states: F.gelu(states, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes and constants of an encoder."""
-
-    vocabulary: int
-    hidden: int
-    layers: int
-    heads: int
-    inner: int
-    activation: str = "gelu"
-    epsilon: float = 1e-12
-    positions: int = 512
-    segments: int = 2
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    spread: float = 0.02
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise UsageError(f"config.json: activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if self.hidden % self.heads:
-            raise UsageError(f"config.json: hidden size {self.hidden} is not a multiple of {self.heads} attention heads")
-
+__all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "run"]
 
 class Embeddings(nn.Module):
-    """Word, position and segment embeddings, added and normalised."""
+    """Word, segment and position embeddings, as many as a family has of them, added, normalised and brought to the width of the states."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.words = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.places = nn.Embedding(shape.positions, shape.hidden)
-        self.kinds = nn.Embedding(shape.segments, shape.hidden)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
+        prenorm, width = shape.prenorm, shape.width
+        self.words = nn.Embedding(shape.vocabulary, width)
+        self.places = nn.Embedding(shape.first_position + shape.positions, width) if prenorm is None else None
+        self.kinds = nn.Embedding(shape.segments, width) if shape.segments else None
+        self.norm = nn.LayerNorm(width, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
+        self.dropout = nn.Dropout(shape.dropout if prenorm is None else prenorm.embedding_dropout)
+        self.project = None if shape.embedding is None else nn.Linear(width, shape.hidden)
+        self.first_position = shape.first_position
 
     def forward(self, tokens: Tokens) -> Tensor:
-        segments = torch.zeros_like(tokens.ids) if tokens.segments is None else tokens.segments
-        added = self.words(tokens.ids) + self.kinds(segments) + self.places(tokens.positions())
+        """[T, H]; segments that a family does not tell apart are one."""
+        added: Tensor = self.words(tokens.ids)
+        if self.kinds is not None:
+            known = tokens.segments is not None and self.kinds.num_embeddings > 1
+            added = added + self.kinds(tokens.segments if known else torch.zeros_like(tokens.ids))
+        if self.places is not None:
+            added = added + self.places(tokens.positions() + self.first_position)
         normed: Tensor = self.dropout(self.norm(added))
-        return normed
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention, its residual and normalisation."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.query, self.key, self.value, self.output = (nn.Linear(shape.hidden, shape.hidden) for _ in range(4))
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
-
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        query, key, value = (part(states).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key, self.value))
-        mixed = attention(query, key, value, layout, self.attention_dropout if self.training else 0.0)
-        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
-        return added
-
-
-class FeedForward(nn.Module):
-    """Two linear maps around an activation, with residual and normalisation: what a mixture of experts replaces."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.up = nn.Linear(shape.hidden, shape.inner)
-        self.down = nn.Linear(shape.inner, shape.hidden)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.activation = ACTIVATIONS[shape.activation]
-
-    def change(self, states: Tensor) -> Tensor:
-        """What is added to the states, before dropout: [n, H] -> [n, H]."""
-        added: Tensor = self.down(self.activation(self.up(states)))
-        return added
-
-    def joined(self, states: Tensor, change: Tensor) -> Tensor:
-        """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        normed: Tensor = self.norm(states + self.dropout(change))
-        return normed
-
-    def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
-        """states [T, H] after attention; `block` [T, H], what the layer was given, is for mixtures whose gate reads it."""
-        return self.joined(states, self.change(states))
-
-
-class Layer(nn.Module):
-    """Attention, then feed-forward: [T, H] -> [T, H]."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.attention = Attention(shape)
-        self.feedforward = FeedForward(shape)
-
-    def forward(self, states: Tensor, tokens: Tokens, layout: Layout) -> Tensor:
-        mixed: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
-        return mixed
+        return normed if self.project is None else self.project(normed)
 
 
 class VocabularyHead(nn.Module):
-    """The masked-language-model head up to its decoder, whose weights are the word embeddings: [T, H] -> [T, H], and a bias [V]."""
+    """The masked-language-model head up to its decoder, whose weights are the word embeddings: [T, H] -> [T, E], and a bias [V].
+
+    E is the width of the word embeddings: H, but for ELECTRA's small models.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.transform = nn.Linear(shape.hidden, shape.hidden)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
+        prenorm = shape.prenorm
+        self.transform = nn.Linear(shape.hidden, shape.width, bias=prenorm is None or prenorm.head_bias)
+        self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
-        self.activation = ACTIVATIONS[shape.activation]
+        self.activation = ACTIVATIONS[shape.head_activation or shape.activation]
 
     def forward(self, states: Tensor) -> Tensor:
         normed: Tensor = self.norm(self.activation(self.transform(states)))
@@ -141,7 +64,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.shape = shape
         self.embeddings = Embeddings(shape)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape, number) for number in range(shape.layers))
         self.vocabulary_head = VocabularyHead(shape) if vocabulary_head else None
         self.pooler = nn.Linear(shape.hidden, shape.hidden) if pooler else None
         self.apply(self._start)

@@ -5,14 +5,18 @@ import shutil
 import string
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import AddedToken, Tokenizer, models, normalizers
+from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
+from tokenizers.processors import RobertaProcessing
 
 from moeir.backbones.tokens import Signs
 from moeir.errors import ArtifactError
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+MASKS = ("[MASK]", "<mask>")
+BYTE_LEVEL = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
 class TextReader:
@@ -24,30 +28,32 @@ class TextReader:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
+        _split_special_tokens(self._tokenizer)
+        self._space = _space(self._tokenizer)
         self.signs = self._signs()
 
     def _signs(self) -> Signs:
-        """Special tokens as the files name them; BERT's names if they do not."""
-        said: dict[str, object] = {}
-        for name in ("tokenizer_config.json", "special_tokens_map.json"):
-            if (self.folder / name).exists():
-                said |= json.loads((self.folder / name).read_text(encoding="utf-8"))
-        empty = self._tokenizer.encode("").ids
+        """Special tokens as the files name them; a family's usual names if they do not."""
+        said, empty = _said(self.folder), self._tokenizer.encode("").ids
         if len(empty) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        symbols = (self._tokenizer.token_to_id(symbol) for symbol in string.punctuation)
+        masks = (self._id(said[name]) if (name := "mask_token") in said else None, *map(self._id, MASKS))
         return Signs(
             beginning=empty[0],
             separator=empty[-1],
-            mask=self._id(said.get("mask_token", "[MASK]")),
+            mask=next((number for number in masks if number is not None), None),
             query_marker=self._id("[unused0]"),
             document_marker=self._id("[unused1]"),
-            punctuation=tuple(sorted(number for number in symbols if number is not None)),
+            punctuation=self._punctuation(),
         )
 
+    def _punctuation(self) -> tuple[int, ...]:
+        """The tokens that are nothing but punctuation, with or without the space before it."""
+        bare = ((token.removeprefix(self._space), number) for token, number in self._tokenizer.get_vocab().items())
+        return tuple(sorted(number for token, number in bare if token and all(symbol in string.punctuation for symbol in token)))
+
     def _id(self, token: object) -> int | None:
-        content = token.get("content") if isinstance(token, dict) else token
-        return self._tokenizer.token_to_id(str(content))
+        return self._tokenizer.token_to_id(_content(token))
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, special tokens included, nothing cut."""
@@ -56,6 +62,12 @@ class TextReader:
     def token(self, number: int) -> str:
         """The token an id stands for."""
         return str(self._tokenizer.id_to_token(number))
+
+    def word(self, number: int) -> str:
+        """The word of letters that a token begins, without the space before it; empty for any other token."""
+        token = self.token(number)
+        word = token.removeprefix(self._space)
+        return word if word.isalpha() and (word != token or not self._space) else ""
 
     @property
     def vocabulary(self) -> int:
@@ -71,8 +83,40 @@ class TextReader:
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def _said(folder: Path) -> dict[str, Any]:
+    """What the files beside a tokenizer say of it."""
+    said: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            try:
+                said |= json.loads((folder / name).read_text(encoding="utf-8"))
+            except (ValueError, TypeError):
+                raise ArtifactError(f"{folder / name}: not a JSON object; expected the tokenizer's own file") from None
+    return said
+
+
+def _content(token: object) -> str:
+    return str(token.get("content") if isinstance(token, dict) else token)
+
+
+def _space(tokenizer: Tokenizer) -> str:
+    """The sign that a tokenizer puts before a word for the space there: Ġ (byte level), ▁ (sentence pieces) or nothing (word pieces)."""
+    if tokenizer.pre_tokenizer is None:
+        return ""
+    return str(tokenizer.pre_tokenizer.pre_tokenize_str("a a")[-1][0]).removesuffix("a")
+
+
+def _split_special_tokens(tokenizer: Tokenizer) -> None:
+    """Unigram models hold special tokens as words too, and would find them in a text: there they are written with a space inside."""
+    if not isinstance(tokenizer.model, models.Unigram):
+        return
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    apart = [normalizers.Replace(token, f"{token[0]} {token[1:]}") for token in special if len(token) > 1]
+    tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *apart] if tokenizer.normalizer is not None else apart)
+
+
 def _opened(folder: Path) -> Tokenizer:
-    """tokenizer.json, or BERT's word pieces from vocab.txt."""
+    """tokenizer.json, BERT's word pieces from vocab.txt, or RoBERTa's byte pairs from vocab.json and merges.txt."""
     try:
         if (folder / "tokenizer.json").exists():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -80,6 +124,25 @@ def _opened(folder: Path) -> Tokenizer:
             said = folder / "tokenizer_config.json"
             lowercase = json.loads(said.read_text(encoding="utf-8")).get("do_lower_case", True) if said.exists() else True
             return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)._tokenizer
+        if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+            return _byte_level(folder)
     except Exception as problem:  # noqa: BLE001 - the tokenizers library raises bare Exception for a broken file
         raise ArtifactError(f"{folder}: its tokenizer cannot be opened: {str(problem).splitlines()[0]}") from None
-    raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt; expected the tokenizer beside the weights")
+    if pieces := sorted(folder.glob("*.model")):
+        raise ArtifactError(f"{folder}: no tokenizer.json beside {pieces[0].name}; AutoTokenizer of transformers reads it and saves one")
+    raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt, or vocab.json with merges.txt; expected the tokenizer of the weights")
+
+
+def _byte_level(folder: Path) -> Tokenizer:
+    """Byte pairs as RoBERTa reads them; ValueError for a vocabulary without its special tokens."""
+    said = BYTE_LEVEL | {name: _content(token) for name, token in _said(folder).items() if name in BYTE_LEVEL and token is not None}
+    spaced = bool(_said(folder).get("add_prefix_space", False))
+    tokenizer: Tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=spaced)._tokenizer
+    ids = {name: tokenizer.token_to_id(token) for name, token in said.items()}
+    if None in (ids["cls_token"], ids["sep_token"]):
+        raise ValueError(f"vocab.json has no {said['cls_token']} and {said['sep_token']}")
+    known = [AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in said.items() if ids[name] is not None]
+    tokenizer.add_special_tokens(known)
+    ends = [(said[name], ids[name]) for name in ("sep_token", "cls_token")]
+    tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=spaced)
+    return tokenizer

@@ -66,7 +66,7 @@ class Tokens:
 
     def positions(self) -> Tensor:
         """[T] the place of each token in its text, from 0."""
-        return torch.arange(len(self.ids), device=self.ids.device) - self.starts[self.owners()]
+        return self.layout.positions()
 
     def to(self, device: torch.device | str) -> Self:
         """The same on a device."""

@@ -1,8 +1,9 @@
 """Numbers in columns, for people and for files; nothing depends on a terminal."""
 
+import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|inf|")
 
@@ -22,6 +23,20 @@ def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 
     right = [bool(shown) and all(_NUMBER.fullmatch(row[column]) for row in shown) for column in range(len(header))]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
+
+
+def in_file(header: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> Iterator[str]:
+    """Lines for programs: `tsv` with a header and 9 significant digits, or `jsonl`, an object for each row, with all; None is a gap.
+
+    >>> list(in_file(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))
+    ['run\\trbo', 'bm25\\t0.333333333', 'came\\t']
+    """
+    if form == "jsonl":
+        yield from (json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) for row in rows)
+        return
+    yield "\t".join(header)
+    for row in rows:
+        yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row)
 
 
 def _shown(cell: object, digits: int) -> str:

@@ -1,23 +1,39 @@
-"""A weight for every vocabulary term: log-saturated, the strongest position of each term (SPLADE-max; CAME eq. 3)."""
+"""A weight for every vocabulary term: log-saturated, of the strongest position or summed over all (SPLADE; CAME eq. 3)."""
 
 import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokens import Tokens
-from moeir.kernels.vocabulary import activations, winners
+from moeir.errors import UsageError
+from moeir.kernels.vocabulary import activations, saturated_sums, winners
 from moeir.representations.sparse import Sparse
+
+POOLINGS = ("max", "sum")
 
 
 class Lexical(nn.Module):
-    """weight(text, term) = max over positions of log(1 + relu(logit)); no weights of its own: the encoder's head, tied to its words."""
+    """weight(text, term) = pooled over positions: log(1 + relu(logit)); no weights of its own: the encoder's head, tied to its words.
+
+    `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2).
+    """
+
+    def __init__(self, *, pooling: str = "max") -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise UsageError(f"lexical pooling={pooling}: expected {' or '.join(POOLINGS)}")
+        self.pooling = pooling
 
     def forward(self, states: Tensor, tokens: Tokens, encoder: Encoder) -> Sparse:
-        """states [T, H] -> sparse weights over V terms for B texts. Maximum first, then log(1 + x): the same, as both grow together."""
+        """states [T, H] -> sparse weights over V terms for B texts."""
         head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
         assert head is not None
         transformed = head(states)
-        texts, terms, positions = winners(transformed, tokens.layout, words, head.bias)
-        logits = activations(transformed, words, head.bias, terms, positions)
-        kept = (logits > 0).nonzero()[:, 0]  # what was positive by rounding only is absent
-        return Sparse.from_pairs(texts[kept], terms[kept], torch.log1p(logits[kept]), len(tokens), len(words))
+        if self.pooling == "sum":
+            texts, terms, weights = saturated_sums(transformed, tokens.layout, words, head.bias)
+        else:  # maximum first, then log(1 + x): the same, as both grow together
+            texts, terms, positions = winners(transformed, tokens.layout, words, head.bias)
+            logits = activations(transformed, words, head.bias, terms, positions)
+            kept = (logits > 0).nonzero()[:, 0]  # what was positive by rounding only is absent
+            texts, terms, weights = texts[kept], terms[kept], torch.log1p(logits[kept])
+        return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))

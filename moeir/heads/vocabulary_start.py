@@ -1,8 +1,9 @@
 """A vocabulary head for weights that lack one, fitted in seconds instead of started from noise.
 
 Ridge regression leads from the top states to the centred, normalised embedding of each token's own word. It becomes the head's
-transform: shifted far enough for the activation to be linear, and the normalisation behind it takes the shift out again. Scale and
-bias are set so that the strongest terms start near `strongest` and all but a few of (token, term) pairs start below zero.
+transform: shifted far enough for the activation to be linear, and the normalisation behind it takes the shift out again. A head whose
+transform has no bias (ModernBERT) cannot be shifted: its activation bends what ridge regression found, which costs some of the fit.
+Scale and bias are set so that the strongest terms start near `strongest` and all but a few of (token, term) pairs start below zero.
 """
 
 from dataclasses import dataclass
@@ -31,23 +32,26 @@ class Fit:
 def fit(
     head: VocabularyHead, words: Tensor, states: Tensor, ids: Tensor, *, ridge: float = 1e-2, strongest: float = 2.0, positive: float = 2e-4
 ) -> Fit:
-    """Set the head's weights from states [n, H] of tokens whose words are ids [n]; words [V, H] is the decoder.
+    """Set the head's weights from states [n, H] of tokens whose words are ids [n]; words [V, E] is the decoder.
 
     `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six a token; never fewer than two a token.
     """
     states, words = states.double(), words.double()
     targets = F.normalize(words - words.mean(0), dim=-1)[ids]
-    centre_in, centre_out = states.mean(0), targets.mean(0)
+    shifted, centre_out = head.transform.bias is not None, targets.mean(0)
+    centre_in = states.mean(0) if shifted else torch.zeros_like(states[0])
     inputs, outputs = states - centre_in, targets - centre_out
     gram = inputs.T @ inputs
     gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    weight = torch.linalg.solve(gram, inputs.T @ outputs).T  # [H, H]
+    weight = torch.linalg.solve(gram, inputs.T @ outputs).T  # [E, H]
     predicted = inputs @ weight.T
     scale = 1.0 / predicted.std()
     head.transform.weight.copy_(weight * scale)
-    head.transform.bias.copy_((-weight @ centre_in) * scale + SHIFT)
+    if shifted:
+        head.transform.bias.copy_((-weight @ centre_in) * scale + SHIFT)
     head.norm.weight.fill_(1.0)
-    head.norm.bias.zero_()
+    if head.norm.bias is not None:
+        head.norm.bias.zero_()
     head.bias.zero_()
     sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
     logits = head(states[sample].float()) @ words.float().T  # [n, V]

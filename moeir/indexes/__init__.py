@@ -1,1 +1,1 @@
-"""Representations → nearest rows; one file per engine, named as it is typed: `flat`, `inverted`, `maxsim`, `bm25`."""
+"""Representations → nearest rows; one file per engine, named as it is typed: `flat`, `inverted`, `maxsim`, `exact-match`, `bm25`."""

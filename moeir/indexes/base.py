@@ -24,8 +24,9 @@ class Index(ABC):
     kept as attributes of the same names.
     """
 
-    kind: ClassVar[str]  # what it takes: "dense" | "sparse" | "multivector" | "text"
+    kind: ClassVar[str]  # what it takes: "dense" | "sparse" | "multivector" | "exact-match" | "text"
     exact: ClassVar[bool] = True
+    unfound: ClassVar[float] = -np.inf  # the score of a document that is never found; −∞: all documents that have a score are
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         self.order = order
@@ -67,6 +68,23 @@ class Index(ABC):
         if width and len(queries):
             self._found(queries, width, rows, scores)
         return rows, scores
+
+    def paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        """Scores of chosen pairs, query_rows [P] with document_rows [P] -> float32 [P]: the very numbers that `search` gives.
+
+        A document that would not be found scores `unfound`; a query that finds nothing adds 0.
+        """
+        if not len(query_rows):
+            return np.empty(0, dtype=np.float32)
+        order = np.argsort(query_rows, kind="stable")
+        scores = np.empty(len(order), dtype=np.float32)
+        scores[order] = self._paired(queries, np.asarray(query_rows)[order], np.asarray(document_rows)[order])
+        return scores
+
+    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        """`paired` for ascending query_rows, at least one."""
+        name = type(self).__module__.rpartition(".")[2]
+        raise UsageError(f"engine {name} cannot score documents that it did not find, as exact-sum needs; index with an exact engine")
 
     @property
     def places(self) -> np.ndarray:

@@ -29,6 +29,7 @@ class Bm25(Index):
     """
 
     kind: ClassVar[str] = "text"
+    unfound: ClassVar[float] = 0.0
     rows_at_once = ROWS_AT_ONCE
 
     def __init__(
@@ -83,14 +84,21 @@ class Bm25(Index):
         columns = model.scores
         return Postings(columns["indptr"].astype(np.int64), columns["indices"].astype(np.int32), columns["data"].astype(np.float32))
 
-    def _found(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        postings, places = self._weighed(), self.places
+    def _read(self, queries: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """starts int64 [Q + 1], terms int64 [nnz], how often each occurs float32 [nnz]; terms of no document left out."""
         known = [Counter(self._terms[term] for term in self._analyzer.terms(text) if term in self._terms) for text in queries]
         starts = np.concatenate([[0], np.cumsum([len(terms) for terms in known])]).astype(np.int64)
         terms = np.array([term for counts in known for term in counts], dtype=np.int64)
-        weights = np.array([count for counts in known for count in counts.values()], dtype=np.float32)
-        found, values = postings.search(starts, terms, weights, places, depth, rows_at_once=min(self.rows_at_once, len(self)))
+        return starts, terms, np.array([count for counts in known for count in counts.values()], dtype=np.float32)
+
+    def _found(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        postings, places = self._weighed(), self.places
+        found, values = postings.search(*self._read(queries), places, depth, rows_at_once=min(self.rows_at_once, len(self)))
         rank_found(found, values, places, rows, scores)
+
+    def _paired(self, queries: Sequence[str], query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        postings = self._weighed()
+        return postings.paired(*self._read(queries), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": len(self._terms)}

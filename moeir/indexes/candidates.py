@@ -109,11 +109,14 @@ class Pool:
             self.rows = self.rows.gather(1, kept)
 
     def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether nobody outside can, bool [Q]."""
-        keep = torch.ones_like(self.scores, dtype=torch.bool)
+        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether nobody outside can, bool [Q].
+
+        What was offered with −∞ belongs to none.
+        """
+        keep = self.scores > -torch.inf
         if self.scores.shape[1] > depth:
             last = self.scores.topk(depth, dim=1).values[:, -1].double()
-            keep = self.scores.double() >= (last - margins)[:, None]
+            keep &= self.scores.double() >= (last - margins)[:, None]
         certain = keep.new_ones(len(keep)) if self.offered <= self.size else ~keep[:, -1]
         return keep, certain
 
@@ -198,8 +201,28 @@ class TwoStep(base.Index):
         values = self._exact(block, query, found).float().cpu().numpy()
         hits, ends = found.cpu().numpy(), keep.sum(dim=1).cumsum(0).tolist()
         for i in certain.nonzero()[:, 0].tolist():
-            first, line = ends[i - 1] if i else 0, block.lines[i]
-            base.place_hits(hits[first : ends[i]], values[first : ends[i]], places, rows[line], scores[line])
+            own, line = slice(ends[i - 1] if i else 0, ends[i]), block.lines[i]
+            real = values[own] > self.unfound
+            base.place_hits(hits[own][real], values[own][real], places, rows[line], scores[line])
         again, size = (~certain).nonzero()[:, 0], min(4 * size, len(self))
         for part in slices(len(again), self.elements_at_once // (16 * size)):
             self._search(block.part(again[part]), depth, size, places, rows, scores)
+
+    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        scores = np.zeros(len(query_rows), dtype=np.float32)
+        with full_precision(self._device):
+            for block in self._blocks(queries):
+                self._refuse(block)
+                places = np.full(len(queries), base.NO_ROW, dtype=np.int64)
+                places[block.lines] = np.arange(len(block.lines))
+                pairs = np.flatnonzero(places[query_rows] != base.NO_ROW)
+                pairs = pairs[np.argsort(places[query_rows[pairs]], kind="stable")]
+                scores[pairs] = self.unfound
+                pairs = pairs[self._findable(document_rows[pairs])]
+                query, rows = (torch.from_numpy(part[pairs]).to(self._device) for part in (places[query_rows], document_rows))
+                scores[pairs] = self._exact(block, query, rows).float().cpu().numpy()
+        return scores
+
+    def _findable(self, rows: np.ndarray) -> np.ndarray:
+        """Which documents can be found at all: rows [n] -> bool [n]."""
+        return np.ones(len(rows), dtype=bool)

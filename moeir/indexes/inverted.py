@@ -18,6 +18,7 @@ class Inverted(Index):
     """
 
     kind: ClassVar[str] = "sparse"
+    unfound: ClassVar[float] = 0.0
     rows_at_once = ROWS_AT_ONCE
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
@@ -59,6 +60,10 @@ class Inverted(Index):
         places = self.places
         found, values = self._inverted().search(starts, terms, weights, places, depth, rows_at_once=min(self.rows_at_once, len(self)))
         rank_found(found, values, places, rows, scores)
+
+    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        self._check(queries)
+        return self._inverted().paired(*without_zeros(queries, 0, "query"), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary}

@@ -101,6 +101,10 @@ class MaxSim(TwoStep, Index):
                 scores[part.to(self._device)] = self._pairs(block.vectors[line], documents, real)
         return scores
 
+    def _findable(self, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self._starts.diff().numpy()[rows] > 0
+        return found
+
     def _pairs(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
         query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0

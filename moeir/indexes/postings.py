@@ -62,6 +62,16 @@ class Postings:
         _search(*arrays, rows_at_once, rows, scores)
         return rows, scores
 
+    def paired(
+        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, query_rows: np.ndarray, document_rows: np.ndarray
+    ) -> np.ndarray:
+        """The scores `search` gives to chosen pairs, 0 where no term is shared: query_rows [P], document_rows [P] -> float32 [P]."""
+        terms, weights = _ascending(starts, terms, weights)
+        scores = np.zeros(len(query_rows), dtype=np.float32)
+        arrays = (self.starts, self.rows, self.weights, starts, terms, weights, query_rows, document_rows)
+        _score(*(np.ascontiguousarray(array) for array in arrays), scores)
+        return scores
+
 
 def _ascending(starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     queries = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
@@ -142,3 +152,23 @@ def _search(
             for offset in touched[:number]:
                 count = _offer(rows[query], scores[query], places, count, begin + offset, np.float32(sums[offset] + 0.0))
                 sums[offset], met[offset] = 0.0, False
+
+
+@compiled(parallel=True)
+def _score(
+    post_starts: Any, post_rows: Any, post_weights: Any, starts: Any, terms: Any, weights: Any, queries: Any, rows: Any, scores: Any
+) -> None:
+    for pair in numba.prange(len(rows)):
+        total = 0.0
+        for entry in range(starts[queries[pair]], starts[queries[pair] + 1]):
+            low, end = post_starts[terms[entry]], post_starts[terms[entry] + 1]
+            high = end
+            while low < high:
+                middle = (low + high) // 2
+                if post_rows[middle] < rows[pair]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and post_rows[low] == rows[pair]:
+                total += np.float64(weights[entry]) * np.float64(post_weights[low])
+        scores[pair] = np.float32(total + 0.0)

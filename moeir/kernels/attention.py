@@ -1,7 +1,7 @@
 """Attention over packed texts: no text sees another, and padding exists at most inside this file."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,21 @@ class Layout:
     lengths: tuple[int, ...]
     starts: Tensor
     silent: Tensor | None = None
+    _turns: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+
+    def positions(self) -> Tensor:
+        """[T] the place of each token in its text, from 0."""
+        sizes = self.starts[1:] - self.starts[:-1]
+        count = sum(self.lengths)
+        return torch.arange(count, device=sizes.device) - torch.repeat_interleave(self.starts[:-1], sizes, output_size=count)
+
+    def turns(self, theta: float, width: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [T, 1, width / 2] of each token's angles: its position times theta^(-2 i / width) (Su et al. 2021)."""
+        if (theta, width) not in self._turns:
+            steps = torch.arange(0, width, 2, dtype=torch.float32, device=self.starts.device)
+            angles = self.positions().float()[:, None, None] * (1.0 / theta ** (steps / width))
+            self._turns[theta, width] = angles.cos(), angles.sin()
+        return self._turns[theta, width]
 
     def groups(self, most: float = math.inf) -> list[tuple[int, int, int]]:
         """Runs of neighbouring texts of one length: (first token, texts, length); of at most `most` tokens, or of one text."""
@@ -33,43 +48,69 @@ class Layout:
         return found
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
-    """Scaled dot-product attention within each text.
+def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions: number i of a head and number i + width / 2 turn as a pair, in float32.
+
+    states [T, heads, width], cosine and sine [T, 1, width / 2] -> [T, heads, width].
+    """
+    first, second = states.float().chunk(2, dim=-1)
+    turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    return turned.to(states.dtype)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float = 0.0, window: int | None = None) -> Tensor:
+    """Scaled dot-product attention within each text, and within `window` // 2 tokens on either side if there is a window.
 
     query, key, value [T, heads, width] -> [T, heads, width]. On CUDA in half precision without dropout, for widths its kernels know:
     variable-length attention. Elsewhere: groups of neighbouring texts of one length on a CPU, one masked batch on CUDA. The formula is
-    the same.
+    the same. A token whose window holds nothing but silent tokens looks at itself.
     """
-    if query.is_cuda and dropout == 0.0 and query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] % 8 == 0:
-        return _varlen(query, key, value, layout)
+    reach = None if window is None or max(layout.lengths, default=0) <= window // 2 + 1 else window // 2
+    fast = query.is_cuda and dropout == 0.0 and query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] % 8 == 0
+    if fast and (reach is None or layout.silent is None):  # without its silent keys a text has other distances
+        return _varlen(query, key, value, layout, reach)
     if query.is_cuda:
-        return _masked(query, key, value, layout, dropout)
-    parts = [_group(query, key, value, layout, place, dropout) for place in layout.groups()]
+        return _masked(query, key, value, layout, dropout, reach)
+    parts = [_group(query, key, value, layout, place, dropout, reach) for place in layout.groups()]
     return torch.cat(parts)
 
 
-def _group(query: Tensor, key: Tensor, value: Tensor, layout: Layout, place: tuple[int, int, int], dropout: float) -> Tensor:
+def _seen(heard: Tensor | None, length: int, reach: int | None, device: torch.device) -> Tensor | None:
+    """What each token looks at, to be broadcast to [B, heads, L, L], from what may be looked at [B, L]; None for everything."""
+    if reach is None or length <= reach + 1:
+        return None if heard is None else heard[:, None, None]
+    places = torch.arange(length, device=device)
+    apart = (places[:, None] - places).abs()
+    if heard is None:
+        return apart <= reach
+    near = (apart <= reach) & heard[:, None, None]  # [B, 1, L, L]
+    return near | ((apart == 0) & ~near.any(-1, keepdim=True))  # a row without any key would be no number
+
+
+def _group(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, place: tuple[int, int, int], dropout: float, reach: int | None
+) -> Tensor:
     first, texts, length = place
     last = first + texts * length
     q, k, v = (part[first:last].unflatten(0, (texts, length)).transpose(1, 2) for part in (query, key, value))  # [n, heads, L, width]
-    seen = None if layout.silent is None else ~layout.silent[first:last].view(texts, 1, 1, length)
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout)
+    heard = None if layout.silent is None else ~layout.silent[first:last].view(texts, length)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(heard, length, reach, query.device), dropout_p=dropout)
     return mixed.transpose(1, 2).flatten(0, 1)  # [n * L, heads, width]
 
 
-def _masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float) -> Tensor:
+def _masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float, reach: int | None = None) -> Tensor:
     longest = max(layout.lengths, default=0)
     steps = torch.arange(longest, device=query.device)
     rows = layout.starts[:-1, None] + steps  # [B, L]
     real = rows < layout.starts[1:, None]
     rows = torch.where(real, rows, 0)
-    seen = real if layout.silent is None else real & ~layout.silent[rows]
+    heard = real if layout.silent is None else real & ~layout.silent[rows]
     q, k, v = (part.index_select(0, rows.flatten()).unflatten(0, rows.shape).transpose(1, 2) for part in (query, key, value))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None], dropout_p=dropout)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(heard, longest, reach, query.device), dropout_p=dropout)
     return mixed.transpose(1, 2).flatten(0, 1).index_select(0, real.flatten().nonzero()[:, 0])
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.3 s that only CUDA is worth
 
     starts, longest = layout.starts.int(), max(layout.lengths, default=0)
@@ -78,4 +119,6 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor
         kept = ~layout.silent
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
         key, value, seen_starts = key[kept], value[kept], before[layout.starts].int()
-    return varlen_attn(query.contiguous(), key.contiguous(), value.contiguous(), starts, seen_starts, longest, longest)
+    near = (-1, -1) if reach is None else (reach, reach)
+    parts = (part.contiguous() for part in (query, key, value))
+    return varlen_attn(*parts, starts, seen_starts, longest, longest, window_size=near)

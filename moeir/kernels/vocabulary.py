@@ -1,7 +1,8 @@
-"""The maximum over a text's positions of every vocabulary term, without keeping [T, V] for the gradient.
+"""A weight for every vocabulary term from all positions of a text, without keeping [T, V] for the gradient.
 
-Only the winning position of each positive (text, term) pair takes part in the gradient, so only those products are recomputed:
-exact values and gradients at the memory of the pairs (notes in performance of learned sparse heads: maximum first, log after).
+Of a maximum, only the winning position of each positive (text, term) pair takes part in the gradient, so only those products are
+recomputed: exact values and gradients at the memory of the pairs (notes in performance of learned sparse heads: maximum first, log
+after). A sum needs every positive position: its logits are computed a block of texts at a time, and again for the gradient.
 """
 
 from typing import Any
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from moeir.kernels.attention import Layout
+from moeir.kernels.pairs import products
 
 TOKENS_AT_ONCE = 2048  # [2048, 30522] in float32 is 250 MB
-PAIRS_AT_ONCE = 2048  # [2048, 768] in float32 is 6 MB: stays near the processor
 
 
 @torch.no_grad()
@@ -40,25 +41,59 @@ def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> 
 
 def activations(states: Tensor, embedding: Tensor, bias: Tensor, terms: Tensor, positions: Tensor) -> Tensor:
     """The logits of chosen (position, term) pairs in float32, with gradient; [pairs]."""
-    products: Tensor = _Chosen.apply(states.float(), embedding.float(), terms, positions)
-    return products + bias.float().index_select(0, terms)
+    return products(states.float(), embedding.float(), positions, terms) + bias.float().index_select(0, terms)
 
 
-class _Chosen(torch.autograd.Function):
-    """Inner products of chosen rows, a few pairs at a time in both directions: [pairs, H] is never kept."""
+def saturated_sums(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ over a text's positions of log(1 + relu(logit)), where that is positive, in float32 with gradient.
+
+    states [T, H], embedding [V, H], bias [V] -> texts, terms, weights, each [pairs], ordered by text, then term. Silent tokens count
+    nothing. The plain form keeps [T, V] several times over.
+    """
+    with torch.autocast(states.device.type, enabled=False):
+        pairs = _SaturatedSum.apply(states.float(), embedding.float(), bias.float(), layout)
+    return pairs[0], pairs[1], pairs[2]
+
+
+class _SaturatedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, embedding: Tensor, bias: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        texts, terms, weights = [], [], []
+        number = 0
+        for first, count, length in layout.groups(TOKENS_AT_ONCE):
+            logits = _audible(states, embedding, bias, layout, slice(first, first + count * length))
+            sums = logits.relu_().log1p_().view(count, length, -1).sum(1)  # [n, V]
+            text, term = sums.nonzero(as_tuple=True)
+            texts.append(text + number)
+            terms.append(term)
+            weights.append(sums[text, term])
+            number += count
+        found = torch.cat(texts), torch.cat(terms), torch.cat(weights)
+        ctx.save_for_backward(states, embedding, bias, *found[:2])
+        ctx.layout = layout
+        ctx.mark_non_differentiable(*found[:2])
+        return found
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, embedding: Tensor, terms: Tensor, positions: Tensor) -> Tensor:
-        ctx.save_for_backward(states, embedding, terms, positions)
-        parts = zip(positions.split(PAIRS_AT_ONCE), terms.split(PAIRS_AT_ONCE), strict=True)
-        return torch.cat([(states.index_select(0, place) * embedding.index_select(0, term)).sum(-1) for place, term in parts])
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        states, embedding, bias, texts, terms = ctx.saved_tensors
+        for_states, for_embedding, for_bias = torch.zeros_like(states), torch.zeros_like(embedding), torch.zeros_like(bias)
+        number = 0
+        for first, count, length in ctx.layout.groups(TOKENS_AT_ONCE):
+            part = slice(first, first + count * length)
+            logits = _audible(states, embedding, bias, ctx.layout, part)
+            own = slice(*torch.searchsorted(texts, torch.tensor([number, number + count], device=texts.device)).tolist())
+            wanted = logits.new_zeros(count, len(embedding))
+            wanted[texts[own] - number, terms[own]] = gradients[2][own]
+            slopes = torch.where(logits > 0, wanted.repeat_interleave(length, 0) / (1 + logits.clamp_(min=0)), 0.0)  # [n * L, V]
+            for_states[part] = slopes @ embedding
+            for_embedding.addmm_(slopes.T, states[part])
+            for_bias += slopes.sum(0)
+            number += count
+        return for_states, for_embedding, for_bias, None
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        states, embedding, terms, positions = ctx.saved_tensors
-        for_states, for_embedding = torch.zeros_like(states), torch.zeros_like(embedding)
-        parts = (column.split(PAIRS_AT_ONCE) for column in (positions, terms, gradients[0][:, None]))
-        for place, term, weight in zip(*parts, strict=True):
-            for_states.index_add_(0, place, weight * embedding.index_select(0, term))
-            for_embedding.index_add_(0, term, weight * states.index_select(0, place))
-        return for_states, for_embedding, None, None
+
+def _audible(states: Tensor, embedding: Tensor, bias: Tensor, layout: Layout, part: slice) -> Tensor:
+    """Logits [n, V] of a stretch of tokens; those of silent ones are −∞."""
+    logits = torch.nn.functional.linear(states[part], embedding, bias)
+    return logits if layout.silent is None else logits.masked_fill_(layout.silent[part, None], float("-inf"))

@@ -1,9 +1,11 @@
 """Which queries meet which documents at which step, a pure function of the step: what a query meets depends on (seed, epoch, query)
-alone, and which queries share a batch on (seed, epoch) and their places in the file."""
+alone, which queries share a batch on (seed, epoch) and their places in the file, and whose turn it is among sets on (seed, epoch)."""
 
+import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,11 +16,16 @@ from moeir.records.examples import Example
 
 @dataclass(frozen=True)
 class Drawn:
-    """The texts of one step: queries, and for each its positive and then its negatives; `known` are all positives of each query."""
+    """The texts of one step: queries, and for each its positive and then its negatives; `known` are all positives of each query.
+
+    `taught` has a teacher's score of each document, if there is a teacher; `place` says which set of texts the ids are of.
+    """
 
     queries: tuple[str, ...]
     documents: tuple[str, ...]
     known: tuple[frozenset[str], ...]
+    taught: tuple[float, ...] | None = None
+    place: int = 0
 
     def ignored(self) -> torch.Tensor:
         """[Q, N] true where a document is a known positive of the query elsewhere in the batch: no negative, and not its own candidate."""
@@ -29,6 +36,25 @@ class Drawn:
         mask[own, own * group] = False
         return mask
 
+    def teacher(self) -> torch.Tensor | None:
+        """[Q, 1 + n] a teacher's scores of each query's own documents."""
+        return None if self.taught is None else torch.tensor(self.taught).view(len(self.queries), -1)
+
+
+class Steps(Protocol):
+    """What a training walks: epochs of batches."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in one epoch."""
+
+    @property
+    def size(self) -> int:
+        """Training examples."""
+
+    def at(self, step: int) -> Drawn:
+        """The batch of a step, counted from 0 over all epochs."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -38,6 +64,11 @@ class Plan:
     queries: int
     negatives: int
     seed: int
+
+    @property
+    def size(self) -> int:
+        """Examples."""
+        return len(self.examples)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -52,7 +83,15 @@ class Plan:
         documents: list[str] = []
         for example in chosen:
             documents += self._group(example, epoch)
-        return Drawn(tuple(one.query_id for one in chosen), tuple(documents), tuple(frozenset(one.positive_ids) for one in chosen))
+        queries, known = tuple(one.query_id for one in chosen), tuple(frozenset(one.positive_ids) for one in chosen)
+        return Drawn(queries, tuple(documents), known, self._taught(chosen, documents))
+
+    def _taught(self, chosen: list[Example], documents: list[str]) -> tuple[float, ...] | None:
+        """The teacher's scores of the documents drawn, if it has scored every query of the batch."""
+        if not all(example.positive_scores for example in chosen):
+            return None
+        scores = [example.taught for example in chosen]
+        return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
 
     def _group(self, example: Example, epoch: int) -> list[str]:
         """A positive, the next one each epoch, and negatives drawn anew each epoch; with repetition only where there are too few."""
@@ -62,6 +101,44 @@ class Plan:
         pool = example.negative_ids
         drawn = dice.sample(pool, self.negatives) if len(pool) >= self.negatives else dice.choices(pool, k=self.negatives)
         return [positive, *drawn]
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Several plans whose batches take turns: each batch is of one set, and an epoch has `rates` times each set's own batches.
+
+    The batches of an epoch are shuffled among the sets (DPR's data sets with sampling rates); within a set they come in its own order,
+    from one epoch to the next, so that a rate of 2 walks it twice with other negatives, and one of 0.5 over two epochs.
+    """
+
+    plans: tuple[Plan, ...]
+    rates: tuple[float, ...]
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """Examples of all sets."""
+        return sum(plan.size for plan in self.plans)
+
+    @property
+    def turns(self) -> list[int]:
+        """Batches of each set in one epoch, rounded up."""
+        return [math.ceil(round(rate * plan.steps_per_epoch, 6)) for plan, rate in zip(self.plans, self.rates, strict=True)]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of all sets in one epoch."""
+        return sum(self.turns)
+
+    def at(self, step: int) -> Drawn:
+        """The batch of a step, counted from 0 over all epochs."""
+        turns = self.turns
+        epoch, place = divmod(step, sum(turns))
+        owners = np.repeat(np.arange(len(turns)), turns)
+        order = owners[np.random.default_rng([self.seed, epoch, len(turns)]).permutation(len(owners))]
+        chosen = int(order[place])
+        own = epoch * turns[chosen] + int((order[:place] == chosen).sum())
+        return replace(self.plans[chosen].at(own), place=chosen)
 
 
 def planned(examples: Iterable[Example], *, queries: int, negatives: int, seed: int, place: str) -> Plan:
@@ -86,3 +163,11 @@ def check_texts(plan: Plan, queries: Mapping[str, str], documents: Mapping[str, 
         for document in (*example.positive_ids, *example.negative_ids):
             if document not in documents:
                 raise DataError(f"{place}: query {example.query_id} names document {document}, which is not in the corpus")
+
+
+def check_taught(plan: Plan, place: str, objective: str) -> None:
+    """DataError if an example has no teacher's scores."""
+    for example in plan.examples:
+        if not example.positive_scores:
+            words = f"has no positive_scores and negative_scores, a teacher's, which --objective {objective} learns from"
+            raise DataError(f"{place}: query {example.query_id} {words}")

@@ -1,7 +1,7 @@
-"""What a training needs to go on where it stopped: weights, moments of the optimiser, step, length of the metrics so far."""
+"""What a training needs to go on where it stopped: weights, moments of the optimiser, step, length of the metrics so far, best weights."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -10,25 +10,29 @@ from torch import Tensor, nn
 
 from moeir.artifacts import making
 from moeir.backbones.checkpoints.files import write_tensors
+from moeir.errors import ArtifactError
+from moeir.learning.validation import Best
 
 STATE = "state.json"
+WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Steps done, and the bytes of `metrics.jsonl` that belong to them."""
+    """Steps done, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
 
     step: int
     metrics_bytes: int
+    best: Best = field(default_factory=Best)
 
 
 def save(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, standing: Standing) -> None:
     """Replace the saved state in `folder`, whole or not at all."""
     beside = folder.with_name(folder.name + ".new")
     beside.mkdir(parents=True, exist_ok=True)
-    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, beside / "weights.safetensors")
+    _write_weights(model, beside)
     write_tensors(_moments(optimiser), beside / "optimiser.safetensors")
-    making.write_text(beside / STATE, json.dumps({"step": standing.step, "metrics_bytes": standing.metrics_bytes}) + "\n")
+    making.write_text(beside / STATE, json.dumps(asdict(standing)) + "\n")
     making.replace_folder(beside, folder)
 
 
@@ -37,9 +41,30 @@ def load(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> St
     if not (folder / STATE).exists():
         return Standing(0, 0)
     said = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    model.load_state_dict(load_file(folder / "weights.safetensors"))
+    model.load_state_dict(load_file(folder / WEIGHTS))
     _restore(optimiser, load_file(folder / "optimiser.safetensors"))
-    return Standing(said["step"], said["metrics_bytes"])
+    return Standing(said["step"], said["metrics_bytes"], Best(**said["best"]))
+
+
+def keep(folder: Path, model: nn.Module, step: int) -> None:
+    """Replace the best weights in `folder` by those after `step` steps, whole or not at all."""
+    beside = folder.with_name(folder.name + ".new")
+    beside.mkdir(parents=True, exist_ok=True)
+    _write_weights(model, beside)
+    making.write_text(beside / STATE, json.dumps({"step": step}) + "\n")
+    making.replace_folder(beside, folder)
+
+
+def bring_back(folder: Path, model: nn.Module, step: int) -> None:
+    """Give the model the weights that were kept after `step` steps; ArtifactError if others were."""
+    found = json.loads((folder / STATE).read_text(encoding="utf-8"))["step"]
+    if found != step:
+        raise ArtifactError(f"{folder}: holds the weights of step {found}, step {step} was the best; start over with --force")
+    model.load_state_dict(load_file(folder / WEIGHTS))
+
+
+def _write_weights(model: nn.Module, folder: Path) -> None:
+    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, folder / WEIGHTS)
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:

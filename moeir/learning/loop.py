@@ -4,8 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,24 @@ from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.artifacts.making import RESUME
 from moeir.backbones.precision import autocast
 from moeir.errors import MoeirError, UsageError
-from moeir.learning import checkpoints
-from moeir.learning.batches import Plan
+from moeir.learning import checkpoints, parameters
+from moeir.learning.batches import Steps
 from moeir.learning.objectives import Batch, Outcome
+from moeir.learning.texts import Texts
+from moeir.learning.validation import Best, Development, evaluated
 
 METRICS = "metrics.jsonl"
 LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
-STATE = "state"  # within resume/, so that what a kill leaves of a half-made save goes with it
+STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast: AdamW, linear warm-up over a ratio of the steps, linear decay to zero, clipped gradient norm."""
+    """How long and how fast: AdamW, linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
+
+    `layer_decay` and `rates` are those of `parameters.groups`; gradients are clipped by their norm.
+    """
 
     steps: int
     learning_rate: float
@@ -38,74 +43,87 @@ class Schedule:
     clip: float = 1.0
     seed: int = 42
     save_minutes: float = 5.0
+    shape: str = "linear"
+    layer_decay: float = 1.0
+    rates: Mapping[str, float] = field(default_factory=dict)
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0.
+    def rate(self, step: int, peak: float | None = None) -> float:
+        """The learning rate of a step, counted from 0, where the highest is `peak`.
 
         >>> schedule = Schedule(steps=10, learning_rate=1.0, warmup=0.2)
         >>> [round(schedule.rate(step), 3) for step in (0, 1, 2, 9)]
         [0.5, 1.0, 1.0, 0.125]
         """
+        peak = self.learning_rate if peak is None else peak
         rising = max(1, round(self.warmup * self.steps)) if self.warmup else 0
         if step < rising:
-            return self.learning_rate * (step + 1) / rising
-        return self.learning_rate * (self.steps - step) / max(1, self.steps - rising)
-
-
-@dataclass
-class Texts:
-    """The texts a plan draws from, by id."""
-
-    queries: Mapping[str, str]
-    documents: Mapping[str, str]
+            return peak * (step + 1) / rising
+        return peak if self.shape == "constant" else peak * (self.steps - step) / max(1, self.steps - rising)
 
 
 def train(
     checkpoint: OpenCheckpoint,
-    plan: Plan,
-    texts: Texts,
+    plan: Steps,
+    texts: Sequence[Texts],
     objective: Callable[[Batch], Outcome],
     schedule: Schedule,
     folder: Path,
     *,
     dtype: torch.dtype,
     device: str,
+    development: Development | None = None,
 ) -> dict[str, Any]:
-    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps."""
+    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
+
+    `texts` are those of each set that the plan draws from; `development`, if any, judges the weights now and then.
+    """
     accelerator = Accelerator(cpu=device == "cpu")
     if accelerator.num_processes > 1:
         raise UsageError(f"finetune runs as one process for now, found {accelerator.num_processes}; start it without torchrun")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     model = checkpoint.architecture.to(device)
-    optimiser = torch.optim.AdamW(_groups(model, schedule.weight_decay), lr=schedule.learning_rate, eps=1e-8, fused=True)
+    options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
+    grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
+    optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
     standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
     if standing.step:
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
-    run = _Run(checkpoint, plan, texts, objective, schedule, optimiser, accelerator, dtype)
-    facts: dict[str, float] = {}
+    run = _Run(checkpoint, plan, texts, objective, schedule, optimiser, accelerator, dtype, development, folder / RESUME)
     model.train()
+    done = _walk(run, standing, folder)
+    model.eval()
+    told = {"steps": done["step"], "examples": plan.size, "last": {key: done[key] for key in done if key != "seconds"}}
+    if development is None:
+        return told
+    if development.keep == "best":
+        checkpoints.bring_back(folder / RESUME / BEST, model, standing.best.step)
+    return told | {"development": standing.best.facts(development, done["step"])}
+
+
+def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str, Any]:
+    """Step by step from where the training stands to its end; what happened at the last one."""
+    schedule, best = run.schedule, standing.best
+    patience = None if run.development is None else run.development.patience
     with open(folder / METRICS, "ab") as metrics, console.meter("training", schedule.steps) as meter:
         metrics.truncate(standing.metrics_bytes)
         meter.advance(standing.step)
         saved = time.monotonic()
         for step in range(standing.step, schedule.steps):
             facts = run.step(step)
-            metrics.write((json.dumps(facts) + "\n").encode())
+            found = run.judged(step + 1, best)
+            metrics.write((json.dumps(facts | found) + "\n").encode())
             meter.advance(1, _shown(facts))
-            if (time.monotonic() - saved) / 60 >= schedule.save_minutes and step + 1 < schedule.steps:
+            if best.exhausted(patience):
+                log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
+                break
+            late = (time.monotonic() - saved) / 60 >= schedule.save_minutes or (found and best.since == 0)
+            if late and step + 1 < schedule.steps:
                 metrics.flush()
-                checkpoints.save(folder / RESUME / STATE, model, optimiser, checkpoints.Standing(step + 1, metrics.tell()))
+                now = checkpoints.Standing(step + 1, metrics.tell(), best)
+                checkpoints.save(folder / RESUME / STATE, run.checkpoint.architecture, run.optimiser, now)
                 saved = time.monotonic()
-    model.eval()
-    return {"steps": schedule.steps, "examples": len(plan.examples), "last": {key: facts[key] for key in facts if key != "seconds"}}
-
-
-def _groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Biases and normalisations are not decayed."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    plain = [parameter for name, parameter in named if parameter.ndim < 2]
-    return [{"params": [p for _, p in named if p.ndim >= 2], "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return facts | found
 
 
 @dataclass
@@ -113,13 +131,15 @@ class _Run:
     """What stays the same from step to step."""
 
     checkpoint: OpenCheckpoint
-    plan: Plan
-    texts: Texts
+    plan: Steps
+    texts: Sequence[Texts]
     objective: Callable[[Batch], Outcome]
     schedule: Schedule
     optimiser: torch.optim.Optimizer
     accelerator: Accelerator
     dtype: torch.dtype
+    development: Development | None
+    kept: Path
 
     def step(self, step: int) -> dict[str, float]:
         """One update, counted from 0; what happened."""
@@ -132,7 +152,7 @@ class _Run:
         if not math.isfinite(norm):
             raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.schedule.rate(step, group["peak"])
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         seconds = time.monotonic() - began
@@ -142,13 +162,30 @@ class _Run:
     def _outcome(self, step: int) -> tuple[Outcome, int]:
         """The objective on the batch of a step, and how many tokens that was."""
         drawn, device = self.plan.at(step), self.checkpoint.device
+        texts = self.texts[drawn.place]
         torch.manual_seed(self.schedule.seed * 1_000_003 + step)
-        queries = self.checkpoint.read([self.texts.queries[one] for one in drawn.queries], "query")
-        documents = self.checkpoint.read([self.texts.documents[one] for one in drawn.documents], "document")
+        queries = self.checkpoint.read([texts.queries[one] for one in drawn.queries], "query")
+        documents = self.checkpoint.read([texts.documents[one] for one in drawn.documents], "document")
         with autocast(self.dtype, str(device)):
             encoded = self.checkpoint.architecture(queries), self.checkpoint.architecture(documents)
-        outcome = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.schedule.steps))
+        teacher = None if (said := drawn.teacher()) is None else said.to(device)
+        outcome = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.schedule.steps, teacher))
         return outcome, len(queries.ids) + len(documents.ids)
+
+    def judged(self, step: int, best: Best) -> dict[str, float]:
+        """What the development queries say of the weights after `step` steps, where it is time to ask; the best are kept."""
+        given = self.development
+        if given is None or not given.due(step, self.schedule.steps):
+            return {}
+        facts = evaluated(self.checkpoint, given, self.dtype)
+        value, *others = facts.values()
+        if best.better(step, value) and given.keep == "best":
+            checkpoints.keep(self.kept / BEST, self.checkpoint.architecture, step)
+        names = [key.removeprefix("dev.").removesuffix(f".{given.measure}") for key in list(facts)[1:]]
+        experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
+        words = f" ({experts})" if experts else ""
+        log.info("step %d: development %s %.4f%s; best %.4f after step %d", step, given.measure, value, words, best.value, best.step)
+        return facts
 
 
 def _shown(facts: Mapping[str, float]) -> str:

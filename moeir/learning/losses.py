@@ -14,3 +14,29 @@ def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
     """
     kept = scores.masked_fill(ignored, float("-inf"))
     return kept.logsumexp(dim=1) - scores.gather(1, positives[:, None])[:, 0]
+
+
+def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL(teacher || student) of the softmax over a query's own documents, times temperature² (Hinton et al. 2015, §2).
+
+    scores [Q, n], teacher [Q, n] -> [Q].
+
+    >>> import torch
+    >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=1.0)
+    tensor([0.1109])
+    """
+    said = (teacher / temperature).log_softmax(dim=1)
+    return (said.exp() * (said - (scores / temperature).log_softmax(dim=1))).sum(1) * temperature**2
+
+
+def margins(scores: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared error of the margins between the positive, in the first column, and each negative. Hofstätter et al. 2020, eq. 6.
+
+    scores [Q, 1 + n], teacher [Q, 1 + n] -> [Q].
+
+    >>> import torch
+    >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[9.0, 8.0, 8.0]]))
+    tensor([0.5000])
+    """
+    student, wanted = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
+    return (student - wanted).square().mean(1)

@@ -1,5 +1,6 @@
 """Share times loss, plus penalties: what a batch costs. A function here is an `--objective`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,8 @@ from moeir.representations.sparse import Sparse
 class Batch:
     """Q encoded queries and N = Q · (1 + n) encoded documents: of each query its positive, then its n negatives.
 
-    `ignored` [Q, N] marks documents that are known positives of the query but not the one in question.
+    `ignored` [Q, N] marks documents that are known positives of the query but not the one in question; `teacher` [Q, 1 + n] has a
+    teacher's scores of each query's own documents, if there is one.
     """
 
     queries: Encoded
@@ -23,6 +25,7 @@ class Batch:
     ignored: Tensor
     step: int
     steps: int
+    teacher: Tensor | None = None
 
     @property
     def group(self) -> int:
@@ -43,12 +46,21 @@ class Outcome:
     facts: dict[str, float]
 
 
-def contrastive(batch: Batch, *, flops_query: float = 0.01, flops_document: float = 0.01, flops_ramp: int = 0) -> Outcome:
-    """Every expert learns every query: Σ of the experts' contrastive losses, in-batch negatives, FLOPS for sparse ones."""
+def contrastive(
+    batch: Batch,
+    *,
+    flops_query: float = 0.01,
+    flops_document: float = 0.01,
+    flops_ramp: int = 0,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> Outcome:
+    """Every score learns every query: Σ of the contrastive losses, in-batch negatives; FLOPS for sparse experts, entropy for routers."""
+    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     ranked, facts = _ranking(batch, _scores(batch))
-    penalty, cost = _flops(batch, flops_query, flops_document, flops_ramp)
-    loss = torch.stack(list(ranked.values())).sum(0).mean()
-    return Outcome(loss + penalty, _told(loss + penalty, facts | cost))
+    return _plain(batch, ranked, facts, strengths)
 
 
 def competitive(
@@ -63,61 +75,123 @@ def competitive(
     flops_document: float = 0.01,
     flops_ramp: int = 0,
     flops_in_competition: bool = False,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
 ) -> Outcome:
     """CAME: all experts learn alike for a ratio of the steps, then each query teaches those that rank its positive best."""
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
+    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     scores = _scores(batch)
     ranked, facts = _ranking(batch, scores)
-    penalty, active = _flops(batch, flops_query, flops_document, flops_ramp)
+    penalty, active = strengths.sparse(batch.queries, batch.documents, batch.step)
+    routed, used = strengths.routed(batch.queries, batch.documents)
     places = _ranks(batch, scores, rank_scope, ties)
     shares = weighting.shares(torch.stack(list(places.values())), temperature)
     competing = batch.step >= round(standardised * batch.steps)
     weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
     if flops_in_competition:
-        ranked = {name: cost + penalty if isinstance(batch.queries[name], Sparse) else cost for name, cost in ranked.items()}
+        ranked = {name: cost + penalty if _sparse(batch, name) else cost for name, cost in ranked.items()}
     loss = (weights * torch.stack(list(ranked.values()))).sum(0).mean()
-    total = loss if flops_in_competition else loss + penalty
-    facts |= active | {"competing": float(competing)} | _standing(places, shares)
+    total = (loss if flops_in_competition else loss + penalty) + routed
+    facts |= active | used | {"competing": float(competing)} | _standing(places, shares)
     return Outcome(total, _told(total, facts))
 
 
+def kl(
+    batch: Batch,
+    *,
+    temperature: float = 1.0,
+    contrastive: float = 0.0,
+    flops_query: float = 0.01,
+    flops_document: float = 0.01,
+    flops_ramp: int = 0,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> Outcome:
+    """Distillation: every score learns a teacher's distribution over each query's own documents; `contrastive` adds the plain loss."""
+    if temperature <= 0:
+        raise UsageError(f"kl:temperature={temperature}: expected more than 0")
+    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distilled(batch, lambda scores, teacher: losses.divergence(scores, teacher, temperature), contrastive, strengths)
+
+
+def margin_mse(
+    batch: Batch,
+    *,
+    contrastive: float = 0.0,
+    flops_query: float = 0.01,
+    flops_document: float = 0.01,
+    flops_ramp: int = 0,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> Outcome:
+    """Distillation: every score learns a teacher's margins between positive and negatives; `contrastive` adds the plain loss."""
+    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distilled(batch, losses.margins, contrastive, strengths)
+
+
+TAUGHT = (kl, margin_mse)  # objectives that need a teacher's scores
+
+
+def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: float, strengths: penalties.Strengths) -> Outcome:
+    """Each score's cost against the teacher on the query's own documents, and the contrastive loss `plain` times."""
+    if batch.teacher is None or batch.group < 2:
+        missing = "a teacher's scores in the examples" if batch.teacher is None else "negatives to compare with, not --negatives 0"
+        raise UsageError(f"distillation needs {missing}")
+    own = batch.positives[:, None] + torch.arange(batch.group, device=batch.ignored.device)  # [Q, 1 + n]
+    scores = _scores(batch)
+    ranked = {name: cost(score.gather(1, own), batch.teacher) for name, score in scores.items()}
+    facts = {f"loss.{name}": float(value.detach().mean()) for name, value in ranked.items()}
+    if plain:
+        added, told = _ranking(batch, scores)
+        ranked = {name: value + plain * added[name] for name, value in ranked.items()}
+        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in told.items()}
+    return _plain(batch, ranked, facts, strengths)
+
+
+def _plain(batch: Batch, ranked: dict[str, Tensor], facts: dict[str, float], strengths: penalties.Strengths) -> Outcome:
+    """The sum of the losses, its mean over queries, and every penalty."""
+    sparse, active = strengths.sparse(batch.queries, batch.documents, batch.step)
+    routed, used = strengths.routed(batch.queries, batch.documents)
+    loss = torch.stack(list(ranked.values())).sum(0).mean() + sparse + routed
+    return Outcome(loss, _told(loss, facts | active | used))
+
+
 def _scores(batch: Batch) -> dict[str, Tensor]:
-    """Each expert's scores [Q, N] of all queries with all documents of the batch."""
-    return {name: queries.scores(batch.documents[name]) for name, queries in batch.queries.representations.items()}
+    """Each trained score [Q, N] of all queries with all documents of the batch: an expert's, or the sum of several experts'."""
+    added = {}
+    for name, experts in batch.queries.trained.items():
+        parts = [batch.queries[expert].scores(batch.documents[expert]) for expert in experts]
+        added[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+    return added
+
+
+def _sparse(batch: Batch, name: str) -> bool:
+    return any(isinstance(batch.queries[expert], Sparse) for expert in batch.queries.trained[name])
 
 
 def _ranking(batch: Batch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Each expert's contrastive loss for each query [Q], over the whole batch's documents."""
+    """Each score's contrastive loss for each query [Q], over the whole batch's documents."""
     ranked = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
     return ranked, {f"loss.{name}": float(cost.detach().mean()) for name, cost in ranked.items()}
 
 
 @torch.no_grad()
 def _ranks(batch: Batch, scores: dict[str, Tensor], scope: str, ties: str) -> dict[str, Tensor]:
-    """Each expert's rank of each positive [Q]: among the query's own documents, or the batch's."""
+    """Each score's rank of each positive [Q]: among the query's own documents, or the batch's."""
     if scope not in ("own", "batch"):
         raise UsageError(f"rank_scope={scope}: expected own or batch")
     owners = torch.arange(len(batch.documents), device=batch.ignored.device) // batch.group
     others = owners != torch.arange(len(batch.queries), device=owners.device)[:, None]
     ignored = batch.ignored | others if scope == "own" else batch.ignored
     return {name: weighting.ranks(score, batch.positives, ignored, ties) for name, score in scores.items()}
-
-
-def _flops(batch: Batch, query: float, document: float, steps: int) -> tuple[Tensor, dict[str, float]]:
-    """The FLOPS penalty of every sparse expert, both sides, and how many terms are active."""
-    total, facts = torch.zeros((), device=batch.ignored.device), {}
-    strength = penalties.ramp(batch.step, steps)
-    for name, queries in batch.queries.representations.items():
-        if not isinstance(queries, Sparse):
-            continue
-        for side, texts, weight in (("query", queries, query), ("document", batch.documents[name], document)):
-            assert isinstance(texts, Sparse)
-            penalty = penalties.flops(texts)
-            total = total + weight * strength * penalty
-            facts[f"flops.{name}.{side}"] = float(penalty.detach())
-            facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
-    return total, facts
 
 
 def _standing(places: dict[str, Tensor], shares: Tensor) -> dict[str, float]:

@@ -1,9 +1,17 @@
-"""What is asked of representations besides ranking: few active terms."""
+"""What is asked of a batch besides ranking: few active terms, routers that keep their options open, experts that share the work."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from moeir.architectures.base import Encoded
+from moeir.errors import UsageError
+from moeir.mixtures.routing import Routing
 from moeir.representations.sparse import Sparse
+
+SIGNS = {"working": 1.0, "printed": -1.0}
+SCOPES = ("instance", "batch")
 
 
 def flops(texts: Sparse) -> Tensor:
@@ -23,3 +31,95 @@ def ramp(step: int, steps: int) -> float:
     (0.25, 1.0, 1.0)
     """
     return 1.0 if steps <= 0 or step >= steps else (step / steps) ** 2
+
+
+def entropy(routing: Routing, of: str = "instance") -> Tensor:
+    """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
+
+    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: least where a decision is open. Of the `batch` it is least where all
+    experts are used alike, however sure each decision is.
+
+    >>> entropy(Routing.of_texts(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
+    tensor(-0.3466)
+    >>> entropy(Routing.of_texts(torch.tensor([[0.0, 1.0], [1.0, 0.0]])), of="batch")
+    tensor(-0.6931)
+    """
+    rows = routing.probabilities.float()
+    chances = rows.mean(0, keepdim=True) if of == "batch" else rows
+    return (chances * chances.clamp_min(torch.finfo(torch.float32).tiny).log()).sum(1).mean()
+
+
+def load_balance(routing: Routing) -> Tensor:
+    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 where I experts share alike.
+
+    Fedus et al. 2022 (Switch Transformers), eq. 4.
+
+    >>> load_balance(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.75, 0.25]])))
+    tensor(1.5000)
+    """
+    probabilities = routing.probabilities.float()
+    return probabilities.shape[1] * (usage(routing) * probabilities.mean(0)).sum()
+
+
+def usage(*sides: Routing) -> Tensor:
+    """The share of all decisions whose arg-max is each expert: [I], constants.
+
+    >>> usage(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
+    tensor([0.6667, 0.3333])
+    """
+    experts = sides[0].probabilities.shape[1]
+    chosen = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
+    return torch.bincount(chosen, minlength=experts).float() / len(chosen)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """How much each penalty weighs: the options of these names that every objective has."""
+
+    flops_query: float = 0.01
+    flops_document: float = 0.01
+    flops_ramp: int = 0
+    entropy: float = 0.01
+    entropy_sign: str = "working"
+    entropy_of: str = "instance"
+    load_balance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.entropy_sign not in SIGNS:
+            raise UsageError(f"entropy_sign={self.entropy_sign}: expected {' or '.join(SIGNS)}")
+        if self.entropy_of not in SCOPES:
+            raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(SCOPES)}")
+
+    def sparse(self, queries: Encoded, documents: Encoded, step: int) -> tuple[Tensor, dict[str, float]]:
+        """The FLOPS penalty of every sparse expert, both sides, and how many terms are active."""
+        total, facts = torch.zeros(()), {}
+        strength = ramp(step, self.flops_ramp)
+        for name, query in queries.representations.items():
+            if not isinstance(query, Sparse):
+                continue
+            for side, texts, weight in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
+                assert isinstance(texts, Sparse)
+                penalty = flops(texts)
+                total = total.to(penalty.device) + weight * strength * penalty
+                facts[f"flops.{name}.{side}"] = float(penalty.detach())
+                facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
+        return total, facts
+
+    def routed(self, queries: Encoded, documents: Encoded) -> tuple[Tensor, dict[str, float]]:
+        """The penalties of learned routers, each the mean over routers and both sides; and each router's entropy and its experts' shares.
+
+        The entropy is asked of routers inside layers only: SB-MoE's gate has none in its paper.
+        """
+        total, facts = torch.zeros(()), {}
+        pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
+        layers = [pair for name, pair in pairs.items() if name.startswith("layer")]
+        if layers and self.entropy:
+            costs = [entropy(side, self.entropy_of) for pair in layers for side in pair]
+            total = total.to(costs[0].device) + self.entropy * SIGNS[self.entropy_sign] * torch.stack(costs).mean()
+        if pairs and self.load_balance:
+            costs = [load_balance(side) for pair in pairs.values() for side in pair]
+            total = total.to(costs[0].device) + self.load_balance * torch.stack(costs).mean()
+        for name, pair in pairs.items():
+            facts[f"entropy.{name}"] = -sum(float(entropy(side).detach()) for side in pair) / len(pair)
+            facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(usage(*pair).tolist())}
+        return total, facts

@@ -1,4 +1,4 @@
-"""Training examples: a query, its positives, its negatives, and where each negative was found.
+"""Training examples: a query, its positives, its negatives, where each negative was found, and what a teacher thinks of them.
 
 An example refers to its texts by id, as our own lines and Tevatron's newer ones do; the texts then come from the corpus
 and the queries. Where a line carries its texts (Tevatron's `positive_passages`), the same `Example` holds them as well,
@@ -7,16 +7,18 @@ in `query` and `passages`, so that a reader of examples needs one form: ids firs
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.records import lines, runs, texts
+from moeir.records import dpr, lines, runs, texts
 from moeir.records.texts import Text
 
 _SIDES = ("positive", "negative")
+LARGEST = 3e38  # of float32, in which scores are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A query with its positives and negatives; `provenance` is empty or has one entry per negative."""
+    """A query with its positives and negatives; `provenance` is empty or has one entry per negative.
+
+    A teacher's scores stand in the order of the ids, for all documents or for none.
+    """
 
     query_id: str
     positive_ids: tuple[str, ...]
@@ -38,18 +43,23 @@ class Example:
     provenance: tuple[tuple[Found, ...], ...] = ()
     query: Text | None = None
     passages: tuple[Text, ...] = ()
+    positive_scores: tuple[float, ...] = ()
+    negative_scores: tuple[float, ...] = ()
+
+    @property
+    def taught(self) -> dict[str, float]:
+        """A teacher's score of each document; empty without one."""
+        every = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
+        return dict(every) if self.positive_scores else {}
 
 
 def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
-    """The examples of a file of JSON lines, by id or with their texts, one at a time; training has no use for `provenance`."""
+    """The examples of a file of JSON lines or of DPR's array, by id or with their texts; training has no use for `provenance`."""
     known: set[str] = set()
     name = lines.label(path)
     with lines.opened(path) as numbered:
-        for number, line in numbered:
-            if not line.strip():
-                continue
-            where = f"{name}:{number}"
-            example = _parsed(texts.loaded(line, where), where, provenance=provenance)
+        for where, record in _records(name, ((number, line) for number, line in numbered if line.strip())):
+            example = _parsed(record, where, provenance=provenance)
             if example.query_id in known:
                 raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
             known.add(example.query_id)
@@ -58,10 +68,56 @@ def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
         raise DataError(f"{name}: holds no example")
 
 
+def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> list[Example]:
+    """One example per query of several files: positives united, then negatives without those, each in order of first appearance.
+
+    A teacher's scores are kept where every document of a query has one; the first that a document got counts. Provenance is not kept.
+
+    >>> first, second = Example("q", ("a",), ("b", "c")), Example("q", ("b",), ("d", "c"))
+    >>> united([[first], [second]], ["1", "2"])[0].positive_ids, united([[first], [second]], ["1", "2"])[0].negative_ids
+    (('a', 'b'), ('c', 'd'))
+    """
+    if len(files) == 1:
+        return list(files[0])
+    merged: dict[str, Example] = {}
+    for examples, place in zip(files, places, strict=True):
+        for example in examples:
+            earlier = merged.get(example.query_id)
+            merged[example.query_id] = example if earlier is None else _union(earlier, example, str(place))
+    return list(merged.values())
+
+
+def _union(first: Example, second: Example, place: str) -> Example:
+    if first.query is not None and second.query is not None and first.query != second.query:
+        raise DataError(f"{place}: query {first.query_id!r} has two texts in the files; different queries need other ids")
+    passages = {passage.id: passage for passage in first.passages}
+    for passage in second.passages:
+        if passages.setdefault(passage.id, passage) != passage:
+            raise DataError(f"{place}: passage {passage.id!r} has two texts in the files; different passages need other ids")
+    positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
+    negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
+    taught = second.taught | first.taught
+    scores = [tuple(taught[document] for document in ids if document in taught) for ids in (positives, negatives)]
+    if len(scores[0]) + len(scores[1]) < len(positives) + len(negatives):
+        scores = [(), ()]
+    return Example(first.query_id, positives, negatives, (), first.query or second.query, tuple(passages.values()), scores[0], scores[1])
+
+
 def write(examples: Iterable[Example], path: Path | str) -> None:
     """One JSON line per example: by id, or with its texts where it carries them."""
     with lines.writer(path) as output:
         output.writelines(json.dumps(_record(example), ensure_ascii=False) + "\n" for example in examples)
+
+
+def _records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    for first in numbered:
+        if dpr.is_array(first[1]):
+            for position, (where, entry) in enumerate(dpr.entries(name, chain([first], numbered))):
+                if (record := dpr.example(entry, position, where)) is not None:
+                    yield where, record
+        else:
+            where = f"{name}:{first[0]}"
+            yield where, texts.loaded(first[1], where)
 
 
 def _record(example: Example) -> dict[str, Any]:
@@ -73,6 +129,9 @@ def _record(example: Example) -> dict[str, Any]:
         fields["query"] = example.query.text
         fields["positive_passages"] = [passage[document] for document in example.positive_ids]
         fields["negative_passages"] = [passage[document] for document in example.negative_ids]
+    if example.positive_scores:
+        fields["positive_scores"] = [float(runs.score_text(score)) for score in example.positive_scores]
+        fields["negative_scores"] = [float(runs.score_text(score)) for score in example.negative_scores]
     if example.provenance:
         fields["negative_provenance"] = [[_found_record(found) for found in sources] for sources in example.provenance]
     return fields
@@ -103,7 +162,21 @@ def _parsed(record: Any, where: str, *, provenance: bool) -> Example:
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
     query = Text(query_id, record["query"]) if inline else None
     found = _provenance(record, len(negatives), where) if provenance else ()
-    return Example(query_id, positives, negatives, found, query, tuple(passages.values()))
+    scores = _scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
+    return Example(query_id, positives, negatives, found, query, tuple(passages.values()), *scores)
+
+
+def _scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
+    """A teacher's scores of positives and of negatives, each as many as there are documents; nothing for a line without a teacher."""
+    taught = any(f"{side}_scores" in record for side in _SIDES)
+    for side, count in counts.items():
+        values = _list(record, f"{side}_scores", where) if taught else []
+        if taught and len(values) != count:
+            raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+                raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}")
+        yield tuple(map(float, values))
 
 
 def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Corpora and queries: JSON lines, TSV, `hf:` and `irds:` sources become one stream of `Text`.
+"""Corpora and queries: JSON lines, TSV, DPR's questions, `hf:` and `irds:` sources become one stream of `Text`.
 
 Ids are strings, always, unique, and free of white space; a faulty record stops the reading and says where it stands.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError, UsageError
-from moeir.records import lines
+from moeir.records import dpr, lines
 
 _IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 _TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
@@ -59,6 +59,17 @@ def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
 def read_all(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
     """Every text of a source, by id."""
     return {text.id: text for text in read(source, keep_empty=keep_empty)}
+
+
+def fields(source: Path | str, field: str) -> dict[str, str]:
+    """One field of every record, by id, such as the relation a question asks for; a record without it stops the reading."""
+    found = {}
+    for where, record in _records(str(source)):
+        text, value = parsed(record, where), record.get(field)
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+            raise DataError(f"{where}: field {field!r} of {text.id!r} is not a word or a whole number: {_shown(value)}")
+        found[text.id] = str(value)
+    return found
 
 
 def write(texts: Iterable[Text], path: Path | str) -> None:
@@ -158,7 +169,14 @@ def _from_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
     if first is None:
         return
     suffix = lines.stem(source).suffix.lower()
+    if suffix not in _TABBED and dpr.is_array(first[1]):
+        for position, (where, entry) in enumerate(dpr.entries(name, chain([first], numbered))):
+            yield where, dpr.question(entry, position)
+        return
     tabbed = suffix in _TABBED or (suffix not in _JSON and not first[1].lstrip().startswith("{"))
+    if tabbed and dpr.has_answers(first[1]):
+        yield from dpr.rows(name, chain([first], numbered))
+        return
     if tabbed:
         yield from _from_tabs(name, first[1], chain([first], numbered))
         return
@@ -217,7 +235,7 @@ def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
     except KeyError:
         raise UsageError(f"{source}: ir_datasets knows no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        fields = {key: value for key, value in row._asdict().items() if key in _IDS or key in ("title", "url", *_TEXTS)}
+        fields = {key: value for key, value in row._asdict().items() if key in _IDS or key in ("title", "url", "answers", *_TEXTS)}
         if not set(fields) & set(_TEXTS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields

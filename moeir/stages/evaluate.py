@@ -1,28 +1,46 @@
-"""`moeir evaluate`: runs and judgements become numbers."""
+"""`moeir evaluate`: runs and judgements, or answers, become numbers."""
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moeir.errors import DataError, UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import STREAM, Counts, Stage
 
+if TYPE_CHECKING:
+    from ir_measures import Measure
+
+    from moeir.evaluation.answers import Answers
+    from moeir.evaluation.listings import Samples
+    from moeir.evaluation.measures import Coverage
+    from moeir.records.qrels import Qrels
+    from moeir.records.runs import Run
+
 log = logging.getLogger(__name__)
 Values = dict[str, dict[str, float]]
+MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
-    """Measure runs against judgements, side by side, with p-values against the first. A judged query that a run lacks counts 0."""
+    """Measure runs against judgements or answers, side by side, with p-values against the first. A query that a run lacks counts 0."""
 
     run: tuple[Path, ...] = source("run", "A ranked list; repeat the flag to compare.", names=("--runs",))
-    qrels: Path = source("qrels", "Judgements: TREC or BEIR form.")
+    qrels: Path | None = source("qrels", "Judgements: TREC or BEIR form.", None)
+    answers: Path | None = source("texts", "Instead of judgements: questions with answers; a text that holds one is relevant.", None)
+    corpus: Path | None = source("texts", "With --answers: the documents in which they are looked for.", None)
+    match: str = option("With --answers: string (tokens, as DPR compares them) or regex.", "string")
     measure: tuple[str, ...] = option(
-        "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag.", ("nDCG@10", "RR@10", "R@100"), names=("--metric", "-m")
+        "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
+        "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
+        (),
+        names=("--metric", "-m"),
     )
+    group_by: str | None = option("Means for each value of this field of the queries, and their mean (macro).", None)
+    queries: Path | None = source("texts", "With --group-by: the queries, if --answers does not hold the field.", None, names=("--topics",))
     per_query: bool = option("Every query's value too.", False, names=("-q",))
     form: str = option("table, tsv (measure, query, value), jsonl, or auto: by --output and --per-query.", "auto", names=("--format",))
     output: Path = product("evaluation", "Where to write; - is stdout.", STREAM)
@@ -34,54 +52,109 @@ class Evaluate(Stage):
             raise UsageError("--per-query: a table has no room for queries; add --form tsv or --form jsonl")
         if not self.run:
             raise UsageError("evaluate: expected at least one --run")
+        check_judgements("evaluate", self.qrels, self.answers)
+        check_answers("--answers", self.answers, self.corpus, self.match)
+        check_groups(self.group_by, self.queries, self.answers)
 
     def work(self) -> Counts:
         from moeir.evaluation import measures
-        from moeir.records import lines, qrels, runs
+        from moeir.evaluation.answers import MEASURES as OF_ANSWERS
+        from moeir.evaluation.listings import ALL
+        from moeir.records import lines
 
-        wanted = [measures.parse(text) for text in self.measure]
-        judged = qrels.read(self.qrels)
-        values: dict[str, Values] = {}
-        notes = []
-        for name, path in named_runs(self.run).items():
-            run = runs.read(path)
+        wanted = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
+        groups = read_groups(self.group_by, self.queries or self.answers)
+        values: dict[str, Samples] = {}
+        notes, queries = [], 0
+        for name, path, run, judged, note in self._judged(wanted):
             try:
-                values[name] = measures.per_query(run, judged, wanted)
+                found = measures.per_query(run, judged, wanted)
             except DataError as problem:
                 raise DataError(f"{path}: {problem}") from None
-            notes.append((name, measures.coverage(run, judged)))
+            values[name] = {ALL: found} if groups is None else grouped(found, groups, str(self.group_by), self.queries or self.answers)
+            notes.append(f"{name}: {note}")
+            queries = len(judged)
         with lines.writer(self.output) as output:
             output.writelines(f"{line}\n" for line in self._lines(values))
-        for name, note in notes:
-            log.info(
-                "%s: %d of %d judged queries, %d without hits, %d not judged; %.1f %% of the top %d unjudged",
-                *(name, note.returned, note.judged, note.missing, note.extra, 100 * note.unjudged_at_depth, note.depth),
-            )
-        return {"queries": len(judged), "runs": len(values)}
+        for text in notes:
+            log.info("%s", text)
+        return {"queries": queries, "runs": len(values)}
 
-    def _form(self) -> str:
-        if self.form != "auto":
-            return self.form
-        if self.output == STREAM:
-            return "tsv" if self.per_query else "table"
-        return "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
+    def _judged(self, wanted: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
+        """Every run with its name, its path, its judgements, and how far they reach."""
+        from moeir.evaluation import answers, measures
+        from moeir.records import qrels, runs
 
-    def _lines(self, values: dict[str, Values]) -> Iterator[str]:
-        if self._form() == "table":
-            yield _table(values)
+        named = named_runs(self.run)
+        if self.answers is None:
+            assert self.qrels is not None
+            judged = qrels.read(self.qrels)
+            for name, path in named.items():
+                run = runs.read(path)
+                yield name, path, run, judged, _reach(measures.coverage(run, judged))
             return
-        from moeir.evaluation import measures
+        depth = answers.deepest(wanted)
+        asked = read_answers(self.answers, self.match)
+        read = [runs.read(path) if depth is None else runs.read(path).top(depth) for path in named.values()]
+        assert self.corpus is not None
+        by_run = answers.judged(read, asked, self.corpus)
+        for (name, path), run, judged in zip(named.items(), read, by_run, strict=True):
+            reach = measures.coverage(run, judged)
+            note = f"{reach.returned} of {reach.judged} questions, {reach.missing} without hits, {reach.extra} not asked"
+            yield name, path, run, judged, note
 
-        several = len(values) > 1
-        for name, by_measure in values.items():
-            means = measures.overall(by_measure)
-            for measure, by_query in by_measure.items():
-                rows = [*(sorted(by_query.items()) if self.per_query else ()), ("all", means[measure])]
-                for query, value in rows:
-                    if self._form() == "tsv":
-                        yield "\t".join([*([name] if several else []), measure, query, f"{value:.6f}"])
-                    else:
-                        yield json.dumps(({"run": name} if several else {}) | {"measure": measure, "query": query, "value": value})
+    def _lines(self, systems: "dict[str, Samples]") -> Iterator[str]:
+        from moeir.evaluation import listings
+
+        form = self.form
+        if form == "auto" and self.output == STREAM:
+            form = "tsv" if self.per_query else "table"
+        elif form == "auto":
+            form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
+        if form == "table":
+            yield listings.table(systems)
+        else:
+            yield from listings.lines(systems, form, per_query=self.per_query)
+
+
+def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
+    """UsageError unless judgements come from exactly one place."""
+    if qrels is None and answers is None:
+        raise UsageError(f"{stage} needs --qrels, or --answers and --corpus")
+    if qrels is not None and answers is not None:
+        raise UsageError("--qrels and --answers exclude one another: a document is judged by one of them")
+
+
+def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
+    """UsageError unless answers and the documents in which they are looked for come together."""
+    if (answers is None) != (corpus is None):
+        given, other = (flag, "--corpus") if corpus is None else ("--corpus", flag)
+        raise UsageError(f"{given} needs {other}: answers are looked for in the texts of a corpus")
+    if match not in ("string", "regex"):
+        raise UsageError(f"--match {match}: expected string or regex")
+
+
+def check_groups(group_by: str | None, queries: Path | None, answers: Path | None) -> None:
+    """UsageError unless a field and the queries that have it come together."""
+    if group_by is not None and queries is None and answers is None:
+        raise UsageError("--group-by needs --queries: the records that have the field")
+    if queries is not None and group_by is None:
+        raise UsageError("--queries needs --group-by: the field whose values are the groups")
+
+
+def read_answers(path: Path, match: str) -> "Answers":
+    """What is looked for, by question."""
+    from moeir.evaluation import answers
+    from moeir.records import lines, texts
+
+    return answers.read(texts.read(path, keep_empty=True), match, lines.label(path))
+
+
+def read_groups(field: str | None, place: Path | None) -> dict[str, str] | None:
+    """The group of every query, if there are groups."""
+    from moeir.records import texts
+
+    return None if field is None or place is None else texts.fields(place, field)
 
 
 def named_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
@@ -95,24 +168,16 @@ def named_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
     return dict(zip(names, paths, strict=True))
 
 
-def _table(values: dict[str, Values]) -> str:
-    """A row for each run: means, and the two-sided paired t-test's p-value against the first run."""
-    from moeir.evaluation import measures, significance, tables
+def grouped(values: Values, groups: dict[str, str], field: str, place: Path | None) -> "Samples":
+    """What the means of groups are taken over."""
+    from moeir.evaluation.groups import samples
 
-    first = next(iter(values.values()))
-    header, rows = ["run"], []
-    for measure in first:
-        header += [measure, "p"] if len(values) > 1 else [measure]
-    for by_measure in values.values():
-        row: list[object] = []
-        means = measures.overall(by_measure)
-        for measure, by_query in by_measure.items():
-            row.append(means[measure])
-            if len(values) > 1:
-                row.append("" if by_measure is first else _p(significance.paired_t(by_query, first[measure])))
-        rows.append(row)
-    return tables.text(header, [[name, *row] for name, row in zip(values, rows, strict=True)])
+    try:
+        return samples(values, groups, field)
+    except DataError as problem:
+        raise DataError(f"{place}: {problem}") from None
 
 
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+def _reach(note: "Coverage") -> str:
+    share = f"{100 * note.unjudged_at_depth:.1f} % of the top {note.depth} unjudged"
+    return f"{note.returned} of {note.judged} judged queries, {note.missing} without hits, {note.extra} not judged; {share}"

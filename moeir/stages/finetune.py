@@ -1,7 +1,8 @@
 """`moeir finetune`: competitive or contrastive learning from queries, positives and negatives."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,16 @@ from moeir.errors import UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import Counts, Stage
 from moeir.stages.init import check_seed, reading_rules
+from moeir.values import convert
 
 if TYPE_CHECKING:
-    from moeir.learning.loop import Texts
+    from moeir.learning.batches import Steps
+    from moeir.learning.loop import Schedule
+    from moeir.learning.texts import Texts
+    from moeir.learning.validation import Development
     from moeir.records.examples import Example
+
+SCHEDULES, KEPT = ("linear", "constant"), ("best", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +28,12 @@ class Finetune(Stage):
     """Train a retriever on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
-    train: Path = source("examples", "Examples, as mine-negatives writes them.")
-    corpus: Path | None = source("texts", "The documents the examples name (not needed if they bring their texts).", None)
-    queries: Path | None = source("texts", "The queries the examples name.", None, names=("--topics",))
+    train: tuple[Path, ...] = source("examples", "Examples, as mine-negatives writes them; several files are united by query id.")
+    sampling_rate: tuple[float, ...] = option("One per --train, which are then sets of their own: how often an epoch walks each.", ())
+    corpus: tuple[Path, ...] = source(
+        "texts", "The documents the examples name, if they do not bring them; with sets one for all or each.", ()
+    )
+    queries: tuple[Path, ...] = source("texts", "The queries the examples name; with sets one for all or each.", (), names=("--topics",))
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
     objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
     batch_size: int = option("Queries per step.", 8, names=("--per-device-train-batch-size",))
@@ -32,6 +42,9 @@ class Finetune(Stage):
     steps: int | None = option("Steps in all; wins over --epochs.", None, names=("--max-steps",))
     learning_rate: float = option("Highest learning rate (AdamW).", 1e-5)
     warmup: float = option("Ratio of the steps over which the learning rate rises.", 0.1, names=("--warmup-ratio",))
+    schedule: str = option("After the rise: linear (falls to 0) or constant.", "linear", names=("--lr-scheduler-type",))
+    group_rate: tuple[str, ...] = option("PATTERN=RATE: the highest rate of parameters with that in their names; repeat the flag.", ())
+    layer_decay: float = option("What multiplies the rate from each layer to the one below (TASER's release: 0.8).", 1.0)
     weight_decay: float = option("Weight decay of matrices.", 0.0)
     clip: float = option("Largest gradient norm; 0 does not clip.", 1.0, names=("--max-grad-norm",))
     query_prefix: str | None = option("Text put before every query.", None)
@@ -42,6 +55,13 @@ class Finetune(Stage):
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
+    dev_queries: Path | None = source("texts", "Development queries, searched while training.", None)
+    dev_qrels: Path | None = source("qrels", "Their judgements.", None)
+    dev_corpus: Path | None = source("texts", "What they are searched in, whole [default: --corpus].", None)
+    dev_measure: str = option("What is best, of the fused list.", "nDCG@10", names=("--metric-for-best-model",))
+    evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, names=("--eval-steps",))
+    patience: int | None = option("Stop after so many evaluations without a better one.", None, names=("--early-stopping-patience",))
+    keep: str | None = option("Which weights become the checkpoint, best or last [default: best with --dev-queries].", None)
     save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
     output: Path = product("checkpoint", "Folder to write.")
 
@@ -50,7 +70,8 @@ class Finetune(Stage):
             variants.resolve("architectures", self.arch)
         variants.resolve("learning.objectives", self.objective)
         positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
-        for flag, value in positive.items():
+        positive |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
+        for flag, value in [*positive.items(), *(("--sampling-rate", rate) for rate in self.sampling_rate)]:
             if value is not None and value <= 0:
                 raise UsageError(f"{flag} {value}: expected more than 0")
         for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip, "--negatives": self.negatives}.items():
@@ -58,58 +79,134 @@ class Finetune(Stage):
                 raise UsageError(f"{flag} {value}: expected 0 or more")
         if not 0 <= self.warmup <= 1:
             raise UsageError(f"--warmup {self.warmup}: expected a ratio of the steps, 0 to 1")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"--schedule {self.schedule}: expected {' or '.join(SCHEDULES)}")
+        if not 0 < self.layer_decay <= 1:
+            raise UsageError(f"--layer-decay {self.layer_decay}: expected more than 0, at most 1 (no decay)")
+        _group_rates(self.group_rate)
         check_seed(self.seed)
+        self._check_sets()
+        self._check_development()
+
+    def _check_sets(self) -> None:
+        sets = len(self.train)
+        if self.sampling_rate and len(self.sampling_rate) != sets:
+            raise UsageError(f"--sampling-rate: expected one for each --train, {sets}; found {len(self.sampling_rate)}")
+        for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
+            if self.sampling_rate and len(files) not in (0, 1, sets):
+                raise UsageError(f"{flag}: expected one for all sets, or one for each --train, {sets}; found {len(files)}")
+
+    def _check_development(self) -> None:
+        if self.keep not in (None, *KEPT):
+            raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEPT)}")
+        if (self.dev_queries is None) != (self.dev_qrels is None):
+            raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
+        asked = {"--dev-corpus": self.dev_corpus, "--evaluate-every": self.evaluate_every, "--patience": self.patience, "--keep": self.keep}
+        if self.dev_queries is None and (flags := [flag for flag, value in asked.items() if value not in (None, "last")]):
+            raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
+        if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
+            raise UsageError("--dev-queries: needs --dev-corpus, the documents they are searched in")
+        if self.dev_queries is not None:
+            from moeir.evaluation import measures
+
+            measures.parse(self.dev_measure)
 
     def cost(self) -> list[str]:
         from moeir.records import examples
 
-        count = sum(1 for _ in examples.read(self.train, provenance=False))
-        steps = self.steps or self.epochs * max(1, count // self.batch_size)
+        asked = [[example.query_id for example in examples.read(path, provenance=False)] for path in self.train]
+        counts = [len(ids) for ids in asked] if self.sampling_rate else [len({query for ids in asked for query in ids})]
+        walks = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
+        steps = self.steps or self.epochs * sum(ceil(round(walk, 6)) for walk in walks)
         texts = steps * self.batch_size
         read = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
-        return [f"{steps:,} steps of {self.batch_size} queries from {count:,} examples: {read}"]
+        return [f"{steps:,} steps of {self.batch_size} queries from {sum(counts):,} examples: {read}"]
 
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
         from moeir.backbones.precision import device_for, dtype_for
-        from moeir.learning import batches, loop
-        from moeir.records import examples
+        from moeir.learning import loop
 
         device = device_for(self.device)
-        kept = list(examples.read(self.train, provenance=False))
-        plan = batches.planned(kept, queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=str(self.train))
-        texts = self._texts(kept)
-        batches.check_texts(plan, texts.queries, texts.documents, str(self.train))
-        checkpoint = start(self.model, self.arch, reading_rules(self), list(texts.documents.values())[:4000], self.seed)
-        steps = self.steps or self.epochs * plan.steps_per_epoch
-        schedule = loop.Schedule(
-            steps, self.learning_rate, self.warmup, self.weight_decay, self.clip, seed=self.seed, save_minutes=self.save_minutes
-        )
         objective = variants.bind("learning.objectives", self.objective)
-        done = loop.train(checkpoint, plan, texts, objective, schedule, self.output, dtype=dtype_for(self.dtype, device), device=device)
+        plan, texts = self._planned(objective.func)
+        development = self._development(texts, plan.steps_per_epoch)
+        documents = list(islice(texts[0].documents.values(), 4000))
+        checkpoint = start(self.model, self.arch, reading_rules(self), documents, self.seed)
+        schedule = self._schedule(self.steps or self.epochs * plan.steps_per_epoch)
+        dtype = dtype_for(self.dtype, device)
+        done = loop.train(checkpoint, plan, texts, objective, schedule, self.output, dtype=dtype, device=device, development=development)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
         return {"parameters": checkpoint.architecture.parameter_count(), **done}
 
-    def _texts(self, kept: "Iterable[Example]") -> "Texts":
-        """The texts the examples bring or name, and no others."""
-        from moeir.learning.loop import Texts
-        from moeir.records import texts
+    def _planned(self, objective: object) -> "tuple[Steps, list[Texts]]":
+        """What meets what at which step, and the texts of each set."""
+        from moeir.learning import batches, objectives
+        from moeir.learning.texts import gathered
+        from moeir.records import examples
 
-        queries: dict[str, str] = {}
-        documents: dict[str, str] = {}
-        named: set[str] = set()
-        asked: set[str] = set()
-        for example in kept:
-            asked.add(example.query_id)
-            named |= {*example.positive_ids, *example.negative_ids}
-            documents |= {passage.id: passage.content for passage in example.passages}
-            if example.query is not None:
-                queries[example.query.id] = example.query.content
-        for place, wanted, found, flag in ((self.queries, asked, queries, "--queries"), (self.corpus, named, documents, "--corpus")):
-            if place is None and not wanted <= found.keys():
-                raise UsageError(f"{self.train}: its examples name texts by id; say where they are with {flag}")
-            if place is not None:
-                found |= {text.id: text.content for text in texts.read(place, keep_empty=self.keep_empty) if text.id in wanted}
-        return Texts(queries, documents)
+        files = [examples.read(path, provenance=False) for path in self.train]
+        places = [str(path) for path in self.train]
+        sets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, places)]
+        places = places if self.sampling_rate else [", ".join(places)]
+        plans = [
+            batches.planned(kept, queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=place)
+            for kept, place in zip(sets, places)
+        ]
+        texts = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty)
+        for plan, found, place in zip(plans, texts, places):
+            batches.check_texts(plan, found.queries, found.documents, place)
+            if objective in objectives.TAUGHT:
+                batches.check_taught(plan, place, self.objective)
+        return (batches.Sets(tuple(plans), self.sampling_rate, self.seed) if self.sampling_rate else plans[0]), texts
+
+    def _schedule(self, steps: int) -> "Schedule":
+        from moeir.learning.loop import Schedule
+
+        return Schedule(
+            steps,
+            self.learning_rate,
+            self.warmup,
+            self.weight_decay,
+            self.clip,
+            self.seed,
+            self.save_minutes,
+            self.schedule,
+            self.layer_decay,
+            _group_rates(self.group_rate),
+        )
+
+    def _development(self, texts: "list[Texts]", epoch: int) -> "Development | None":
+        """The development set, if there is one."""
+        if self.dev_queries is None or self.dev_qrels is None:
+            return None
+        from moeir.learning.validation import development
+
+        corpora = self.corpus if self.dev_corpus is None else (self.dev_corpus,)
+        training = {name: text for one in texts for name, text in one.queries.items()}
+        return development(
+            self.dev_queries,
+            self.dev_qrels,
+            corpora,
+            training=training,
+            measure=self.dev_measure,
+            every=self.evaluate_every or epoch,
+            patience=self.patience,
+            keep=self.keep or "best",
+            keep_empty=self.keep_empty,
+        )
+
+
+def _group_rates(said: tuple[str, ...]) -> dict[str, float]:
+    """Learning rates by pattern, from PATTERN=RATE."""
+    rates = {}
+    for text in said:
+        pattern, equals, rate = text.rpartition("=")
+        if not (pattern and equals):
+            raise UsageError(f"--group-rate {text}: expected PATTERN=RATE, as in mixture=1e-4")
+        rates[pattern] = convert(rate, "float", f"--group-rate {text}")
+        if not 0 <= rates[pattern] < float("inf"):
+            raise UsageError(f"--group-rate {text}: expected a rate of 0 or more")
+    return rates

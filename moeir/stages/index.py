@@ -12,7 +12,7 @@ from moeir.stages.base import Counts, Stage
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
 
-ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim"}
+ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,16 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import Counts, Stage
-from moeir.stages.evaluate import named_runs
+from moeir.stages.evaluate import check_answers, named_runs, read_answers
+
+if TYPE_CHECKING:
+    from moeir.records.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +25,16 @@ class MineNegatives(Stage):
     qrels: Path = source("qrels", "Judgements of the training queries.")
     method: str = option("Which ranks are negatives; see: moeir variants mining.", "band:first=0,last=200")
     positive_grade: int = option("Smallest grade that makes a document positive.", 1)
+    exclude_answers: Path | None = source("texts", "Questions with answers: a document whose text holds one is no negative.", None)
+    corpus: Path | None = source("texts", "With --exclude-answers: the documents in which they are looked for.", None)
+    match: str = option("With --exclude-answers: string (tokens, as DPR compares them) or regex.", "string")
     output: Path = product("examples", "JSON lines to write; - is stdout.")
 
     def check(self) -> None:
         variants.resolve("mining", self.method)
         if not self.run:
             raise UsageError("mine-negatives: expected at least one --run")
+        check_answers("--exclude-answers", self.exclude_answers, self.corpus, self.match)
 
     def work(self) -> Counts:
         from moeir import mining
@@ -34,7 +42,11 @@ class MineNegatives(Stage):
 
         tally = mining.Tally()
         read = {name: runs.read(path) for name, path in named_runs(self.run).items()}
-        made = mining.mined(read, qrels.read(self.qrels), variants.bind("mining", self.method), tally, positive_grade=self.positive_grade)
+        judged, select = qrels.read(self.qrels), variants.bind("mining", self.method)
+        refused = None
+        if self.exclude_answers is not None:
+            refused = self._answering(mining.candidates(read, judged, select, positive_grade=self.positive_grade))
+        made = mining.mined(read, judged, select, tally, positive_grade=self.positive_grade, refused=refused)
         examples.write(made, self.output)
         if not tally.mined:
             places = ", ".join(map(str, self.run))
@@ -43,4 +55,23 @@ class MineNegatives(Stage):
             "%d examples; skipped %d queries without positives, %d without hits, %d without negatives",
             *(tally.mined, tally.without_positives, tally.without_hits, tally.without_negatives),
         )
+        if self.exclude_answers is not None:
+            log.info("%d documents with an answer are no negatives", tally.with_answers)
         return vars(tally)
+
+    def _answering(self, candidates: "list[Run]") -> dict[str, set[str]]:
+        """By query, the documents with an answer among those that would be negatives."""
+        from moeir.evaluation import answers
+
+        assert self.exclude_answers is not None and self.corpus is not None
+        asked = read_answers(self.exclude_answers, self.match)
+        refused: dict[str, set[str]] = {}
+        for run in candidates:
+            for place, query in enumerate(run.queries):
+                if query not in asked.wanted and len(run.row(place)[0]):
+                    raise DataError(f"{self.exclude_answers}: has no question {query!r}, for which negatives are mined")
+        for run, found in zip(candidates, answers.marks(candidates, asked, self.corpus), strict=True):
+            for place, query in enumerate(run.queries):
+                documents = run.row(place)[0][found[run.starts[place] : run.starts[place + 1]]]
+                refused.setdefault(query, set()).update(run.names[code] for code in documents.tolist())
+        return refused

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from moeir import variants
 from moeir.errors import ArtifactError, UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_word
+from moeir.values import convert
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run
 
 QUERIES_AT_ONCE = 256
+EXACT_SUM = "exact-sum"
+Part: TypeAlias = "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]"
 log = logging.getLogger(__name__)
 
 
@@ -30,7 +33,11 @@ class Search(Stage):
     queries: Path = source("texts", "Queries.", names=("--topics",))
     depth: int = option("Documents per query and expert.", 1000, names=("--hits", "--k"))
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
-    fuse: str = option("How the experts' lists become one; see: moeir variants fusion.", "came-sum")
+    fuse: str | None = option(
+        "How experts become one: exact-sum (missing sides computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
+        "see: moeir variants fusion [default: exact-sum where the checkpoint is trained as one score (mote, coil), else came-sum].",
+        None,
+    )
     model: Path | None = source("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
@@ -38,7 +45,8 @@ class Search(Stage):
     output: Path = product("run", "A .trec file, - for stdout, or a folder.")
 
     def check(self) -> None:
-        variants.resolve("fusion", self.fuse)
+        if self.fuse is not None:
+            _fusion(self.fuse)
         check_depth(self.depth)
         if self.tag is not None:
             check_word("--tag", self.tag)
@@ -47,25 +55,27 @@ class Search(Stage):
         return self.output != STREAM and not self.output.name.removesuffix(".partial").endswith(FILE_SUFFIXES)
 
     def work(self) -> Counts:
-        from moeir import fusion
         from moeir.records import runs, texts
 
         opened = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype)
         experts = opened.chosen(self.expert)
         queries = list(texts.read(self.queries))
-        found = opened.runs([query.id for query in queries], [query.content for query in queries], self.depth, experts)
-        for expert, run in found.items():
+        fuse = self.fuse or opened.fusion
+        found, facts = opened.runs([query.id for query in queries], [query.content for query in queries], self.depth, experts, fuse)
+        for expert in experts:
+            run = found[expert]
             if without := len(queries) - sum(length > 0 for length in run.starts[1:] - run.starts[:-1]):
                 log.warning("%s: %d of %d queries found no document", expert, without, len(queries))
-        if len(found) > 1:
-            found["fused"] = fusion.fused(list(found.values()), variants.bind("fusion", self.fuse), self.depth)
+        if facts:
+            counts = (f"the first {size} for {count} of {len(queries)} queries" for size, count in facts["proven"].items())
+            log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(counts))
         if self.makes_folder():
             for name, run in found.items():
                 runs.write(run, self.output / f"{name}.trec", tag=self.tag or f"moeir.{name}")
         else:
             name, run = list(found.items())[-1]
             runs.write(run, self.output, tag=self.tag or f"moeir.{name}")
-        return {"queries": len(queries), "experts": experts, "hits": {name: len(run.scores) for name, run in found.items()}}
+        return {"queries": len(queries), "experts": experts, "hits": {name: len(run.scores) for name, run in found.items()}, **facts}
 
 
 @dataclass
@@ -86,33 +96,54 @@ class OpenIndex:
             raise UsageError(f"--expert {unknown[0]}: {self.path} has {', '.join(self.engines)}")
         return [name for name in self.engines if not experts or name in experts]
 
-    def search(self, queries: list[str], depth: int = 10, expert: str | None = None) -> list[list[tuple[str, float]]]:
-        """For each query text its best documents and scores, from one expert or, by came-sum, from all."""
-        from moeir import fusion
+    @property
+    def fusion(self) -> str:
+        """How the experts become one unless told otherwise."""
+        return "came-sum" if self.checkpoint is None else self.checkpoint.architecture.fusion
 
+    def search(
+        self, queries: list[str], depth: int = 10, expert: str | None = None, fuse: str | None = None
+    ) -> list[list[tuple[str, float]]]:
+        """For each query text its best documents and scores, from one expert or from all, fused as the command line would."""
+        check_depth(depth)
         names = [str(number) for number in range(len(queries))]
-        found = list(self.runs(names, queries, depth, self.chosen((expert,) if expert else ())).values())
-        run = fusion.fused(found, fusion.came_sum, depth) if len(found) > 1 else found[0]
+        found, _ = self.runs(names, queries, depth, self.chosen((expert,) if expert else ()), fuse or self.fusion)
+        run = list(found.values())[-1]
         return [run.hits(name) for name in names]
 
-    def runs(self, names: list[str], queries: list[str], depth: int, experts: list[str]) -> "dict[str, Run]":
-        """One run for each expert."""
-        import numpy as np
+    def runs(
+        self, names: list[str], queries: list[str], depth: int, experts: list[str], fuse: str
+    ) -> "tuple[dict[str, Run], dict[str, Any]]":
+        """One run for each expert and, of several, `fused`; of an exact sum also for how many queries its first ranks are proven."""
+        from moeir import console, fusion
+        from moeir.indexes.exact_sum import summed
 
-        from moeir import console
-        from moeir.records.runs import Run
-
-        parts: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in experts}
-        sorted_ids = sorted(self.ids)
+        exact, options = _fusion(fuse)
+        engines = {name: self.engines[name] for name in experts}
+        parts: dict[str, list[Part]] = {name: [] for name in [*experts, *(["fused"] if exact and len(experts) > 1 else [])]}
+        proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
         with console.meter("searching", len(queries)) as meter:
             for first, batch in self._encoded(queries):
-                for name in experts:
-                    rows, scores = self.engines[name].search(batch[name], depth)
-                    query, place = np.nonzero(rows >= 0)
-                    parts[name].append((query + first, self.order[rows[query, place]], scores[query, place]))
+                lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
+                if "fused" in parts:
+                    sums = summed(engines, {name: batch[name] for name in experts}, lists, **options)
+                    proven = {size: count + int(sums.holds(size).sum()) for size, count in proven.items()}
+                    lists["fused"] = sums.rows, sums.scores
+                for name, (rows, scores) in lists.items():
+                    parts[name].append(self._part(first, rows, scores))
                 meter.advance(min(QUERIES_AT_ONCE, len(queries) - first))
-        columns = {name: [np.concatenate(column) for column in zip(*part, strict=True)] for name, part in parts.items()}
-        return {name: Run.from_columns(names, column[0], sorted_ids, column[1], column[2], tag=name) for name, column in columns.items()}
+        sorted_ids = sorted(self.ids)
+        found = {name: _run(names, sorted_ids, part, name) for name, part in parts.items()}
+        if len(found) > 1 and not exact:
+            found["fused"] = fusion.fused(list(found.values()), variants.bind("fusion", fuse), depth)
+        return found, {"proven": proven} if "fused" in parts else {}
+
+    def _part(self, first: int, rows: "np.ndarray[Any, Any]", scores: "np.ndarray[Any, Any]") -> "Part":
+        """Hits of a batch as columns: query, place of the document's id, score."""
+        import numpy as np
+
+        query, place = np.nonzero(rows >= 0)
+        return query + first, self.order[rows[query, place]], scores[query, place]
 
     def _encoded(self, queries: list[str]) -> Iterator[tuple[int, Any]]:
         """Batches of queries as the engines take them: (place of the first, expert -> queries)."""
@@ -125,6 +156,27 @@ class OpenIndex:
             else:
                 with autocast(self.dtype, str(self.checkpoint.device)):
                     yield first, self.checkpoint.encode(batch, "query")
+
+
+def _fusion(spec: str) -> tuple[bool, dict[str, Any]]:
+    """Whether a spec means the exact sum, which needs the engines, and the options it gives it; UsageError if it means nothing."""
+    parsed = variants.parse(spec)
+    if parsed.name.replace("_", "-") != EXACT_SUM:
+        variants.resolve("fusion", spec)
+        return False, {}
+    for key in dict(parsed.options):
+        if key != "deepen":
+            raise UsageError(f"{spec}: {EXACT_SUM} has no option {key!r}; it has deepen=true")
+    return True, {key: convert(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
+
+
+def _run(names: list[str], ids: list[str], parts: "list[Part]", tag: str) -> "Run":
+    import numpy as np
+
+    from moeir.records.runs import Run
+
+    query, document, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Run.from_columns(names, query, ids, document, score, tag=tag)
 
 
 def open_index(path: Path | str, *, model: Path | None = None, device: str = "auto", dtype: str = "float32") -> OpenIndex:

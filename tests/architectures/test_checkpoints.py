@@ -141,7 +141,7 @@ def test_options_that_own_weights_cannot_be_changed(spec, other, message, tiny_m
 def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
     with pytest.raises(ArtifactError, match=r"plain weights, not a checkpoint; moeir init --model"):
         open_checkpoint(tiny_model)
-    with pytest.raises(UsageError, match="plain weights; say what they become: --arch came, dense, splade or colbert"):
+    with pytest.raises(UsageError, match="plain weights; say what they become: --arch came, dense, …; see: moeir variants"):
         start(tiny_model, None, {})
     for change, message in (
         (lambda facts: "{", "damaged: not JSON"),

@@ -1,11 +1,16 @@
-"""Packed attention: every form gives what a loop over single texts gives."""
+"""Packed attention: every form gives what a loop over single texts gives, within a window or without; positions turn queries and keys."""
+
+import math
+import sys
+import types
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.kernels.attention import Layout, _masked, attention
+from moeir.kernels.attention import Layout, _masked, _varlen, attention, rotated
+from tests.oracles import attention as windows
 from tests.oracles import representations as oracles
 
 
@@ -20,14 +25,13 @@ def layout(lengths, silent=None):
     return Layout(tuple(lengths), starts, quiet)
 
 
-def by_loop(query, key, value, place):
+def by_loop(query, key, value, place, reach=None):
     rows = []
     for first, last in zip(place.starts[:-1].tolist(), place.starts[1:].tolist(), strict=True):
         seen = [True] * (last - first) if place.silent is None else (~place.silent[first:last]).tolist()
-        text = [
-            torch.tensor(oracles.attention(*(part[first:last, head].tolist() for part in (query, key, value)), seen))
-            for head in range(query.shape[1])
-        ]
+        heads = [[part[first:last, head].tolist() for part in (query, key, value)] for head in range(query.shape[1])]
+        form = oracles.attention if reach is None else lambda *given: windows.windowed(*given, reach)
+        text = [torch.tensor(form(*head, seen)) for head in heads]
         rows.append(torch.stack(text, dim=1))
     return torch.cat(rows)
 
@@ -66,3 +70,67 @@ def test_grouped_and_masked_attention_have_the_same_gradients():
     silent = place.silent
     assert found[0][1][silent].abs().max() == 0 and found[0][2][silent].abs().max() == 0  # nobody looks at silent keys and values
     assert found[0][0][silent].abs().max() > 0  # but they look
+
+
+@settings(deadline=None, max_examples=40)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), window=st.integers(1, 12), seed=st.integers(0, 9), data=st.data())
+def test_a_window_hides_what_lies_further_away_than_its_half(lengths, window, seed, data):
+    silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
+    place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
+    expected = by_loop(*tensors, place, reach=window // 2)
+    assert torch.allclose(attention(*tensors, place, 0.0, window), expected, atol=1e-5)
+    assert torch.allclose(_masked(*tensors, place, 0.0, window // 2), expected, atol=1e-5)
+
+
+def test_windowed_attention_has_finite_gradients_that_agree_in_both_forms():
+    """One text is shorter than the batch and ends with tokens that hear nobody: neither may poison the others."""
+    lengths, found = [2, 7, 7, 1], []
+    place = layout(lengths, (0, 5, 0, 0))
+    for form in (lambda *given: attention(*given, 0.0, 4), lambda *given: _masked(*given, 0.0, 2)):
+        tensors = [part.requires_grad_() for part in parts(lengths)]
+        form(*tensors, place).square().sum().backward()
+        found.append([part.grad for part in tensors])
+    for grouped, masked in zip(*found, strict=True):
+        assert bool(grouped.isfinite().all()) and torch.allclose(grouped, masked, atol=1e-5)
+
+
+def test_a_window_wider_than_every_text_is_none():
+    place, tensors = layout([5, 3]), parts([5, 3])
+    assert torch.equal(attention(*tensors, place, 0.0, 8), attention(*tensors, place))
+    assert not torch.allclose(attention(*tensors, place, 0.0, 6), attention(*tensors, place), atol=1e-3)
+
+
+@pytest.mark.parametrize("reach, expected", [(None, (-1, -1)), (2, (2, 2))])
+def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, monkeypatch):
+    """Stands in for CUDA's kernel, which counts a window as so many tokens to the left and to the right."""
+    told = {}
+
+    def varlen_attn(query, key, value, starts, seen_starts, longest, longest_seen, *, window_size):
+        told.update(window=window_size, starts=starts.tolist(), longest=(longest, longest_seen))
+        return query
+
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
+    _varlen(*parts([3, 5]), layout([3, 5]), reach)
+    assert told == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
+
+
+def test_positions_turn_pairs_of_numbers():
+    """A quarter turn at position 1 where the angle is a right one: (1, 0) becomes (0, 1)."""
+    right = (torch.tensor(math.cos(math.pi / 2)), torch.tensor(math.sin(math.pi / 2)))
+    assert torch.allclose(rotated(torch.tensor([[[1.0, 0.0]]]), *right), torch.tensor([[[0.0, 1.0]]]), atol=1e-6)
+    lengths, theta, width = [3, 1, 5], 100.0, 6
+    place, states = layout(lengths), parts(lengths, width=width)[0]
+    found = rotated(states, *place.turns(theta, width))
+    for token, position in enumerate(position for length in lengths for position in range(length)):
+        for head in range(states.shape[1]):
+            assert found[token, head].tolist() == pytest.approx(windows.rotated(states[token, head].tolist(), position, theta), abs=1e-5)
+
+
+def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
+    place = layout([9])
+    query, key = (part[:1].expand(9, -1, -1) for part in parts([9], width=8)[:2])
+    turned_query, turned_key = (rotated(part, *place.turns(10.0, 8)) for part in (query, key))
+    assert torch.allclose(turned_query.norm(dim=-1), query.norm(dim=-1), atol=1e-5)
+    products = torch.einsum("ihd,jhd->hij", turned_query, turned_key)
+    assert torch.allclose(products[:, 2, 5], products[:, 4, 7], atol=1e-5) and not torch.allclose(products[:, 2, 5], products[:, 2, 6])
+    assert rotated(query.bfloat16(), *place.turns(10.0, 8)).dtype is torch.bfloat16

@@ -12,7 +12,8 @@ from moeir.artifacts.making import RESUME
 from moeir.errors import MoeirError
 from moeir.learning import objectives
 from moeir.learning.batches import planned
-from moeir.learning.loop import METRICS, Schedule, Texts, train
+from moeir.learning.loop import METRICS, Schedule, train
+from moeir.learning.texts import Texts
 from moeir.records.examples import Example
 from moeir.records.texts import read
 from tests.oracles import learning as oracles
@@ -34,7 +35,7 @@ def learning(toy, tiny_model_with_head):
         folder.mkdir(exist_ok=True)
         checkpoint = start(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
         plan = planned(examples, queries=4, negatives=3, seed=1, place="toy")
-        done = train(checkpoint, plan, texts, objective, Schedule(steps, rate, **options), folder, dtype=dtype, device="cpu")
+        done = train(checkpoint, plan, [texts], objective, Schedule(steps, rate, **options), folder, dtype=dtype, device="cpu")
         return checkpoint, done
 
     return learned

@@ -34,3 +34,18 @@ def zscore(lists: list[dict[int, float]]) -> dict[int, float]:
             equal = len(set(hits.values())) == 1
             standardised.append({document: 0.0 if equal else (score - mean) / spread for document, score in hits.items()})
     return came_sum(standardised)
+
+
+def hybrid(first: dict[int, float], second: dict[int, float], alpha: float, depth: int, centred: bool) -> dict[int, float]:
+    sides = []
+    for hits in (first, second):
+        best = dict(list(hits.items())[:depth])
+        if centred and best:
+            low, high = min(best.values()), max(best.values())
+            best = {document: (score - (low + high) / 2) / (high - low) if high > low else 0.0 for document, score in best.items()}
+        sides.append(best)
+    total = {}
+    for document in sides[0] | sides[1]:
+        worth = [side.get(document, min(side.values())) if side else 0.0 for side in sides]
+        total[document] = worth[0] + alpha * worth[1]
+    return total

@@ -28,6 +28,34 @@ def flops(texts, terms):
     return math.fsum((math.fsum(text.get(term, 0.0) for text in texts) / len(texts)) ** 2 for term in range(terms))
 
 
+def entropy(rows):
+    """Mean over the rows of Σ p log p."""
+    return math.fsum(chance * math.log(chance) for row in rows for chance in row if chance > 0) / len(rows)
+
+
+def balance(rows):
+    """I · Σ over experts of (share of rows it is the arg-max of) · (its mean probability)."""
+    experts = range(len(rows[0]))
+    wins = [sum(row.index(max(row)) == expert for row in rows) / len(rows) for expert in experts]
+    means = [math.fsum(row[expert] for row in rows) / len(rows) for expert in experts]
+    return len(means) * math.fsum(win * mean for win, mean in zip(wins, means, strict=True))
+
+
+def divergence(scores, teacher, temperature):
+    """Σ p log(p / q) of two softmaxes at a temperature, times its square."""
+    chances = []
+    for side in (teacher, scores):
+        powers = [math.exp(score / temperature) for score in side]
+        chances.append([power / math.fsum(powers) for power in powers])
+    return temperature**2 * math.fsum(p * math.log(p / q) for p, q in zip(*chances, strict=True))
+
+
+def margins(scores, teacher):
+    """Mean squared difference of (positive - negative) between both; the positive stands first."""
+    errors = [(scores[0] - scores[place]) - (teacher[0] - teacher[place]) for place in range(1, len(scores))]
+    return math.fsum(error * error for error in errors) / len(errors)
+
+
 def rate(step, steps, highest, warmup):
     """Linear rise over the first steps, linear fall to zero at the end."""
     rising = max(1, round(warmup * steps)) if warmup else 0

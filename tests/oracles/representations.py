@@ -37,3 +37,14 @@ def attention(query, key, value, seen):
         total = math.fsum(weights)
         mixed.append([math.fsum(w * v for w, v in zip(weights, column, strict=True)) / total for column in zip(*value, strict=True)])
     return mixed
+
+
+def exact_match(query, document):
+    """For every query token its best document token of the same term, at least 0, added up; both are lists of (term, vector)."""
+    return math.fsum(max([0.0, *(dense(token, other) for name, other in document if name == term)]) for term, token in query)
+
+
+def summed_lexical(logits):
+    """term -> Σ over positions of log(1 + relu(logit)), where that is positive; logits is a list of rows."""
+    sums = {term: math.fsum(math.log1p(max(row[term], 0.0)) for row in logits) for term in range(len(logits[0]))}
+    return {term: value for term, value in sums.items() if value > 0}

@@ -70,3 +70,19 @@ def hits(rows, scores):
     found = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
     assert all(row == -1 and score == -math.inf for row, score in list(zip(rows, scores, strict=True))[len(found) :])
     return found
+
+
+def exact_match(query, documents):
+    """{row: score} of the documents that score above 0; query and documents are lists of (term, vector)."""
+    scores = {}
+    for row, document in enumerate(documents):
+        best = (max([0.0, *(inner_product(token, other) for name, other in document if name == term)]) for term, token in query)
+        if (score := single(math.fsum(best))) > 0:
+            scores[row] = score
+    return scores
+
+
+def summed(experts, unfound):
+    """{row: sum} over the documents that any expert finds; experts are {row: score}, `unfound` what each gives to all others."""
+    rows = sorted({row for found in experts for row in found})
+    return {row: single(math.fsum(found.get(row, other) for found, other in zip(experts, unfound, strict=True))) for row in rows}

@@ -30,12 +30,53 @@ def test_an_example_by_id_is_a_line_of_ids_with_provenance(tmp_path):
     }
 
 
+TAUGHT = Example("q4", ("d1", "d2"), ("d3",), positive_scores=(9.5, 0.25), negative_scores=(-2.0,))
+
+
+def test_a_teachers_scores_are_written_and_read_again(tmp_path):
+    inline = Example("q2", ("d1",), ("d2",), (), INLINE.query, INLINE.passages, (1.5,), (0.5,))
+    examples.write([TAUGHT, inline], tmp_path / "train.jsonl")
+    assert json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])["positive_scores"] == [9.5, 0.25]
+    assert list(examples.read(tmp_path / "train.jsonl")) == [TAUGHT, inline]
+    assert TAUGHT.taught == {"d1": 9.5, "d2": 0.25, "d3": -2.0} and BY_ID.taught == {}
+
+
+def test_files_are_united_by_query_id():
+    first = [Example("a", ("1",), ("2", "3")), Example("b", ("1",), ("4",))]
+    second = [Example("c", ("5",), ("6",)), Example("a", ("3", "1"), ("9", "2", "8"))]
+    assert examples.united([first, second], ["x", "y"]) == [
+        Example("a", ("1", "3"), ("2", "9", "8")),
+        Example("b", ("1",), ("4",)),
+        Example("c", ("5",), ("6",)),
+    ]
+    assert examples.united([first], ["x"]) == first
+
+
+def test_texts_are_united_and_must_agree():
+    other = Example("q2", ("d3",), ("d2",), (), INLINE.query, (INLINE.passages[1], Text("d3", "it")))
+    (found,) = examples.united([[INLINE], [other]], ["x", "y"])
+    assert found == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
+    with pytest.raises(DataError, match="y: query 'q2' has two texts in the files"):
+        examples.united([[INLINE], [Example("q2", ("d1",), (), (), Text("q2", "who?"))]], ["x", "y"])
+    with pytest.raises(DataError, match="y: passage 'd1' has two texts in the files"):
+        examples.united([[INLINE], [Example("q2", ("d1",), (), (), INLINE.query, (Text("d1", "those"),))]], ["x", "y"])
+
+
+def test_a_teachers_scores_are_united_where_it_has_scored_everything():
+    second = Example("q4", ("d3",), ("d4", "d1"), positive_scores=(7.0,), negative_scores=(1.0, 2.0))
+    (found,) = examples.united([[TAUGHT], [second]], ["x", "y"])
+    assert found == Example("q4", ("d1", "d2", "d3"), ("d4",), positive_scores=(9.5, 0.25, -2.0), negative_scores=(1.0,))
+    (found,) = examples.united([[TAUGHT], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
+    assert found == Example("q4", ("d1", "d2", "d3"), ("d4",))
+
+
 def test_tevatrons_ids_are_understood(tmp_path):
     line = '{"query_id": 7, "query_text": "x", "positive_document_ids": [1], "negative_document_ids": ["02"]}'
     (tmp_path / "a.jsonl").write_text(f"{line}\n\n")
     assert list(examples.read(tmp_path / "a.jsonl")) == [Example("7", ("1",), ("02",))]
 
 
+SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}
 FAULTY = [
     ({"positive_ids": ["a"], "negative_ids": []}, ":1: no query_id"),
     ({"query_id": "q", "negative_ids": []}, ":1: no positives; one of positive_ids, positive_document_ids, positive_passages was expected"),
@@ -66,6 +107,11 @@ FAULTY = [
         ":1: positive_passages: text is not a string: 1",
     ),
     ([], ":1: a JSON object was expected"),
+    (SCORED | {"positive_scores": [1]}, ":1: no negative_scores"),
+    (SCORED | {"positive_scores": [1], "negative_scores": [1]}, ":1: 2 negatives, but negative_scores has 1 entries"),
+    (SCORED | {"positive_scores": ["1"], "negative_scores": [1, 2]}, ":1: positive_scores: expected finite numbers, found '1'"),
+    (SCORED | {"positive_scores": [1], "negative_scores": [1, float("nan")]}, ":1: negative_scores: expected finite numbers, found nan"),
+    (SCORED | {"positive_scores": [10**400], "negative_scores": [1, 2]}, f":1: positive_scores: expected finite numbers, found {10**400}"),
 ]
 
 

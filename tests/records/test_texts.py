@@ -110,14 +110,21 @@ class Row(NamedTuple):
         return self.wikitext
 
 
+class Question(NamedTuple):
+    query_id: str
+    text: str
+    answers: tuple[str, ...]
+
+
 def load(name):
-    return {"toy": SimpleNamespace(docs_iter=lambda: iter([Row("d1", "owl")]), queries_iter=lambda: iter([Row("q1", "bat")]))}[name]
+    queries = [Question("q1", "bat", ("x",))]
+    return {"toy": SimpleNamespace(docs_iter=lambda: iter([Row("d1", "owl")]), queries_iter=lambda: iter(queries))}[name]
 
 
 def test_ir_datasets_are_sources(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
     assert list(texts.read("irds:toy#docs")) == [Text("d1", "owl")]
-    assert list(texts.read("irds:toy#queries")) == [Text("q1", "bat")]
+    assert list(texts.read("irds:toy#queries")) == [Text("q1", "bat", answers=("x",))]
     with pytest.raises(UsageError, match="irds:toy: says not which part; write irds:toy#docs or irds:toy#queries"):
         list(texts.read("irds:toy"))
     with pytest.raises(UsageError, match="irds:other#docs: ir_datasets knows no 'other'"):

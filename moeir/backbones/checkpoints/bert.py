@@ -3,21 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.backbones.encoder import Shape
+from moeir.backbones.checkpoints.names import Names
+from moeir.backbones.shape import Shape
 from moeir.errors import UsageError
 
-NAMES = {
+EMBEDDING_NAMES = {
     "embeddings.words.": "embeddings.word_embeddings.",
     "embeddings.places.": "embeddings.position_embeddings.",
     "embeddings.kinds.": "embeddings.token_type_embeddings.",
     "embeddings.norm.": "embeddings.LayerNorm.",
-    "pooler.": "pooler.dense.",
-}
-HEAD_NAMES = {
-    "vocabulary_head.transform.": "cls.predictions.transform.dense.",
-    "vocabulary_head.norm.": "cls.predictions.transform.LayerNorm.",
-    "vocabulary_head.bias": "cls.predictions.bias",
-    "vocabulary_head.decoder.": "cls.predictions.decoder.",
 }
 LAYER_NAMES = {
     "attention.query.": "attention.self.query.",
@@ -29,29 +23,46 @@ LAYER_NAMES = {
     "feedforward.down.": "output.dense.",
     "feedforward.norm.": "output.LayerNorm.",
 }
+NAMES = Names(
+    prefix="bert.",
+    layer="encoder.layer.",
+    model={**EMBEDDING_NAMES, "pooler.": "pooler.dense."},
+    layers=LAYER_NAMES,
+    head={
+        "vocabulary_head.transform.": "cls.predictions.transform.dense.",
+        "vocabulary_head.norm.": "cls.predictions.transform.LayerNorm.",
+        "vocabulary_head.bias": "cls.predictions.bias",
+        "vocabulary_head.decoder.": "cls.predictions.decoder.",
+    },
+    ignored=("embeddings.position_ids", "cls.seq_relationship.", "classifier."),
+)
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
-IGNORED = ("embeddings.position_ids", "cls.seq_relationship.", "classifier.")
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
     """The sizes in a BERT config.json."""
+    return Shape(**sizes(config, "BERT"))
+
+
+def sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
+    """What BERT and its nearest kin say in the same words: the fields of a Shape."""
     for key, read in (("position_embedding_type", "absolute"), ("is_decoder", False)):
         if config.get(key, read) != read:
-            raise UsageError(f"config.json: {key} is {config[key]!r}; moeir reads BERT with {read!r}")
-    return Shape(
-        vocabulary=config["vocab_size"],
-        hidden=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        inner=config["intermediate_size"],
-        activation=config.get("hidden_act", "gelu"),
-        epsilon=config.get("layer_norm_eps", 1e-12),
-        positions=config.get("max_position_embeddings", 512),
-        segments=config.get("type_vocab_size", 2),
-        dropout=config.get("hidden_dropout_prob", 0.1),
-        attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
-        spread=config.get("initializer_range", 0.02),
-    )
+            raise UsageError(f"config.json: {key} is {config[key]!r}; moeir reads {family} with {read!r}")
+    return {
+        "vocabulary": config["vocab_size"],
+        "hidden": config["hidden_size"],
+        "layers": config["num_hidden_layers"],
+        "heads": config["num_attention_heads"],
+        "inner": config["intermediate_size"],
+        "activation": config.get("hidden_act", "gelu"),
+        "epsilon": config.get("layer_norm_eps", 1e-12),
+        "positions": config.get("max_position_embeddings", 512),
+        "segments": config.get("type_vocab_size", 2),
+        "dropout": config.get("hidden_dropout_prob", 0.1),
+        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
+        "spread": config.get("initializer_range", 0.02),
+    }
 
 
 def ours(name: str) -> str | None:
@@ -60,13 +71,7 @@ def ours(name: str) -> str | None:
     >>> ours("bert.encoder.layer.3.output.dense.weight"), ours("embeddings.position_ids")
     ('layers.3.feedforward.down.weight', None)
     """
-    name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    if name.startswith(IGNORED):
-        return None
-    if name.startswith("encoder.layer."):
-        number, rest = name.removeprefix("encoder.layer.").split(".", 1)
-        return f"layers.{number}.{_swapped(rest, {theirs: mine for mine, theirs in LAYER_NAMES.items()})}"
-    return _swapped(name, {theirs: mine for mine, theirs in (NAMES | HEAD_NAMES).items()})
+    return NAMES.ours(name)
 
 
 def theirs(name: str, *, masked_lm: bool) -> str:
@@ -75,23 +80,9 @@ def theirs(name: str, *, masked_lm: bool) -> str:
     >>> theirs("layers.3.feedforward.down.weight", masked_lm=True)
     'bert.encoder.layer.3.output.dense.weight'
     """
-    if name.startswith("vocabulary_head."):
-        return _swapped(name, HEAD_NAMES)
-    prefix = "bert." if masked_lm else ""
-    if name.startswith("layers."):
-        number, rest = name.removeprefix("layers.").split(".", 1)
-        return f"{prefix}encoder.layer.{number}.{_swapped(rest, LAYER_NAMES)}"
-    swapped = _swapped(name, NAMES)
-    return swapped if swapped == name else prefix + swapped
+    return NAMES.theirs(name, masked_lm=masked_lm)
 
 
 def class_name(*, masked_lm: bool) -> str:
     """The `transformers` class that opens such a file."""
     return "BertForMaskedLM" if masked_lm else "BertModel"
-
-
-def _swapped(name: str, names: Mapping[str, str]) -> str:
-    for old, new in names.items():
-        if name.startswith(old):
-            return new + name.removeprefix(old)
-    return name

@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from moeir.backbones.encoder import Encoder, Shape
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.shape import Shape
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
-FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files")))
+FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files", "names")))
 DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of a config.json that we do not hand on
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def shape_of(config: Mapping[str, Any], folder: Path) -> Shape:
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Every weight of a folder in float32, under our names."""
     names = _shards(folder)
-    kin = family(config, folder)
+    kin, last = family(config, folder), shape_of(config, folder).layers - 1
     weights: dict[str, Tensor] = {}
     for name in names:
         try:
@@ -78,9 +79,14 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         except SafetensorError as problem:
             raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
         named = ((kin.ours(key), value) for key, value in loaded.items())
-        weights |= {key: value.float() if value.is_floating_point() else value for key, value in named if key is not None}
+        weights |= {_numbered(key, last): value.float() if value.is_floating_point() else value for key, value in named if key is not None}
     _untwin(folder, weights, kin.TIED)
     return weights
+
+
+def _numbered(name: str, last: int) -> str:
+    """With its number, where a family's name of a weight says no more than that it is the last layer's."""
+    return f"layers.{last}." + name.removeprefix("layers.last.") if name.startswith("layers.last.") else name
 
 
 def _shards(folder: Path) -> list[str]:

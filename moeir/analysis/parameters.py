@@ -1,0 +1,169 @@
+"""Where the parameters of an architecture are, which of them a text meets, and what that costs: counted from names and shapes alone."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EXPERT = re.compile(r"(?P<place>.+)\.experts\.(?P<number>\d+)\.(?P<rest>.+)")
+OWNERS = ("towers.", "private_embeddings.", "heads.")
+TABLES = (".words.weight", ".places.weight", ".kinds.weight")
+ROUTERS = ("router.", ".gate.", ".noise.")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Experts of one `place` (their names begin with it): which run for a query and which for a document.
+
+    `routed`: a router or chance chooses, so that one said to run stands for any other. `once`: run once a text instead of once a token;
+    `gate_once` the same of what chooses.
+    """
+
+    place: str
+    runs: Mapping[str, tuple[int, ...]]
+    routed: bool = False
+    once: bool = False
+    gate_once: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group of parameters; `active` by side, None where a router decides."""
+
+    name: str
+    parameters: int
+    active: Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class Account:
+    """`shapes` of distinct parameters by name; `kinds`: expert -> representation.
+
+    `idle`: beginnings of names that no text meets in use; `windows`: attention that sees so many tokens before and behind only, by place.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    kinds: Mapping[str, str]
+    mixtures: tuple[Mixture, ...] = ()
+    idle: tuple[str, ...] = ()
+    windows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(map(math.prod, self.shapes.values()))
+
+    def active(self, side: str) -> int:
+        """Parameters that one text of a side meets; of embeddings the whole tables, as papers count."""
+        return sum(math.prod(shape) for name, shape in self.shapes.items() if self.meets(name, side))
+
+    def parts(self, sides: tuple[str, ...]) -> list[Part]:
+        """What is shared, then each expert's own, then routers."""
+        names: dict[str, list[str]] = {}
+        for name in self.shapes:
+            names.setdefault(self.owner(name), []).append(name)
+        first = ("shared", *self.kinds)
+        order = sorted(names, key=lambda owner: first.index(owner) if owner in first else len(first))
+        return [self._part(owner, names[owner], sides) for owner in order]
+
+    def _part(self, owner: str, names: list[str], sides: tuple[str, ...]) -> Part:
+        met = {side: self._sum([name for name in names if self.meets(name, side)]) for side in sides}
+        return Part(owner, self._sum(names), {side: None if self._depends(names, side) else met[side] for side in sides})
+
+    def _depends(self, names: list[str], side: str) -> bool:
+        """Whether a router decides if a text of a side meets these."""
+        found = [self._mixture(name) for name in names]
+        return all(mixture is not None and mixture.routed and len(mixture.runs[side]) == 1 for mixture in found)
+
+    def _sum(self, names: list[str]) -> int:
+        return sum(math.prod(self.shapes[name]) for name in names)
+
+    def owner(self, name: str) -> str:
+        """`shared`, `router`, the expert whose representation it serves, or the number of a mixture's expert."""
+        if name.startswith(OWNERS):
+            return name.split(".")[1]
+        if self._separate and name.startswith(("encoder.", "document_encoder.")):
+            return f"{'document' if name.startswith('document') else 'query'} encoder"
+        if (mixture := self._mixture(name)) is not None:
+            return f"{'block expert' if mixture.once else 'expert'} {_matched(name)['number']}"
+        if any(part in f".{name}" for part in ROUTERS):
+            return "router"
+        sparse = [expert for expert, kind in self.kinds.items() if kind == "sparse"]
+        if ".vocabulary_head." in name and len(sparse) == 1:
+            return sparse[0]
+        private = {one.split(".")[1] for one in self.shapes if one.startswith("private_embeddings.")}
+        if private and name.startswith("encoder.embeddings."):
+            return next(expert for expert in self.kinds if expert not in private)
+        return "shared"
+
+    def meets(self, name: str, side: str) -> bool:
+        """Whether a text of a side is computed with this parameter."""
+        if name.startswith(self.idle) or (".vocabulary_head." in name and "sparse" not in self.kinds.values()):
+            return False
+        if self._separate and name.startswith(("encoder.", "document_encoder.")):
+            return name.startswith("document_encoder.") == (side == "document")
+        mixture = self._mixture(name)
+        return mixture is None or int(_matched(name)["number"]) in mixture.runs[side]
+
+    @property
+    def _separate(self) -> bool:
+        return any(name.startswith("document_encoder.") for name in self.shapes)
+
+    def _mixture(self, name: str) -> Mixture | None:
+        """The mixture whose expert alone owns this; None for what its experts share (one normalisation for all)."""
+        found = EXPERT.fullmatch(name)
+        if found is None:
+            return None
+        twins = (f"{found['place']}.experts.{number}.{found['rest']}" for number in (0, 1))
+        mixture = next((one for one in self.mixtures if one.place == found["place"]), None)
+        return mixture if all(twin in self.shapes for twin in twins) else None
+
+    def flops(self, side: str, length: int) -> int:
+        """Floating-point operations for one text of `length` tokens: two for each number of a matrix, each time it is multiplied.
+
+        A layer's attention costs 4 · H for each pair of tokens that see each other; a sparse expert multiplies every token with the word
+        embeddings.
+        """
+        met = {name: shape for name, shape in self.shapes.items() if self.meets(name, side)}
+        count = sum(2 * math.prod(shape) * self._times(name, length) for name, shape in met.items() if _is_matrix(name, shape))
+        for name, shape in met.items():
+            place = name.removesuffix(".output.weight")
+            if place.endswith(".attention"):
+                count += 4 * shape[0] * seen(length, self.windows.get(place, length))
+        encoder = "document_encoder." if self._separate and side == "document" else "encoder."
+        words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
+        return count + 2 * length * words * sum(kind == "sparse" for kind in self.kinds.values())
+
+    def _times(self, name: str, length: int) -> int:
+        """How often a matrix is multiplied with the states of a text: once a token, or once."""
+        owner = self.owner(name)
+        if owner == "router":
+            uses = [mixture for mixture in self.mixtures if mixture.routed and name.startswith(self._gate(mixture))]
+            return sum(1 if mixture.gate_once else length for mixture in uses)
+        mixture = self._mixture(name)
+        once = mixture is not None and mixture.once
+        pooled = ".pooler." in name or (name.startswith("heads.") and self.kinds.get(owner) == "dense")
+        return 1 if once or pooled else length
+
+    def _gate(self, mixture: Mixture) -> str:
+        """How the names of a mixture's gate begin: its own, or the one it shares with other layers."""
+        own = f"{mixture.place}.gate."
+        return own if any(name.startswith(own) for name in self.shapes) else "router."
+
+
+def seen(length: int, window: int) -> int:
+    """Pairs of tokens at most `window` places apart, in a text of `length`.
+
+    >>> seen(4, 4), seen(4, 1), seen(4, 0)
+    (16, 10, 4)
+    """
+    return sum(min(place + window, length - 1) - max(place - window, 0) + 1 for place in range(length))
+
+
+def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and not name.endswith(TABLES)
+
+
+def _matched(name: str) -> re.Match[str]:
+    found = EXPERT.fullmatch(name)
+    assert found is not None, name
+    return found

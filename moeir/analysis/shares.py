@@ -1,0 +1,46 @@
+"""Who learned, and whom the routers took, in the course of a training: what `metrics.jsonl` says of each expert."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from moeir.records import lines, texts
+
+FACTS = ("share", "wins", "rank", "loss", "usage", "entropy")
+
+
+def over_time(path: Path, rows: int) -> tuple[list[str], list[list[float | None]]]:
+    """Means of every expert's facts in `metrics.jsonl`, a step a line, over `rows` stretches of the training."""
+    return means(_steps(path), sum(1 for _ in _steps(path)), rows)
+
+
+def _steps(path: Path) -> Iterator[dict[str, float]]:
+    with lines.opened(path) as numbered:
+        yield from (texts.loaded(line, f"{path}:{number}") for number, line in numbered if line)
+
+
+def means(steps: Iterable[Mapping[str, float]], total: int, rows: int) -> tuple[list[str], list[list[float | None]]]:
+    """Means of every expert's facts over `rows` stretches of a training of `total` steps, alike in length to one step.
+
+    Names are `step`, the last of a stretch, and those of the facts (`share.lexical`, …); a fact that no step of a stretch has is None.
+
+    >>> means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], total=3, rows=2)
+    (['step', 'share.a'], [[2, 0.75], [3, None]])
+    """
+    rows = min(rows, total)
+    last: list[float | None] = [None] * rows
+    sums: dict[str, list[float]] = {}
+    counts: dict[str, list[int]] = {}
+    for number, facts in enumerate(steps):
+        row = number * rows // total
+        last[row] = facts["step"]
+        for name in filter(_is_of_an_expert, facts):
+            sums.setdefault(name, [0.0] * rows)[row] += facts[name]
+            counts.setdefault(name, [0] * rows)[row] += 1
+    names = sorted(sums, key=lambda name: FACTS.index(name.split(".")[0]))
+    averages = {name: [total / count if count else None for total, count in zip(sums[name], counts[name], strict=True)] for name in names}
+    return ["step", *names], [[step, *(averages[name][row] for name in names)] for row, step in enumerate(last)]
+
+
+def _is_of_an_expert(name: str) -> bool:
+    kind, dot, _ = name.partition(".")
+    return bool(dot) and kind in FACTS

@@ -1,0 +1,92 @@
+"""How often a router takes each of its experts, over any number of batches."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from scipy.special import entr
+
+from moeir.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Decisions of one router over `texts` texts: how many took each expert `chosen` [I], and the sum of their probabilities `mass` [I].
+
+    What a decision takes is the arg-max of its probabilities, without noise, as in use; the first of equals.
+    """
+
+    chosen: Array
+    mass: Array
+    texts: int
+
+    @classmethod
+    def of(cls, probabilities: Array, texts: int) -> Self:
+        """Of one batch: probabilities [n, I], one decision a row.
+
+        >>> Usage.of(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), texts=3).chosen
+        array([2, 1])
+        """
+        chosen = np.bincount(probabilities.argmax(1), minlength=probabilities.shape[1])
+        return cls(chosen, probabilities.sum(0, dtype=np.float64), texts)
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.chosen + other.chosen, self.mass + other.mass, self.texts + other.texts)
+
+    @property
+    def decisions(self) -> int:
+        """How many were made: as many as texts, or as tokens."""
+        return int(self.chosen.sum())
+
+    @property
+    def shares(self) -> Array:
+        """[I] the part of the decisions that took each expert."""
+        return self.chosen / self.decisions
+
+    @property
+    def probabilities(self) -> Array:
+        """[I] the mean probability of each expert."""
+        return self.mass / self.decisions
+
+    @property
+    def surprises(self) -> Array:
+        """[I] -s ln s of each share: their sum is the entropy of usage in nats, ln I where all are used alike, 0 where one is.
+
+        >>> Usage(np.array([5, 5, 0]), np.ones(3), 10).surprises
+        array([0.34657359, 0.34657359, 0.        ])
+        """
+        found: Array = entr(self.shares) + 0.0  # which makes -0 of a share of 1 a plain zero
+        return found
+
+    def reaching(self, threshold: str) -> Array:
+        """[I] whether each expert was taken at least as often as `threshold` says: SB-MoE, table III."""
+        number, is_share = parsed(threshold)
+        return self.chosen >= (number / 100 * self.decisions if is_share else number)
+
+    def rows(self, threshold: str) -> Iterator[list[object]]:
+        """Unit, expert, chosen, share, probability, surprise, whether it reaches the threshold; and `all`, which adds them up."""
+        unit = "texts" if self.decisions == self.texts else "tokens"
+        columns = (self.chosen, self.shares, self.probabilities, self.surprises, self.reaching(threshold).astype(int))
+        for expert in range(len(self.chosen)):
+            yield [unit, str(expert), *(column[expert].item() for column in columns)]
+        yield [unit, "all", *(column.sum().item() for column in columns)]
+
+
+def parsed(threshold: str) -> tuple[float, bool]:
+    """A number of decisions, or a share of them in per cent; and whether it is a share.
+
+    >>> parsed("100000"), parsed("1.14%")
+    ((100000.0, False), (1.14, True))
+    """
+    is_share = threshold.endswith("%")
+    try:
+        number = float(threshold.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf or (is_share and number > 100) or not (is_share or number.is_integer()):
+        raise UsageError(f"--threshold {threshold}: expected a whole number above 0, or a share such as 1.14%")
+    return number, is_share

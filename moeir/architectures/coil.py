@@ -1,0 +1,55 @@
+"""COIL: exact matches of terms weighed by their contexts, beside the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.heads.exact_match import TokenMatch
+from moeir.heads.projected import Projected
+
+
+class Coil(Architecture):
+    """A vector for each token that meets tokens of the same term only, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter."""
+
+    plain = False
+    fusion: ClassVar[str] = "exact-sum"
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        dim: int = 32,
+        cls_dim: int = 768,
+        separator: bool = False,
+        token_norm: bool = False,
+        cls_norm: bool = False,
+        relu: bool = False,
+        exact_scale: float = 1.0,
+        global_scale: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, signs)
+        if cls_dim < 0:
+            raise UsageError(f"coil:cls_dim={cls_dim}: expected 1 or more, or 0 for no [CLS] part")
+        if cls_dim == 0 and cls_norm:
+            raise UsageError("coil:cls_norm=true: with cls_dim=0 there is no [CLS] part; leave one of them out")
+        if exact_scale < 0:
+            raise UsageError(f"coil:exact_scale={exact_scale}: expected 0 or more, as its scores are floored at 0")
+        encoder.vocabulary_head = None
+        hidden = encoder.shape.hidden
+        if cls_dim:
+            self.heads["global"] = Projected(hidden, dimension=cls_dim, layer_norm=cls_norm)
+            self.sums = {"hybrid": ("global", "exact")}
+        self.heads["exact"] = TokenMatch(hidden, signs, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
+        self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {name: {"global": "dense", "exact": "exact-match"}[name] for name in self.heads}
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        return dict.fromkeys(self.kinds, self.encoder(tokens))

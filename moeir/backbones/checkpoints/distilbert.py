@@ -1,0 +1,72 @@
+"""DistilBERT: BERT's layers under names of their own, without segments and pooler (Sanh et al. 2019)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES
+from moeir.backbones.checkpoints.names import Names
+from moeir.backbones.shape import Shape
+
+NAMES = Names(
+    prefix="distilbert.",
+    layer="transformer.layer.",
+    model=EMBEDDING_NAMES,
+    layers={
+        "attention.query.": "attention.q_lin.",
+        "attention.key.": "attention.k_lin.",
+        "attention.value.": "attention.v_lin.",
+        "attention.output.": "attention.out_lin.",
+        "attention.norm.": "sa_layer_norm.",
+        "feedforward.up.": "ffn.lin1.",
+        "feedforward.down.": "ffn.lin2.",
+        "feedforward.norm.": "output_layer_norm.",
+    },
+    head={
+        "vocabulary_head.transform.": "vocab_transform.",
+        "vocabulary_head.norm.": "vocab_layer_norm.",
+        "vocabulary_head.bias": "vocab_projector.bias",
+        "vocabulary_head.decoder.": "vocab_projector.",
+    },
+    ignored=("embeddings.position_ids", "pre_classifier.", "classifier."),
+)
+TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
+
+
+def shape(config: Mapping[str, Any]) -> Shape:
+    """The sizes in a DistilBERT config.json."""
+    return Shape(
+        vocabulary=config["vocab_size"],
+        hidden=config["dim"],
+        layers=config["n_layers"],
+        heads=config["n_heads"],
+        inner=config["hidden_dim"],
+        activation=config.get("activation", "gelu"),
+        positions=config.get("max_position_embeddings", 512),
+        segments=0,
+        dropout=config.get("dropout", 0.1),
+        attention_dropout=config.get("attention_dropout", 0.1),
+        spread=config.get("initializer_range", 0.02),
+    )
+
+
+def ours(name: str) -> str | None:
+    """Our name of a weight; None for one we do not read; a name that is not DistilBERT's stays as it is.
+
+    >>> ours("distilbert.transformer.layer.3.ffn.lin2.weight"), ours("vocab_projector.weight")
+    ('layers.3.feedforward.down.weight', 'vocabulary_head.decoder.weight')
+    """
+    return NAMES.ours(name)
+
+
+def theirs(name: str, *, masked_lm: bool) -> str:
+    """DistilBERT's name of one of our weights, under `distilbert.` if the model is written with its head.
+
+    >>> theirs("layers.3.attention.norm.bias", masked_lm=False)
+    'transformer.layer.3.sa_layer_norm.bias'
+    """
+    return NAMES.theirs(name, masked_lm=masked_lm)
+
+
+def class_name(*, masked_lm: bool) -> str:
+    """The `transformers` class that opens such a file."""
+    return "DistilBertForMaskedLM" if masked_lm else "DistilBertModel"

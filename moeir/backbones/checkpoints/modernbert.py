@@ -1,0 +1,104 @@
+"""ModernBERT: normalisation before each sub-layer, rotary positions, local attention in two layers of three (Warner et al. 2024)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeir.backbones.checkpoints.names import Names
+from moeir.backbones.shape import PreNorm, Shape
+from moeir.errors import UsageError
+
+NAMES = Names(
+    prefix="model.",
+    layer="layers.",
+    model={"embeddings.words.": "embeddings.tok_embeddings.", "embeddings.norm.": "embeddings.norm."},
+    layers={
+        "attention.norm.": "attn_norm.",
+        "attention.joint.": "attn.Wqkv.",
+        "attention.output.": "attn.Wo.",
+        "feedforward.norm.": "mlp_norm.",
+        "feedforward.up.": "mlp.Wi.",
+        "feedforward.down.": "mlp.Wo.",
+    },
+    head={
+        "vocabulary_head.transform.": "head.dense.",
+        "vocabulary_head.norm.": "head.norm.",
+        "vocabulary_head.bias": "decoder.bias",
+        "vocabulary_head.decoder.weight": "decoder.weight",
+    },
+    ignored=("classifier.",),
+    closing="final_norm.",
+)
+TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
+LOCAL, WHOLE = "sliding_attention", "full_attention"
+THETAS = {WHOLE: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
+
+
+def shape(config: Mapping[str, Any]) -> Shape:
+    """The sizes in a ModernBERT config.json, in the words of transformers 5 or of the releases before it."""
+    if not config.get("decoder_bias", True):
+        raise UsageError("config.json: decoder_bias is False; moeir reads ModernBERT with True")
+    depth, every = config["num_hidden_layers"], config.get("global_attn_every_n_layers", 3)
+    kinds = config.get("layer_types") or [LOCAL if number % every else WHOLE for number in range(depth)]
+    thetas = {kind: _theta(config, kind) for kind in THETAS}
+    if unknown := sorted(set(kinds) - set(THETAS)):
+        raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {WHOLE} and {LOCAL}")
+    return Shape(
+        vocabulary=config["vocab_size"],
+        hidden=config["hidden_size"],
+        layers=depth,
+        heads=config["num_attention_heads"],
+        inner=config["intermediate_size"],
+        activation=config.get("hidden_activation", "gelu"),
+        epsilon=config.get("norm_eps", 1e-5),
+        positions=config.get("max_position_embeddings", 8192),
+        segments=0,
+        dropout=config.get("mlp_dropout", 0.0),
+        attention_dropout=config.get("attention_dropout", 0.0),
+        spread=config.get("initializer_range", 0.02),
+        head_activation=config.get("classifier_activation", "gelu"),
+        prenorm=PreNorm(
+            windows=tuple(config.get("local_attention", 128) if kind == LOCAL else None for kind in kinds),
+            thetas=tuple(thetas[kind] for kind in kinds),
+            attention_bias=config.get("attention_bias", False),
+            feedforward_bias=config.get("mlp_bias", False),
+            norm_bias=config.get("norm_bias", False),
+            head_bias=config.get("classifier_bias", False),
+            embedding_dropout=config.get("embedding_dropout", 0.0),
+        ),
+    )
+
+
+def _theta(config: Mapping[str, Any], kind: str) -> float:
+    """The base of the rotation in layers of a kind."""
+    if config.get("rope_scaling") is not None:
+        raise UsageError(f"config.json: rope_scaling is {config['rope_scaling']!r}; moeir reads ModernBERT without")
+    said = (config.get("rope_parameters") or {}).get(kind) or {}
+    if (form := said.get("rope_type", "default")) != "default":
+        raise UsageError(f"config.json: rope_type is {form!r}; moeir reads ModernBERT with 'default'")
+    old, usual = THETAS[kind]
+    if (theta := said.get("rope_theta", config.get(old, usual))) is None:
+        raise UsageError(f"config.json: {old} is None; expected a number, as {usual:g}")
+    return float(theta)
+
+
+def ours(name: str) -> str | None:
+    """Our name of a weight; None for one we do not read; a name that is not ModernBERT's stays as it is.
+
+    >>> ours("model.layers.3.attn.Wqkv.weight"), ours("final_norm.weight")
+    ('layers.3.attention.joint.weight', 'layers.last.closing.weight')
+    """
+    return NAMES.ours(name)
+
+
+def theirs(name: str, *, masked_lm: bool) -> str:
+    """ModernBERT's name of one of our weights, under `model.` if the model is written with its head.
+
+    >>> theirs("layers.21.closing.weight", masked_lm=True)
+    'model.final_norm.weight'
+    """
+    return NAMES.theirs(name, masked_lm=masked_lm)
+
+
+def class_name(*, masked_lm: bool) -> str:
+    """The `transformers` class that opens such a file."""
+    return "ModernBertForMaskedLM" if masked_lm else "ModernBertModel"

@@ -1,0 +1,53 @@
+"""RoBERTa: BERT's layers, one kind of segment, and positions counted from behind the padding id (Liu et al. 2019)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, sizes
+from moeir.backbones.checkpoints.names import Names
+from moeir.backbones.shape import Shape
+
+NAMES = Names(
+    prefix="roberta.",
+    layer="encoder.layer.",
+    model={**EMBEDDING_NAMES, "pooler.": "pooler.dense."},
+    layers=LAYER_NAMES,
+    head={
+        "vocabulary_head.transform.": "lm_head.dense.",
+        "vocabulary_head.norm.": "lm_head.layer_norm.",
+        "vocabulary_head.bias": "lm_head.bias",
+        "vocabulary_head.decoder.": "lm_head.decoder.",
+    },
+    ignored=("embeddings.position_ids", "classifier."),
+)
+TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
+
+
+def shape(config: Mapping[str, Any]) -> Shape:
+    """The sizes in a RoBERTa config.json: of its 514 positions, the two up to the padding id belong to no token."""
+    said = sizes(config, "RoBERTa")
+    first = 1 if config.get("pad_token_id") is None else int(config["pad_token_id"])
+    return Shape(**said | {"first_position": first + 1, "positions": said["positions"] - first - 1, "head_activation": "gelu"})
+
+
+def ours(name: str) -> str | None:
+    """Our name of a weight; None for one we do not read; a name that is not RoBERTa's stays as it is.
+
+    >>> ours("roberta.embeddings.word_embeddings.weight"), ours("lm_head.layer_norm.bias")
+    ('embeddings.words.weight', 'vocabulary_head.norm.bias')
+    """
+    return NAMES.ours(name)
+
+
+def theirs(name: str, *, masked_lm: bool) -> str:
+    """RoBERTa's name of one of our weights, under `roberta.` if the model is written with its head.
+
+    >>> theirs("vocabulary_head.transform.weight", masked_lm=True)
+    'lm_head.dense.weight'
+    """
+    return NAMES.theirs(name, masked_lm=masked_lm)
+
+
+def class_name(*, masked_lm: bool) -> str:
+    """The `transformers` class that opens such a file."""
+    return "RobertaForMaskedLM" if masked_lm else "RobertaModel"

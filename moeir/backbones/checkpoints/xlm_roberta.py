@@ -1,0 +1,10 @@
+"""XLM-RoBERTa: RoBERTa's weights under RoBERTa's names, over many languages (Conneau et al. 2020)."""
+
+from moeir.backbones.checkpoints.roberta import NAMES, TIED, ours, shape, theirs
+
+__all__ = ["NAMES", "TIED", "class_name", "ours", "shape", "theirs"]
+
+
+def class_name(*, masked_lm: bool) -> str:
+    """The `transformers` class that opens such a file."""
+    return "XLMRobertaForMaskedLM" if masked_lm else "XLMRobertaModel"

@@ -1,0 +1,117 @@
+"""The layers of an encoder: attention, then feed-forward, normalised after each (BERT's family) or before each (ModernBERT)."""
+
+from torch import Tensor, nn
+
+from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
+from moeir.backbones.tokens import Tokens
+from moeir.kernels.attention import Layout, attention, rotated
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, its residual and normalisation."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(shape.hidden, shape.hidden) for _ in range(4))
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        query, key, value = (part(states).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key, self.value))
+        mixed = attention(query, key, value, layout, self.attention_dropout if self.training else 0.0)
+        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
+        return added
+
+
+class RotaryAttention(nn.Module):
+    """Normalisation, multi-head self-attention with rotary positions, residual; over all tokens of a text or a window of them.
+
+    The first layer reads what the embeddings have normalised and normalises nothing.
+    """
+
+    def __init__(self, shape: Shape, prenorm: PreNorm, number: int) -> None:
+        super().__init__()
+        hidden, bias = shape.hidden, prenorm.attention_bias
+        self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
+        self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
+        self.output = nn.Linear(hidden, hidden, bias=bias)
+        self.dropout = nn.Dropout(shape.attention_dropout)
+        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
+        self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        query, key, value = self.joint(self.norm(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        turns = layout.turns(self.theta, query.shape[-1])
+        query, key = rotated(query, *turns), rotated(key, *turns)
+        mixed = attention(query, key, value, layout, self.attention_dropout if self.training else 0.0, self.window)
+        added: Tensor = states + self.dropout(self.output(mixed.flatten(-2)))
+        return added
+
+
+class FeedForward(nn.Module):
+    """Two linear maps around an activation, with residual and normalisation: what a mixture of experts replaces."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.inner)
+        self.down = nn.Linear(shape.inner, shape.hidden)
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.activation = ACTIVATIONS[shape.activation]
+
+    def change(self, states: Tensor) -> Tensor:
+        """What is added to the states, before dropout: [n, H] -> [n, H]."""
+        added: Tensor = self.down(self.activation(self.up(states)))
+        return added
+
+    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+        """Dropout, residual and normalisation: [n, H] -> [n, H]."""
+        normed: Tensor = self.norm(states + self.dropout(change))
+        return normed
+
+    def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+        """states [T, H] after attention; `block` [T, H], what the layer was given, is for mixtures whose gate reads it."""
+        return self.joined(states, self.change(states))
+
+
+class GatedFeedForward(FeedForward):
+    """One half of the upper map, activated, times its other half; normalised before, only added after (Shazeer 2020, GEGLU)."""
+
+    def __init__(self, shape: Shape, prenorm: PreNorm) -> None:
+        nn.Module.__init__(self)
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=prenorm.norm_bias)
+        self.up = nn.Linear(shape.hidden, 2 * shape.inner, bias=prenorm.feedforward_bias)
+        self.down = nn.Linear(shape.inner, shape.hidden, bias=prenorm.feedforward_bias)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.activation = ACTIVATIONS[shape.activation]
+
+    def change(self, states: Tensor) -> Tensor:
+        """What is added to the states: [n, H] -> [n, H]."""
+        opened, gate = self.up(self.norm(states)).chunk(2, dim=-1)
+        added: Tensor = self.down(self.dropout(self.activation(opened) * gate))
+        return added
+
+    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+        """The residual alone: [n, H] -> [n, H]."""
+        return states + change
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward: [T, H] -> [T, H]. `number` is its place in the encoder, from 0.
+
+    Where layers normalise before, the last one also holds the encoder's `closing` normalisation: every tower that ends with a copy of
+    it ends normalised.
+    """
+
+    def __init__(self, shape: Shape, number: int = 0) -> None:
+        super().__init__()
+        prenorm = shape.prenorm
+        self.attention: nn.Module = Attention(shape) if prenorm is None else RotaryAttention(shape, prenorm, number)
+        self.feedforward: nn.Module = FeedForward(shape) if prenorm is None else GatedFeedForward(shape, prenorm)
+        closes = prenorm is not None and number == shape.layers - 1
+        self.closing = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=prenorm.norm_bias) if prenorm is not None and closes else None
+
+    def forward(self, states: Tensor, tokens: Tokens, layout: Layout) -> Tensor:
+        mixed: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
+        return mixed if self.closing is None else self.closing(mixed)

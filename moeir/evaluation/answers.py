@@ -1,0 +1,169 @@
+"""Answers as judgements: a retrieved document is relevant if its text holds an answer of the question, as DPR counts it.
+
+Karpukhin et al. 2020: the text counts, the title does not. Only retrieved documents are judged, so only measures that ask
+nothing about the others can be computed.
+"""
+
+import logging
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import regex
+from ir_measures import Measure
+from numpy.typing import NDArray
+
+from moeir.errors import DataError, UsageError
+from moeir.records import lines, texts
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+from moeir.records.texts import Text
+
+MATCHES = ("string", "regex")
+MEASURES = ("Success@20", "Success@100")
+log = logging.getLogger(__name__)
+
+_TOKENS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
+_OF_RANKS_ALONE = ("Success", "RR", "P")
+
+
+def tokens(text: str) -> str:
+    """The tokens of a text, each between spaces: runs of letters, digits and marks, or other characters one by one.
+
+    DPR's SimpleTokenizer: canonical decomposition (NFD) first, then tokens, then lower case. A run of tokens holds another if
+    and only if the string holds the other string.
+
+    >>> tokens("O'Hara, 1936")
+    " o ' hara , 1936 "
+    >>> tokens("the Hara") in tokens("O'Hara, 1936"), tokens("hara") in tokens("O'Hara, 1936")
+    (False, True)
+    """
+    return f" {' '.join(_TOKENS.findall(unicodedata.normalize('NFD', text)))} ".lower()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What to look for in documents, by question; `match` says how."""
+
+    match: str
+    wanted: dict[str, tuple[Any, ...]]
+
+    def prepared(self, text: str) -> str:
+        """A document's text in the form in which answers are looked for."""
+        return unicodedata.normalize("NFD", text) if self.match == "regex" else tokens(text)
+
+    def stand_in(self, query: str, prepared: str) -> bool:
+        """Whether an answer of the question stands in the text of a document."""
+        if self.match == "regex":
+            return any(pattern.search(prepared) for pattern in self.wanted[query])
+        return any(answer in prepared for answer in self.wanted[query])
+
+
+def read(questions: Iterable[Text], match: str, place: object) -> Answers:
+    """The answers of every question; `place` opens a message.
+
+    An answer without a token, and a regular expression that is none, matches nothing; both are counted and said. (DPR does the
+    same with a broken expression, but finds an answer without a token in every document.)
+    """
+    wanted: dict[str, tuple[Any, ...]] = {}
+    idle: list[tuple[str, str]] = []
+    for question in questions:
+        if not question.answers:
+            raise DataError(f"{place}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
+        made = [(answer, _pattern(answer) if match == "regex" else _phrase(answer)) for answer in dict.fromkeys(question.answers)]
+        idle += [(question.id, answer) for answer, form in made if form is None]
+        wanted[question.id] = tuple(form for _, form in made if form is not None)
+    if idle:
+        kind = "are no regular expressions" if match == "regex" else "have no letter, digit or sign"
+        log.warning("%s: %d answers %s and match nothing; the first: %r of question %s", place, len(idle), kind, idle[0][1], idle[0][0])
+    return Answers(match, wanted)
+
+
+def deepest(measures: Collection[Measure]) -> int | None:
+    """The last rank that these measures look at, None where they look at all; UsageError for one that answers cannot give."""
+    for measure in measures:
+        if measure.NAME not in _OF_RANKS_ALONE or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
+            raise UsageError(
+                f"measure {measure} cannot be computed from answers, which judge only what was retrieved, as 0 or 1; "
+                "Success@20, RR@10 and P@5 can"
+            )
+    cutoffs: list[Any] = [measure.params.get("cutoff") for measure in measures]
+    return None if None in cutoffs else int(max(cutoffs))
+
+
+def judged(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
+    """Judgements of what each run retrieved: 1 where an answer stands in the text, else 0; every question is judged."""
+    return [_judgements(run, found, answers) for run, found in zip(runs, marks(runs, answers, corpus), strict=True)]
+
+
+def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
+    """For every hit of every run [n], whether an answer stands in its text; False for queries that are no questions.
+
+    The documents pass by once, and nothing of them is kept.
+    """
+    pairs = [_Pairs(run, answers) for run in runs]
+    for document in texts.read(corpus, keep_empty=True):
+        prepared = None
+        for one in pairs:
+            for row, query in one.taken(document.id):
+                prepared = answers.prepared(document.text) if prepared is None else prepared
+                one.found[row] = answers.stand_in(query, prepared)
+    for one in pairs:
+        if (absent := one.absent()) is not None:
+            raise DataError(f"{lines.label(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched")
+    return [one.found for one in pairs]
+
+
+class _Pairs:
+    """The hits of a run by document: which rows of which queries wait for its text."""
+
+    def __init__(self, run: Run, answers: Answers) -> None:
+        self.run = run
+        self.found = np.zeros(len(run.documents), dtype=bool)
+        self.owners = np.repeat(np.arange(len(run)), np.diff(run.starts))
+        asked = np.array([query in answers.wanted for query in run.queries], dtype=bool)
+        rows = np.flatnonzero(asked[self.owners])
+        self.rows = rows[np.argsort(run.documents[rows], kind="stable")]
+        self.starts = np.searchsorted(run.documents[self.rows], np.arange(len(run.names) + 1))
+        self.waiting = np.diff(self.starts) > 0
+        self.places = {run.names[code]: code for code in np.flatnonzero(self.waiting).tolist()}
+
+    def taken(self, document: str) -> list[tuple[int, str]]:
+        """Rows and queries that want this document."""
+        code = self.places.get(document)
+        if code is None:
+            return []
+        self.waiting[code] = False
+        rows = self.rows[self.starts[code] : self.starts[code + 1]].tolist()
+        return [(row, self.run.queries[self.owners[row]]) for row in rows]
+
+    def absent(self) -> str | None:
+        """A document whose text never came."""
+        codes = np.flatnonzero(self.waiting)
+        return self.run.names[codes[0]] if len(codes) else None
+
+
+def _judgements(run: Run, found: NDArray[np.bool_], answers: Answers) -> Qrels:
+    qrels: Qrels = {query: {} for query in answers.wanted}
+    for place, query in enumerate(run.queries):
+        if query in qrels:
+            grades = found[run.starts[place] : run.starts[place + 1]].astype(int).tolist()
+            qrels[query] = dict(zip(run.documents_of(query), grades, strict=True))
+    return qrels
+
+
+def _phrase(answer: str) -> str | None:
+    found = tokens(answer)
+    return found if found.strip() else None
+
+
+def _pattern(answer: str) -> Any:
+    text = unicodedata.normalize("NFD", answer)
+    try:
+        return regex.compile(text, _FLAGS) if text.strip() else None
+    except (regex.error, OverflowError, RecursionError):
+        return None

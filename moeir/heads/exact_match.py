@@ -1,0 +1,40 @@
+"""One vector for each token, beside its term: late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
+
+import torch
+from torch import Tensor, nn
+
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.representations.exact_match import ExactMatch
+
+
+class TokenMatch(nn.Module):
+    """A linear map with bias, the same for queries and documents; terms are the token ids.
+
+    The beginning is left out of either side: it says nothing that a term would. Options: the separator kept or not; `layer_norm` behind
+    the map; `relu` behind that.
+    """
+
+    def __init__(
+        self, hidden: int, signs: Signs, *, dimension: int = 32, separator: bool = False, layer_norm: bool = False, relu: bool = False
+    ) -> None:
+        super().__init__()
+        if dimension < 1:
+            raise UsageError(f"exact dimension {dimension}: expected at least 1")
+        self.projection = nn.Linear(hidden, dimension)
+        nn.init.normal_(self.projection.weight, std=0.02)
+        nn.init.zeros_(self.projection.bias)
+        self.norm = nn.LayerNorm(dimension) if layer_norm else None
+        self.relu = relu
+        self._separator = None if separator else signs.separator
+
+    def forward(self, states: Tensor, tokens: Tokens) -> ExactMatch:
+        """states [T, H] -> terms [T'], vectors [T', D] in float32; a text without any token but signs has none."""
+        kept = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
+        if self._separator is not None:
+            kept &= tokens.ids != self._separator
+        places = kept.nonzero()[:, 0]
+        vectors = self.projection(states.index_select(0, places)).float()
+        vectors = vectors if self.norm is None else self.norm(vectors).float()
+        counts = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
+        return ExactMatch(tokens.ids[places], vectors.relu() if self.relu else vectors, counts[tokens.starts])

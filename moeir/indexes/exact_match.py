@@ -1,0 +1,195 @@
+"""Exact late interaction between tokens of the same term, over postings of vectors (COIL, Gao et al. 2021)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from moeir.artifacts.journals import GrowingArray
+from moeir.errors import ArtifactError
+from moeir.indexes.base import Index
+from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halved, rounding, slices
+from moeir.indexes.maxsim import spread
+from moeir.indexes.storage import ROWS_AT_ONCE, Vectors
+
+NO_TERM = -1
+
+
+@dataclass(frozen=True)
+class TermBlock(Block):
+    """A block of queries with the number of each token's term among those of the index, int64 [Q, L], NO_TERM for padding and others."""
+
+    terms: torch.Tensor
+
+    def part(self, chosen: torch.Tensor) -> "TermBlock":
+        return TermBlock(self.lines[chosen.cpu().numpy()], self.vectors[chosen], self.terms[chosen.cpu()])
+
+    def by_term(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Each term with the queries [a] and places [a] of its tokens."""
+        for term in self.terms.unique().tolist():
+            if term != NO_TERM:
+                query, place = (self.terms == term).nonzero(as_tuple=True)
+                yield term, query, place
+
+
+class ExactMatch(TwoStep, Index):
+    """Exact sum over a query's tokens of the best inner product with a token of the same term, on any device.
+
+    Document vectors are kept as float16, term by term; queries stay float32. A term adds at least 0; a score is the float64 sum of exact
+    inner products, rounded to float32. Documents that score 0 (no shared term, or no product above 0) are not found.
+    """
+
+    kind: ClassVar[str] = "exact-match"
+    unfound: ClassVar[float] = 0.0
+
+    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(order, device)
+        self._vectors = Vectors(self._device)
+        self._shards: list[tuple[torch.Tensor, torch.Tensor]] = []  # terms and rows of the tokens, as they came
+        self._places: torch.Tensor | None = None  # where each posting's vector lies; None: in the order of the postings
+        self._terms = self._starts = self._rows = torch.zeros(0, dtype=torch.int64)
+        self._built, self._documents = False, 0
+
+    def __len__(self) -> int:
+        return self._documents
+
+    def add(self, shard: Any) -> None:
+        if self._built and not self._shards:
+            raise ArtifactError("an exact-match index that was opened takes no more documents; build it anew")
+        first, starts = len(self), shard.starts.cpu().long()
+
+        def owner(token: int) -> str:
+            row = int(torch.searchsorted(starts, token, right=True)) - 1
+            return f"row {first + row}: its token vector {token - int(starts[row])}"
+
+        self._vectors.add(shard.vectors[: int(starts[-1])], owner)
+        rows = torch.repeat_interleave(torch.arange(first, first + len(starts) - 1, dtype=torch.int32), starts.diff())
+        self._shards.append((shard.terms[: int(starts[-1])].cpu().int(), rows))
+        self._documents, self._built, self.longest = first + len(starts) - 1, False, self._vectors.longest
+
+    def _build(self) -> None:
+        """Postings from the shards: by term, then row, then place in the text."""
+        if not self._built and self._shards:
+            terms, rows = (torch.cat(column) for column in zip(*self._shards, strict=True))
+            self._places = terms.argsort(stable=True)
+            self._rows = rows[self._places]
+            self._terms, counts = terms[self._places].unique_consecutive(return_counts=True)
+            self._starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        self._built = True
+
+    def _stored(self, postings: slice | torch.Tensor) -> torch.Tensor:
+        """Vectors float16 [n, D] of postings, a stretch or by number [n], on the device."""
+        return self._vectors[postings if self._places is None else self._places[postings]]
+
+    def settings(self) -> dict[str, Any]:
+        extent = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.longest}
+        return {**super().settings(), **extent}
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        self._build()
+        return {"terms": self._terms.numpy(), "starts": self._starts.numpy(), "rows": self._rows.numpy()}
+
+    def save(self, folder: Path | str) -> None:
+        super().save(folder)
+        target = GrowingArray(Path(folder) / "vectors.npy", np.float16, self._vectors.width)
+        for part in slices(len(self._rows), ROWS_AT_ONCE):
+            target.append(self._stored(part).cpu().numpy())
+        target.close()
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self._terms, self._starts, self._rows = (torch.from_numpy(np.asarray(arrays[name])) for name in ("terms", "starts", "rows"))
+        self._vectors.restore(arrays["vectors"], settings["longest"])
+        self._documents, self._built, self.longest = settings["documents"], True, self._vectors.longest
+        counted = int(self._starts[-1]) if len(self._starts) else 0
+        if not counted == len(self._rows) == len(self._vectors) or len(self._starts) not in (0, len(self._terms) + 1):
+            raise ValueError(f"{len(self._vectors)} vectors, {len(self._rows)} rows, starts.npy counts {counted}")
+
+    def _blocks(self, queries: Any) -> Iterator[Block]:
+        self._build()
+        self._vectors.check_width(queries.vectors.shape[1])
+        starts = queries.starts.cpu().long()
+        lengths = starts.diff()
+        lines = lengths.argsort(stable=True)
+        lines = lines[lengths[lines] > 0]
+        step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
+        for part in (lines[cut] for cut in slices(len(lines), step)):
+            positions, real = spread(starts[part], lengths[part])
+            vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
+            terms = queries.terms.cpu()[positions].to(self._terms.dtype)
+            known = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
+            real &= self._terms[known] == terms if len(self._terms) else False
+            yield TermBlock(part.numpy(), vectors.masked_fill(~real[..., None].to(self._device), 0.0), known.masked_fill(~real, NO_TERM))
+
+    def _scan(self, block: Block, pool: Pool) -> None:
+        assert isinstance(block, TermBlock)
+        step = self.documents_at_once or self.elements_at_once // (4 * max(len(block.lines), self._vectors.width))
+        for part in slices(len(self), step):
+            scores = torch.zeros(len(block.lines), part.stop - part.start, device=self._device)
+            reached = torch.zeros_like(scores, dtype=torch.int32)
+            for term, query, place in block.by_term():
+                self._scan_term(term, block.vectors[query, place], query.to(self._device), part, scores, reached)
+            pool.push(scores.masked_fill_(reached == 0, float("-inf")), torch.arange(part.start, part.stop, device=self._device))
+
+    def _scan_term(
+        self, term: int, tokens: torch.Tensor, query: torch.Tensor, part: slice, scores: torch.Tensor, reached: torch.Tensor
+    ) -> None:
+        """Add what tokens [a, D] of one term, of queries [a], give to documents `part`; mark who may have a product above 0."""
+        bound = (rounding(tokens.shape[1] + 8) * tokens.double().norm(dim=1) * self.longest + UNDERFLOW).float()
+        start = int(self._starts[term])
+        own = self._rows[start : int(self._starts[term + 1])]
+        first, last = torch.searchsorted(own, torch.tensor([part.start, part.stop], dtype=own.dtype)).tolist()
+        for begin, end in _whole_rows(own, first, last, self.elements_at_once // (4 * max(tokens.shape))):
+            rows, groups = own[begin:end].unique_consecutive(return_inverse=True)
+            similarity = self._stored(slice(start + begin, start + end)).float() @ tokens.T           # [p, a]
+            best = similarity.new_full((len(rows), len(tokens)), float("-inf"))
+            best.scatter_reduce_(0, groups.to(self._device)[:, None].expand_as(similarity), similarity, "amax")
+            possible = best.T + bound[:, None] >= 0
+            places = (query[:, None], rows.long().to(self._device) - part.start)                      # [a, 1], [rows]
+            scores.index_put_(places, best.T.clamp(min=0.0), accumulate=True)                         # a term adds at least 0
+            reached.index_put_(places, possible.int(), accumulate=True)
+
+    def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        assert isinstance(block, TermBlock)
+        scores = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
+        query, rows = query.cpu(), rows.cpu().to(self._rows.dtype)
+        length = block.terms.shape[1]
+        for part in slices(len(rows), self.elements_at_once // (16 * length)):
+            first, last = int(query[part.start]), int(query[part.stop - 1]) + 1
+            best = torch.zeros(part.stop - part.start, length, dtype=torch.float64, device=self._device)
+            for line in range(first, last):
+                own = slice(*torch.searchsorted(query[part], torch.tensor([line, line + 1])).tolist())
+                for place, term in enumerate(block.terms[line].tolist()):
+                    if term != NO_TERM:
+                        best[own, place] = self._best(term, block.vectors[line, place], rows[part][own])
+            scores[part] = halved(best)
+        return scores
+
+    def _best(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """The best product of one token [D] with those of its term in each document, at least 0: rows [n] -> float64 [n]."""
+        own = self._rows[self._starts[term] : self._starts[term + 1]]
+        first, last = (torch.searchsorted(own, rows, right=right) for right in (False, True))
+        owners = torch.repeat_interleave(torch.arange(len(rows)), last - first)
+        postings = torch.arange(len(owners)) + (last - (last - first).cumsum(0))[owners] + self._starts[term]
+        best = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
+        for part in slices(len(owners), self.pairs_at_once(len(token))):
+            found = dots(token.expand(part.stop - part.start, -1), self._stored(postings[part]))
+            best.scatter_reduce_(0, owners[part].to(self._device), found, "amax")
+        return best
+
+
+def _whole_rows(rows: torch.Tensor, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cut ascending rows[first:last] into stretches of about `most`, all entries of a row in one.
+
+    >>> list(_whole_rows(torch.tensor([0, 0, 1, 1, 1, 2]), 0, 6, 3))
+    [(0, 2), (2, 5), (5, 6)]
+    """
+    while first < last:
+        end = min(first + max(1, most), last)
+        if end < last:
+            before = int(torch.searchsorted(rows, rows[end]))
+            end = before if before > first else int(torch.searchsorted(rows, rows[end], right=True))
+        yield first, end
+        first = end

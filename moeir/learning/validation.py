@@ -1,0 +1,170 @@
+"""Retrieval while training: development queries against a corpus of theirs, each expert and the fusion, and how good it was so far."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moeir import fusion, variants
+from moeir.architectures.base import Encoded
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.backbones.precision import autocast
+from moeir.errors import DataError
+from moeir.evaluation import measures
+from moeir.records import qrels, texts
+from moeir.records.runs import Run
+
+QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
+DEPTH = 100
+FUSED = "fused"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Development:
+    """What a training is judged by: queries and documents by id, judgements, a measure, and what to do with its values."""
+
+    queries: Mapping[str, str]
+    documents: Mapping[str, str]
+    qrels: qrels.Qrels
+    measure: str
+    every: int
+    patience: int | None = None
+    keep: str = "best"
+
+    @property
+    def depth(self) -> int:
+        """Hits per query: as many as the measure looks at, and 100 at least."""
+        return max(DEPTH, measures.parse(self.measure).params.get("cutoff") or 0)
+
+    def due(self, step: int, steps: int) -> bool:
+        """Whether the weights after `step` steps, of `steps`, are to be judged."""
+        return step % self.every == 0 or step == steps
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, of equals the earliest, and how many have come since."""
+
+    step: int = 0
+    value: float = -1.0
+    since: int = 0
+    evaluations: int = 0
+
+    def better(self, step: int, value: float) -> bool:
+        """Take note of a value; whether it is the best."""
+        self.evaluations += 1
+        if value <= self.value:
+            self.since += 1
+            return False
+        self.step, self.value, self.since = step, value, 0
+        return True
+
+    def exhausted(self, patience: int | None) -> bool:
+        """Whether `patience` evaluations have brought nothing better."""
+        return patience is not None and self.since >= patience
+
+    def facts(self, given: Development, steps: int) -> dict[str, Any]:
+        """For the manifest and the model card, after `steps` steps of training."""
+        said = {"measure": given.measure, "queries": len(given.queries), "documents": len(given.documents), "kept": given.keep}
+        found = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
+        return said | found | {"stopped_after": steps if self.exhausted(given.patience) else None}
+
+
+def development(
+    queries: Path,
+    judgements: Path,
+    corpora: Sequence[Path],
+    *,
+    training: Mapping[str, str],
+    measure: str,
+    every: int,
+    patience: int | None = None,
+    keep: str = "best",
+    keep_empty: bool = False,
+) -> Development:
+    """The development set from its files: the queries that are judged. Warns of queries trained on and of documents that are not there."""
+    judged = qrels.read(judgements)
+    asked = {text.id: text.content for text in texts.read(queries) if text.id in judged}
+    if not asked:
+        raise DataError(f"{queries}: none of its queries is judged in {judgements}; do the ids agree?")
+    documents = {text.id: text.content for file in corpora for text in texts.read(file, keep_empty=keep_empty)}
+    kept = {query: judged[query] for query in asked}
+    relevant = {document for grades in kept.values() for document, grade in grades.items() if grade > 0}
+    if not relevant & documents.keys():
+        raise DataError(f"{corpora[0]}: holds no document that {judgements} calls relevant; do the ids agree?")
+    if missing := len(relevant - documents.keys()):
+        log.warning(
+            "%s: %d of %d relevant documents are not in the development corpus, and cannot be found", judgements, missing, len(relevant)
+        )
+    if leaked := sum(training.get(query) == text for query, text in asked.items()):
+        log.warning("%s: %d of %d queries are trained on, with the same id and text; what is measured there is no generalisation", queries,
+                    leaked, len(asked))  # fmt: skip
+    return Development(asked, documents, kept, str(measures.parse(measure)), every, patience, keep)
+
+
+def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype) -> dict[str, float]:
+    """The measure of the fused list, then that of each expert's, as `dev.fused.nDCG@10`; the architecture is left as it was."""
+    training = checkpoint.architecture.training
+    runs = searched(checkpoint, given, dtype)
+    checkpoint.architecture.train(training)
+    measure = measures.parse(given.measure)
+    names = [FUSED, *(name for name in runs if name != FUSED)]
+    values = [measures.overall(measures.per_query(runs[name], given.qrels, [measure])) for name in names]
+    return {f"dev.{name}.{given.measure}": value[str(measure)] for name, value in zip(names, values, strict=True)}
+
+
+@torch.no_grad()
+def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype) -> dict[str, Run]:
+    """Every query against every document: a run for each expert, and how the architecture fuses them; of one expert only `fused`."""
+    architecture = checkpoint.architecture
+    ids = sorted(given.documents, reverse=True)  # of equal scores the last id comes first, as in every run
+    with autocast(dtype, str(checkpoint.device)):
+        queries = checkpoint.encode(list(given.queries.values()), "query")
+    places = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
+    blocks = [queries.select(rows) for rows in places]
+    added = len(architecture.kinds) > 1 and architecture.fusion == "exact-sum"
+    best: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
+    for first in range(0, len(ids), DOCUMENTS_AT_ONCE):
+        names = ids[first : first + DOCUMENTS_AT_ONCE]
+        with autocast(dtype, str(checkpoint.device)):
+            documents = checkpoint.encode([given.documents[name] for name in names], "document")
+        for block, kept in zip(blocks, best, strict=True):
+            for name, scores in _scores(block, documents, added=added).items():
+                kept[name] = _merged(kept.get(name), scores, first, given.depth)
+    runs = {
+        name: _run(name, [kept[name] for kept in best], given, ids, sparse=architecture.kinds.get(name) == "sparse") for name in best[0]
+    }
+    if len(runs) == 1:
+        return {FUSED: next(iter(runs.values()))}
+    if not added:
+        runs[FUSED] = fusion.fused(list(runs.values()), variants.bind("fusion", architecture.fusion), given.depth)
+    return runs
+
+
+def _scores(queries: Encoded, documents: Encoded, *, added: bool) -> dict[str, Tensor]:
+    """Each expert's scores [Q, N], and their sum where the experts' scores are added before anything is cut off."""
+    scores = {name: part.scores(documents[name]) for name, part in queries.representations.items()}
+    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if added else scores
+
+
+def _merged(kept: tuple[Tensor, Tensor] | None, scores: Tensor, first: int, depth: int) -> tuple[Tensor, Tensor]:
+    """The best `depth` of what was kept and a block of scores [Q, n] of the rows from `first`; of equals the earlier row."""
+    rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
+    if kept is not None:
+        scores, rows = torch.cat([kept[0], scores], dim=1), torch.cat([kept[1], rows], dim=1)
+    order = scores.argsort(dim=1, descending=True, stable=True)[:, :depth]
+    return scores.gather(1, order), rows.gather(1, order)
+
+
+def _run(name: str, parts: list[tuple[Tensor, Tensor]], given: Development, ids: list[str], *, sparse: bool) -> Run:
+    """A run from the best scores and rows of each block of queries; a sparse expert finds what shares a term with the query."""
+    scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    query, place = np.nonzero((scores > 0) if sparse else np.ones_like(scores, dtype=bool))
+    codes = len(ids) - 1 - rows[query, place]
+    return Run.from_columns(list(given.queries), query, ids[::-1], codes, scores[query, place], tag=name)

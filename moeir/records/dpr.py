@@ -1,0 +1,227 @@
+"""DPR's files: an array of questions with answers and contexts in one piece of JSON, and lines of a question and its answers.
+
+The questions have no ids there: one is known by its `question_id`, or by its place in the file, from 0, so that the queries, the
+answers and the examples read from one file agree. An array is read entry by entry: memory holds one, however large the file, unless it
+is all one line.
+"""
+
+import ast
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from moeir.errors import DataError
+
+Numbered = Iterator[tuple[int, str]]
+
+_OPENING = re.compile(r"\s*\[\s*(\{|$)")
+_WHITE = re.compile(r"\s*")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_DECODER = json.JSONDecoder()
+_BLOCK_LETTERS = 1 << 20
+_QUESTION_IDS = ("question_id", "_id", "id", "query_id", "qid")
+_CONTEXT_IDS = ("passage_id", "psg_id", "docid", "_id", "id")
+
+
+def is_array(line: str) -> bool:
+    """Whether the first line of a file opens an array of objects.
+
+    >>> is_array("["), is_array(' [ {"question": "who?"'), is_array("[1, 2]")
+    (True, True, False)
+    """
+    return _OPENING.match(line) is not None
+
+
+def entries(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each object of an array begins, and the object; `numbered` are the lines of the file, blank ones dropped or not.
+
+    >>> list(entries("dev.json", iter([(1, '[{"a": 1},'), (3, '{"b": 2}]')])))
+    [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
+    """
+    array = _Array(name, numbered)
+    array.step("[")
+    mark = array.mark()
+    while mark != "]":
+        if mark != "{":
+            raise array.fault("an object", mark)
+        yield f"{name}:{array.line}", array.value()
+        mark = array.mark()
+        if mark not in (",", "]"):
+            raise array.fault("a comma or ]", mark)
+        if mark == ",":
+            array.step(",")
+            mark = array.mark() if array.mark() != "]" else "] behind a comma"
+    array.step("]")
+    if array.mark():
+        raise array.fault("nothing behind the array", array.mark())
+
+
+def question(entry: dict[str, Any], position: int) -> dict[str, Any]:
+    """An entry as a record of texts: with an id, if it asks a question.
+
+    >>> question({"question": "who?", "answers": ["she"]}, 7)["_id"]
+    7
+    """
+    return {**entry, "_id": _named(entry, position)} if "question" in entry else entry
+
+
+def example(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] | None:
+    """An entry as a record of examples with its texts; None where it has no positive.
+
+    Negatives are the hard ones, and the others where there are none. A context without an id, or with one that names another
+    text of the entry, is named by a digest of what it says; one that stands twice counts once, and a positive is no negative.
+    """
+    if "positive_ctxs" not in entry:
+        return entry
+    if not isinstance(entry.get("question"), str):
+        raise DataError(f"{where}: no question, or not a string")
+    taken: dict[str, dict[str, Any]] = {}
+    positives = _passages(entry, "positive_ctxs", taken, frozenset(), where)
+    known = frozenset(taken)
+    negatives = _passages(entry, "hard_negative_ctxs", taken, known, where) or _passages(entry, "negative_ctxs", taken, known, where)
+    if not positives:
+        return None
+    return {
+        "query_id": _named(entry, position),
+        "query": entry["question"],
+        "positive_passages": positives,
+        "negative_passages": negatives,
+    }
+
+
+def has_answers(line: str) -> bool:
+    """Whether a line is a question, a tab, and a list of its answers.
+
+    >>> has_answers("who was it?\\t['she', \\"O'Hara\\"]"), has_answers("q1\\t['she']"), has_answers("who was it?\\tshe")
+    (True, False, False)
+    """
+    columns = _columns(line)
+    return len(columns) == 2 and len(columns[0].split()) > 1 and _strings(columns[1]) is not None
+
+
+def rows(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Lines of a question and a JSON or Python list of its answers between tabs, quoted as CSV, as records of texts."""
+    for position, (number, line) in enumerate(numbered):
+        columns = _columns(line)
+        answers = _strings(columns[1]) if len(columns) == 2 else None
+        if answers is None:
+            raise DataError(f"{name}:{number}: a question, a tab and a list of answers expected, as on the first line")
+        yield f"{name}:{number}", {"_id": position, "question": columns[0], "answers": answers}
+
+
+class _Array:
+    """The part of an array that is being read: whole lines, and how far it is decoded."""
+
+    def __init__(self, name: str, numbered: Numbered) -> None:
+        first = next(numbered)
+        self.name, self.numbered = name, chain([first], numbered)
+        self.text, self.at, self.line, self.next_line = "", 0, first[0], first[0]
+
+    def mark(self) -> str:
+        """The next character that is not white space; none at the end of the file."""
+        while True:
+            white = _WHITE.match(self.text, self.at)
+            assert white is not None
+            self._pass(white.end())
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self._grown():
+                return ""
+
+    def step(self, expected: str) -> None:
+        """Pass one character."""
+        assert self.mark() == expected
+        self.at += 1
+
+    def value(self) -> dict[str, Any]:
+        """Pass the object that begins here."""
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self.text, self.at)
+                if _SURROGATE.search(self.text, self.at, end):
+                    json.dumps(value, ensure_ascii=False).encode()
+                self._pass(end)
+                return dict(value)
+            except json.JSONDecodeError as fault:
+                line = self.line + self.text.count("\n", self.at, fault.pos)
+                if fault.pos >= len(self.text.rstrip()) - 1 and self._grown():
+                    continue
+                raise DataError(f"{self.name}:{line}: broken JSON: {fault.msg}; an array of objects was expected") from None
+            except UnicodeEncodeError:
+                raise DataError(f"{self.name}:{self.line}: broken JSON: an escape holds half a character (a lone surrogate)") from None
+            except (ValueError, RecursionError) as fault:
+                raise DataError(f"{self.name}:{self.line}: broken JSON: {fault}; an array of objects was expected") from None
+
+    def fault(self, expected: str, found: str) -> DataError:
+        """What to raise where the array goes wrong."""
+        return DataError(f"{self.name}:{self.line}: {expected} was expected in the array, found {found or 'the end of the file'}")
+
+    def _pass(self, end: int) -> None:
+        self.line += self.text.count("\n", self.at, end)
+        self.at = end
+
+    def _grown(self) -> bool:
+        kept = self.text[self.at :]
+        parts, letters = [kept], 0
+        for number, line in self.numbered:
+            parts.append("\n" * (number - self.next_line) + line + "\n")  # lines left out as blank count too
+            self.next_line = number + 1
+            letters += len(line) + 1
+            if letters >= max(_BLOCK_LETTERS, len(kept)):
+                break
+        self.text, self.at = "".join(parts), 0
+        return letters > 0
+
+
+def _named(entry: dict[str, Any], position: int) -> Any:
+    return next((entry[field] for field in _QUESTION_IDS if entry.get(field) is not None), position)
+
+
+def _passages(
+    entry: dict[str, Any], field: str, taken: dict[str, dict[str, Any]], refused: frozenset[str], where: str
+) -> list[dict[str, Any]]:
+    contexts = entry.get(field)
+    if contexts is None:
+        return []
+    if not isinstance(contexts, list):
+        raise DataError(f"{where}: {field} is not a list")
+    found = []
+    for context in contexts:
+        if not isinstance(context, dict) or not isinstance(context.get("text"), str) or not isinstance(context.get("title") or "", str):
+            raise DataError(f"{where}: {field}: a context is an object with a text and a title, both strings")
+        title, text = context.get("title") or "", context["text"]
+        digest = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:16]
+        given = next((context[key] for key in _CONTEXT_IDS if context.get(key) not in (None, "")), digest)
+        if isinstance(given, bool) or not isinstance(given, str | int):
+            raise DataError(f"{where}: {field}: id of a context is not a string: {given!r}")
+        passage = {"docid": str(given), "title": title, "text": text}
+        if passage["docid"] in refused:
+            continue
+        if taken.get(passage["docid"], passage) != passage:
+            passage["docid"] = digest
+        if passage["docid"] not in taken:
+            taken[passage["docid"]] = passage
+            found.append(passage)
+    return found
+
+
+def _columns(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter="\t"), [])
+    except csv.Error:
+        return []
+
+
+def _strings(text: str) -> list[str] | None:
+    for reader in (json.loads, ast.literal_eval):
+        try:
+            found = reader(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
+            return found
+    return None

@@ -1,0 +1,65 @@
+"""One small model for each family, with what sets the family apart: made by transformers with random weights, read by us."""
+
+import torch
+import transformers
+
+from moeir.backbones.checkpoints import files
+
+V = 61
+LENGTHS = (5, 1, 7, 7, 2, 16)
+BERT = {"vocab_size": V, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+BERT |= {"max_position_embeddings": 16, "initializer_range": 0.3}
+ROBERTA = BERT | {"max_position_embeddings": 18, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+DISTIL = {"vocab_size": V, "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40}
+DISTIL |= {"max_position_embeddings": 16, "initializer_range": 0.3}
+MODERN = BERT | {"num_hidden_layers": 5, "local_attention": 6, "max_position_embeddings": 32, "hidden_activation": "gelu"}
+MODERN |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+BIASES = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True)
+SMALL = {
+    "bert": ("Bert", BERT),
+    "roberta": ("Roberta", ROBERTA),
+    "xlm-roberta": ("XLMRoberta", ROBERTA),
+    "electra-base": ("Electra", BERT | {"embedding_size": 24}),
+    "electra-small": ("Electra", BERT | {"embedding_size": 10}),
+    "distilbert": ("DistilBert", DISTIL),
+    "modernbert": ("ModernBert", MODERN),
+    "modernbert-biases": ("ModernBert", MODERN | BIASES | {"hidden_activation": "silu", "classifier_activation": "relu"}),
+}
+
+
+def made(name, *, head=True, **changes):
+    """A model of transformers with every parameter random, biases and normalisations too."""
+    family, said = SMALL[name]
+    config = getattr(transformers, f"{family}Config")(**(said | changes))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = getattr(transformers, f"{family}ForMaskedLM" if head else f"{family}Model")(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model.eval()
+
+
+def pair(name, folder, *, head=True, **changes):
+    """The model, and ours read from its files."""
+    theirs = made(name, head=head, **changes)
+    theirs.save_pretrained(folder)
+    return theirs, files.read_encoder(folder, vocabulary_head=None).eval()
+
+
+def texts(lengths=LENGTHS, seed=0):
+    """Random ids, none of which is special in any family."""
+    drawn = torch.Generator().manual_seed(seed)
+    return [torch.randint(5, V, (length,), generator=drawn).tolist() for length in lengths]
+
+
+def padded(ids, padding=1):
+    longest = max(map(len, ids))
+    batch = torch.tensor([text + [padding] * (longest - len(text)) for text in ids])
+    return {"input_ids": batch, "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in ids])}
+
+
+def close(found, expected):
+    return bool((found - expected).abs().max() <= 1e-5 * expected.abs().max())
+
+

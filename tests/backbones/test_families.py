@@ -1,0 +1,191 @@
+"""Every family gives the numbers of `transformers`, and its files survive the way there and back."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from moeir.backbones import precision
+from moeir.backbones.checkpoints import files
+from moeir.backbones.encoder import run
+from moeir.backbones.layers import FeedForward
+from moeir.backbones.tokens import Tokens
+from moeir.errors import ArtifactError, UsageError
+from tests.backbones.families import LENGTHS, SMALL, close, made, padded, pair, texts
+
+FAMILIES = [name for name in SMALL if name != "bert"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_states_and_logits_are_those_of_transformers(name, tmp_path):
+    theirs, ours = pair(name, tmp_path)
+    ids = texts()
+    expected = theirs(**padded(ids)).logits
+    states = ours(Tokens.pack(ids, "document"))
+    logits = ours.logits(states)
+    for text, (part, scored) in enumerate(zip(states.split(LENGTHS), logits.split(LENGTHS), strict=True)):
+        alone = theirs.base_model(input_ids=torch.tensor([ids[text]])).last_hidden_state[0]
+        assert close(part, alone), text
+        assert close(scored, expected[text, : LENGTHS[text]]), text
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_silent_tokens_are_an_attention_mask_of_transformers(name, tmp_path):
+    theirs, ours = pair(name, tmp_path, head=False)
+    ids, silent = texts(), (2, 0, 3, 0, 1, 3)
+    states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
+    for text, part in enumerate(states):
+        seen = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
+        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([seen])).last_hidden_state[0]
+        assert close(part, expected), text
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_weights_survive_the_way_there_and_back(name, head, tmp_path):
+    pooler = not head and "roberta" in name
+    theirs, _ = pair(name, tmp_path / "theirs", head=head)
+    ours = files.read_encoder(tmp_path / "theirs", vocabulary_head=None, pooler=pooler)
+    (tmp_path / "ours").mkdir()
+    files.write(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), plain=True)
+    opener = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
+    reopened, said = opener.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert type(reopened) is type(theirs) and not said["missing_keys"] and not said["unexpected_keys"]
+    first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "ours"))
+    assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+    batch = padded(texts())
+    assert torch.equal(theirs(**batch)[0], reopened.eval()(**batch)[0])
+
+
+@pytest.mark.parametrize("name", ["roberta", "electra-small", "distilbert", "modernbert"])
+def test_shards_prefixes_and_repeated_decoders_are_understood(name, tmp_path):
+    theirs, ours = pair(name, tmp_path)
+    expected = ours.state_dict()
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert (tmp_path / "shards" / "model.safetensors.index.json").exists()
+    weights = load_file(tmp_path / "model.safetensors")
+    tied = {one: weights[other].clone() for one, other in type(theirs)._tied_weights_keys.items()}
+    bare = {key.removeprefix(f"{theirs.base_model_prefix}."): value for key, value in (weights | tied).items()}
+    save_file(bare | {"classifier.weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    for folder in (tmp_path / "shards", tmp_path):
+        found = files.read_encoder(folder, vocabulary_head=None).state_dict()
+        assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
+    decoder = next(iter(type(theirs)._tied_weights_keys))
+    save_file(weights | {decoder: torch.zeros_like(tied[decoder])}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"differs from embeddings.words.weight; moeir reads a vocabulary head tied"):
+        files.read_encoder(tmp_path)
+
+
+def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
+    config = made("electra-small").config
+    transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
+    assert "discriminator_predictions.dense.weight" in load_file(tmp_path / "model.safetensors")
+    assert not files.has_vocabulary_head(tmp_path) and files.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
+
+
+@torch.no_grad()
+def test_roberta_counts_positions_from_behind_its_padding(tmp_path):
+    _, ours = pair("roberta", tmp_path, head=False)
+    assert ours.shape.positions == 16 and len(ours.embeddings.places.weight) == 18
+    ours.embeddings.places.weight[:2] = float("nan")  # the rows that belong to no token
+    assert bool(ours(Tokens.pack(texts(), "document")).isfinite().all())
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "modernbert"])
+@torch.no_grad()
+def test_segments_are_one_where_a_family_knows_no_two(name, tmp_path):
+    _, ours = pair(name, tmp_path, head=False)
+    tokens = Tokens.pack(texts(), "pair")
+    assert torch.equal(ours(replace(tokens, segments=torch.ones_like(tokens.ids))), ours(tokens))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@torch.no_grad()
+def test_modernbert_of_older_releases_is_read(every, tmp_path):
+    """Their config.json names two thetas and how often a layer sees everything, not the layers."""
+    kinds = ["sliding_attention" if number % every else "full_attention" for number in range(5)]
+    theta = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in (("full_attention", 90.0), ("sliding_attention", 7.0))}
+    theirs = made("modernbert", layer_types=kinds, rope_parameters=theta)
+    theirs.save_pretrained(tmp_path)
+    config = {key: value for key, value in files.read_config(tmp_path).items() if key not in ("layer_types", "rope_parameters")}
+    old = config | {"global_attn_every_n_layers": every, "global_rope_theta": 90.0, "local_rope_theta": 7.0}
+    assert files.shape_of(old, tmp_path) == files.shape_of(files.read_config(tmp_path), tmp_path)
+    ids = texts()
+    ours = files.read_encoder(tmp_path, vocabulary_head=None).eval()
+    assert close(ours.logits(ours(Tokens.pack(ids, "document"))).split(LENGTHS)[5], theirs(input_ids=torch.tensor([ids[5]])).logits[0])
+
+
+@pytest.mark.parametrize("start", [0, 2, 5])
+@torch.no_grad()
+def test_a_tower_ends_as_normalised_as_the_encoder(start, tmp_path):
+    _, ours = pair("modernbert", tmp_path, head=False)
+    tokens = Tokens.pack(texts(), "document")
+    lower = run(ours.layers[:start], ours.embeddings(tokens), tokens)
+    assert torch.equal(run(ours.tower(start), lower, tokens), ours(tokens))
+    closings = [layer.closing for layer in ours.layers]
+    assert closings[:-1] == [None] * 4 and closings[-1] is not None and "layers.4.closing.weight" in ours.state_dict()
+
+
+@pytest.mark.parametrize("name", SMALL)
+@torch.no_grad()
+def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
+    """What mixtures rely on: change and joined make the whole, the normalisation is called `norm`, the width is that of `down`."""
+    _, ours = pair(name, tmp_path, head=False)
+    states = torch.randn(7, 24)
+    for layer in ours.layers:
+        part = layer.feedforward
+        assert isinstance(part, FeedForward) and isinstance(part.norm, torch.nn.LayerNorm) and part.down.out_features == 24
+        whole = part(states, None, None)
+        assert torch.equal(whole, part.joined(states, part.change(states)))
+        other = part.norm(states + part.down(part.activation(part.up(states)))) if "modern" not in name else states + part.change(states)
+        assert torch.equal(whole, other)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@torch.no_grad()
+def test_bfloat16_stays_near_float32(name, tmp_path):
+    _, ours = pair(name, tmp_path)
+    tokens = Tokens.pack(texts(), "document", (2, 0, 3, 0, 1, 3))
+    exact = ours(tokens)
+    with precision.autocast(torch.bfloat16, "cpu"):
+        states = ours(tokens)
+        logits = ours.logits(states)
+    assert (states.float() - exact).abs().max() < 0.1 * exact.abs().max() and not torch.equal(states.float(), exact)
+    assert bool(logits.isfinite().all())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_weight_learns(name, tmp_path):
+    """But for the key's bias, which a softmax does not see."""
+    _, ours = pair(name, tmp_path)
+    ours.logits(ours(Tokens.pack(texts(), "document"))).square().mean().backward()
+    idle = [key for key, parameter in ours.named_parameters() if parameter.grad is None or not bool(parameter.grad.abs().sum() > 0)]
+    assert [key for key in idle if not key.endswith("key.bias")] == []
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        ("roberta", {"position_embedding_type": "relative_key"}, "moeir reads RoBERTa with 'absolute'"),
+        ("electra-small", {"is_decoder": True}, "moeir reads ELECTRA with False"),
+        ("modernbert", {"decoder_bias": False}, "decoder_bias is False; moeir reads ModernBERT with True"),
+        ("modernbert", {"layer_types": ["linear_attention"] * 5}, "layer_types has 'linear_attention'; moeir reads full_attention and"),
+        ("modernbert", {"layer_types": ["full_attention"] * 4}, "names the attention of 4 layers; expected 5"),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type is 'yarn'"),
+        ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling is .*; moeir reads ModernBERT without"),
+        ("modernbert", {"rope_parameters": None, "local_rope_theta": None}, "local_rope_theta is None; expected a number"),
+        ("modernbert", {"num_attention_heads": 8}, "attention heads are 3 wide; rotary positions need an even width"),
+        ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not one of"),
+        ("distilbert", {"model_type": "camembert"}, "moeir reads bert, distilbert, electra, modernbert, roberta, xlm_roberta"),
+    ],
+)
+def test_what_we_cannot_compute_is_refused(name, changes, message, tmp_path):
+    made(name, head=False).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=message) as caught:
+        files.shape_of(files.read_config(tmp_path) | changes, tmp_path)
+    assert "\n" not in str(caught.value)

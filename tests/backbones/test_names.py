@@ -1,0 +1,56 @@
+"""Names of weights lead from ours to a family's and back; what a family does not know passes as it is."""
+
+import importlib
+
+import pytest
+import torch
+
+from moeir.backbones.checkpoints import files
+from moeir.backbones.encoder import Encoder
+from tests.backbones.families import SMALL, made
+
+STRANGERS = (
+    "layers.3.feedforward.experts.0.up.weight",
+    "layers.3.feedforward.experts.1.norm.bias",
+    "layers.0.feedforward.gate.bias",
+    "document_encoder.layers.0.attention.query.weight",
+    "document_encoder.embeddings.words.weight",
+    "document_encoder.layers.2.closing.weight",
+    "document_encoder.vocabulary_head.bias",
+    "towers.local.0.attention.query.weight",
+    "towers.lexical.1.closing.weight",
+    "private_embeddings.local.norm.weight",
+    "heads.local.projection.weight",
+    "heads.global.projection.0.bias",
+    "mixture.experts.0.up.weight",
+    "router.weight",
+    "score.bias",
+)
+
+
+@pytest.mark.parametrize("masked_lm", [True, False])
+@pytest.mark.parametrize("family", files.FAMILIES)
+def test_names_of_architectures_survive_every_family(family, masked_lm):
+    kin = importlib.import_module(f"moeir.backbones.checkpoints.{family}")
+    assert {name: kin.ours(kin.theirs(name, masked_lm=masked_lm)) for name in STRANGERS} == {name: name for name in STRANGERS}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_name_of_an_encoder_survives_its_own_family(name, tmp_path):
+    config = made(name).config.to_dict()
+    kin = files.family(config, tmp_path)
+    with torch.device("meta"):
+        weights = Encoder(kin.shape(config), vocabulary_head=True, pooler="roberta" in name).state_dict()
+    for masked_lm in (True, False):
+        theirs = {mine: kin.theirs(mine, masked_lm=masked_lm) for mine in weights}
+        assert len(set(theirs.values())) == len(weights)
+        last = config.get("num_hidden_layers", config.get("n_layers", 0)) - 1
+        back = {mine: (kin.ours(other) or "").replace("layers.last.", f"layers.{last}.") for mine, other in theirs.items()}
+        assert back == {mine: mine for mine in weights}
+
+
+def test_every_family_offers_the_same():
+    for family in files.FAMILIES:
+        kin = importlib.import_module(f"moeir.backbones.checkpoints.{family}")
+        assert kin.class_name(masked_lm=True).endswith("ForMaskedLM") and kin.class_name(masked_lm=False).endswith("Model")
+        assert set(kin.TIED.values()) <= {"embeddings.words.weight", "vocabulary_head.bias"} and kin.NAMES.prefix.endswith(".")

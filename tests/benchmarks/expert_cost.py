@@ -1,0 +1,82 @@
+"""What routed experts cost: forward and backward of a model with them against the same model without, step by step side by side.
+
+    python expert_cost.py [--hidden 768 --layers 12 --texts 16 --tokens 128 --rounds 9 --dtype float32 --device cpu --threads 1]
+
+Random weights of BERT's shape; each round times every model once, in turns, on the same batch; the ratio of each round is taken against
+`taser:routing=shared` of the same round. Prints the median ratio with its quartiles.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from moeir import variants
+from moeir.backbones.encoder import Encoder, Shape
+from moeir.backbones.precision import NAMES, autocast
+from moeir.backbones.tokens import Signs, Tokens
+
+PLAIN = "taser:routing=shared"
+SPECS = (PLAIN, "taser", "taser:routing=sequence", "taser:routing=token", "taser:experts=4", "taser:routing=sequence,experts=4",
+         "taser:routing=token,experts=4", "mote:similarity=dense", "taser:routing=token,experts=4,gradient=full")  # fmt: skip
+
+
+def built(spec: str, shape: Shape, device: str) -> torch.nn.Module:
+    """A seeded model in training mode; experts shaken apart so that routers do not all agree."""
+    torch.manual_seed(1)
+    model = variants.bind("architectures", spec)(Encoder(shape), Signs(101, 102, 103, 1, 2, ())).to(device).train()
+    for name, parameter in model.named_parameters():
+        if "router" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def seconds(model: torch.nn.Module, batches: list[Tokens], dtype: torch.dtype, device: str) -> float:
+    """One forward and backward of queries and documents."""
+    clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds: others may use the machine meanwhile
+    began = clock()
+    with autocast(dtype, device):
+        vectors = [model(batch)["global"].vectors for batch in batches]
+    sum(part.square().sum() for part in vectors).backward()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    taken = clock() - began
+    for parameter in model.parameters():
+        parameter.grad = None
+    return taken
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    sizes = {"hidden": 768, "layers": 12, "texts": 16, "tokens": 128, "rounds": 9, "threads": 1}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    shape = Shape(vocabulary=30522, hidden=given.hidden, layers=given.layers, heads=given.hidden // 64 or 1, inner=4 * given.hidden)
+    dice = torch.Generator().manual_seed(0)
+    texts = [torch.randint(1000, 30000, (length,), generator=dice).tolist() for length in [given.tokens] * given.texts]
+    short = [text[: given.tokens // 4] for text in texts]
+    batches = [Tokens.pack(short, "query").to(given.device), Tokens.pack(texts, "document").to(given.device)]
+    models = {spec: built(spec, shape, given.device) for spec in SPECS}
+    times: dict[str, list[float]] = {spec: [] for spec in SPECS}
+    for number in range(given.rounds + 1):
+        for spec, model in models.items():
+            taken = seconds(model, batches, NAMES[given.dtype], given.device)
+            if number:  # the first round warms up
+                times[spec].append(taken)
+    sizes = f"{given.texts} texts of {given.tokens // 4} and of {given.tokens} tokens, {given.layers} layers of {given.hidden}"
+    place = f"{given.dtype}, {given.device}, {given.threads} threads, {given.rounds} rounds"
+    print(f"{sizes}, {place}; seconds of {PLAIN}: {statistics.median(times[PLAIN]):.3f}")
+    for spec in SPECS[1:]:
+        ratios = [taken / plain for taken, plain in zip(times[spec], times[PLAIN], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(f"{spec:45s} {middle:.3f}  ({low:.3f} to {high:.3f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Exact search among tokens of the same term."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.errors import ArtifactError, DataError
+from moeir.indexes.exact_match import ExactMatch
+from moeir.representations.exact_match import ExactMatch as Texts
+from tests.oracles import search as oracle
+
+token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))
+texts = st.lists(st.lists(token, max_size=5), min_size=1, max_size=12)
+
+
+def packed(texts, width=3):
+    starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
+    terms = torch.tensor([term for text in texts for term, _ in text], dtype=torch.int64)
+    return Texts(terms, torch.tensor([vector for text in texts for _, vector in text], dtype=torch.float32).view(-1, width), starts)
+
+
+def built(documents, places=None, **attributes):
+    index = ExactMatch(places)
+    index.add(documents)
+    for name, value in attributes.items():
+        setattr(index, name, value)
+    return index
+
+
+def near_ties(count=200, width=8, seed=0):
+    """Texts whose tokens come from a small set, nudged in the last float16 bit, some repeated: masses of near ties."""
+    generator = torch.Generator().manual_seed(seed)
+    bases = torch.nn.functional.normalize(torch.randn(6, width, generator=generator), dim=1).half()
+    lengths = torch.randint(0, 9, (count,), generator=generator)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    chosen = torch.randint(6, (int(starts[-1]),), generator=generator)
+    vectors = bases[chosen].clone()
+    bits = vectors.view(torch.int16)
+    bits[:, 0] += torch.randint(-1, 2, (len(bits),), generator=generator).to(torch.int16)
+    queries = bases[[0, 1, 2, 0, 5]].float() + 1e-3 * torch.randn(5, width, generator=generator)
+    return Texts(torch.tensor([0, 1, 0, 7, 1]), queries, torch.tensor([0, 3, 3, 4, 5])), Texts(chosen % 2, vectors, starts)
+
+
+def listed(texts):
+    spans = [slice(texts.starts[i], texts.starts[i + 1]) for i in range(len(texts))]
+    return [list(zip(texts.terms[own].tolist(), texts.vectors[own].tolist(), strict=True)) for own in spans]
+
+
+@given(texts, texts, st.integers(1, 15), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
+    places = random.sample(range(len(documents)), len(documents))
+    rows, scores = built(packed(documents), np.array(places)).search(packed(queries), depth)
+    for line, query in enumerate(queries):
+        expected = oracle.ranking(oracle.exact_match(query, documents), places, depth)
+        assert oracle.hits(rows[line], scores[line]) == expected
+
+
+def test_documents_that_differ_in_the_last_bit_are_told_apart():
+    queries, documents = near_ties()
+    rows, scores = built(documents).search(queries, 40)
+    for line, query in enumerate(listed(queries)):
+        expected = oracle.ranking(oracle.exact_match(query, listed(documents)), range(len(documents)), 40)
+        assert oracle.hits(rows[line], scores[line]) == expected
+
+
+@pytest.mark.parametrize("block", [1, 7, None])
+@pytest.mark.parametrize("slack", [0, 64])
+def test_blocks_batches_and_pools_change_no_byte(block, slack):
+    queries, documents = near_ties(seed=1)
+    rows, scores = built(documents).search(queries, 20)
+    index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=2000)
+    again = index.search(queries, 20)
+    assert again[0].tobytes() == rows.tobytes() and again[1].tobytes() == scores.tobytes()
+    alone = [index.search(queries.select(torch.tensor([i])), 20) for i in range(len(queries))]
+    assert b"".join(one[1].tobytes() for one in alone) == scores.tobytes()
+
+
+def test_shards_change_no_byte():
+    queries, documents = near_ties(seed=2)
+    sharded = ExactMatch()
+    for first in range(0, 200, 90):
+        sharded.add(documents.select(torch.arange(first, min(first + 90, 200))))
+    for one, other in zip(built(documents).search(queries, 30), sharded.search(queries, 30), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_who_shares_no_term_or_has_no_product_above_zero_is_not_found():
+    documents = packed([[(1, [1.0, 0, 0])], [(2, [9.0, 0, 0])], [(1, [-1.0, 0, 0])], [], [(1, [-1.0, 0, 0]), (1, [0.5, 0, 0])]])
+    rows, scores = built(documents).search(packed([[(1, [1.0, 0, 0])], [(3, [1.0, 0, 0])], []]), 5)
+    assert rows.tolist() == [[0, 4, -1, -1, -1], [-1] * 5, [-1] * 5]
+    assert scores[0, :2].tolist() == [1.0, 0.5]
+
+
+def test_a_product_that_float32_rounds_away_is_seen():
+    vectors = torch.tensor([[32768.0, -32768, 4e-4], [-32768.0, 32768, -4e-4]]).half()
+    index = built(Texts(torch.ones(2, dtype=torch.int64), vectors, torch.tensor([0, 1, 2])))
+    rows, scores = index.search(Texts(torch.ones(1, dtype=torch.int64), torch.ones(1, 3), torch.tensor([0, 1])), 2)
+    assert rows.tolist() == [[0, -1]] and scores[0, 0] == vectors[0, 2].float()
+
+
+def test_the_score_is_that_of_the_representation():
+    queries, documents = near_ties(seed=3)
+    rows, scores = built(documents).search(queries, 10)
+    found = rows[0] >= 0
+    assert torch.allclose(queries.scores(documents)[0, rows[0][found]], torch.from_numpy(scores[0][found]), rtol=0, atol=1e-5)
+
+
+def test_a_saved_index_is_the_same_index(tmp_path):
+    queries, documents = near_ties(seed=4)
+    index = ExactMatch()
+    index.add(documents.select(torch.arange(60)))
+    index.add(documents.select(torch.arange(60, 200)))
+    index.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "rows.npy", "starts.npy", "terms.npy", "vectors.npy"]
+    opened = ExactMatch.open(tmp_path)
+    for mine, theirs in zip(index.search(queries, 30), opened.search(queries, 30), strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+    with pytest.raises(ArtifactError, match="takes no more documents"):
+        opened.add(documents)
+
+
+@pytest.mark.parametrize("documents", [[[], []], [[]]])
+def test_documents_without_any_token_make_an_index_that_finds_nothing(documents, tmp_path):
+    index = built(packed(documents))
+    index.save(tmp_path)
+    for each in (index, ExactMatch.open(tmp_path)):
+        assert each.search(packed([[(1, [1.0, 0, 0])]]), 3)[0].tolist() == [[-1] * len(documents)]
+
+
+def test_what_is_wrong_is_refused(tmp_path):
+    index = built(packed([[(1, [1.0, 2, 3])], []]))
+    with pytest.raises(DataError, match="row 4: its token vector 1 holds NaN"):
+        index.add(packed([[(1, [1.0, 1, 1])], [], [(1, [1.0, 1, 1]), (2, [1.0, float("nan"), 1])]]))
+    with pytest.raises(ArtifactError, match="dimension 2, but the index holds dimension 3"):
+        index.search(packed([[(1, [1.0, 2])]], width=2), 1)
+    index.save(tmp_path)
+    np.save(tmp_path / "rows.npy", np.zeros(2, np.int32))
+    with pytest.raises(ArtifactError, match=r"damaged exact_match index: 1 vectors, 2 rows"):
+        ExactMatch.open(tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
+    queries, documents = near_ties(seed=5)
+    built(documents).save(tmp_path)
+    here, there = (ExactMatch.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
+    assert here[0].tobytes() == there[0].tobytes() and here[1].tobytes() == there[1].tobytes()

@@ -1,0 +1,155 @@
+"""Chosen pairs score what search gives them, and the sum of experts is that of all documents wherever it says so."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.errors import UsageError
+from moeir.indexes.base import Index
+from moeir.indexes.bm25 import Bm25
+from moeir.indexes.exact_match import ExactMatch
+from moeir.indexes.exact_sum import summed
+from moeir.indexes.flat import Flat
+from moeir.indexes.inverted import Inverted
+from moeir.indexes.maxsim import MaxSim
+from moeir.representations.dense import Dense
+from moeir.representations.exact_match import ExactMatch as Matches
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+from tests.oracles import search as oracle
+
+ENGINES = {"global": Flat, "lexical": Inverted, "local": MaxSim, "exact": ExactMatch}
+WIDTH, TERMS = 3, 5
+
+
+def texts(kind, count, seed):
+    """`count` random texts of few different numbers, so that ties and empty texts occur."""
+    dice = np.random.default_rng([seed, count])
+    numbers = lambda *shape: torch.tensor(dice.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
+    if kind == "global":
+        return Dense(numbers(count, WIDTH))
+    if kind == "lexical":
+        return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0))
+    lengths = dice.integers(0, 4, count)
+    starts, vectors = torch.tensor([0, *lengths]).cumsum(0), numbers(int(lengths.sum()), WIDTH)
+    terms = torch.tensor(dice.integers(0, TERMS, len(vectors)))
+    return MultiVector(vectors, starts) if kind == "local" else Matches(terms, vectors, starts)
+
+
+def built(documents, places=None):
+    made = {name: ENGINES[name](places) for name in documents}
+    for name, index in made.items():
+        index.add(documents[name])
+    return made
+
+
+def every_score(index, queries):
+    """{row: score} of each query by a search for all documents."""
+    return [dict(oracle.hits(*line)) for line in zip(*index.search(queries, max(len(index), 1)), strict=True)]
+
+
+def unfound(index, queries, line):
+    """What a document that is not found adds: nothing where the query has no tokens at all."""
+    return 0.0 if isinstance(queries, MultiVector) and queries.starts[line] == queries.starts[line + 1] else index.unfound
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@given(seed=st.integers(0, 9999), chosen=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8)), max_size=20))
+@settings(deadline=None, max_examples=40)
+def test_pairs_score_the_very_number_of_the_search(kind, seed, chosen):
+    queries, index = texts(kind, 4, seed), built({kind: texts(kind, 9, seed + 1)})[kind]
+    expected, found = every_score(index, queries), index.paired(queries, *np.array(chosen, dtype=np.int64).reshape(-1, 2).T)
+    assert found.dtype == np.float32
+    for (query, row), score in zip(chosen, found.tolist(), strict=True):
+        assert score == expected[query].get(row, unfound(index, queries, query))
+
+
+def test_pairs_of_bm25_score_the_very_number_of_the_search():
+    index = Bm25()
+    index.add(["an owl hunts mice", "mice and owls", "bees", "the owl, the owl and the bee"])
+    queries = ["owl mice", "bee bee owl", "whale"]
+    expected = every_score(index, queries)
+    query, row = (part.ravel() for part in np.meshgrid(range(3), range(4)))
+    assert index.paired(queries, query, row).tolist() == [expected[q].get(r, 0.0) for q, r in zip(query, row, strict=True)]
+
+
+@given(
+    seed=st.integers(0, 9999),
+    names=st.lists(st.sampled_from(sorted(ENGINES)), min_size=2, max_size=4, unique=True),
+    count=st.integers(1, 14),
+    depth=st.integers(1, 15),
+    deepen=st.booleans(),
+    random=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=150)
+def test_proven_ranks_are_those_of_the_sum_over_all_documents(seed, names, count, depth, deepen, random):
+    places = random.sample(range(count), count)
+    engines = built({name: texts(name, count, seed + 1) for name in names}, np.array(places))
+    queries = {name: texts(name, 5, seed) for name in names}
+    lists = {name: engine.search(queries[name], depth) for name, engine in engines.items()}
+    found = summed(engines, queries, lists, deepen=deepen)
+    full = {name: every_score(engine, queries[name]) for name, engine in engines.items()}
+    for line in range(5):
+        experts = [full[name][line] for name in names]
+        others = [unfound(engines[name], queries[name], line) for name in names]
+        everything = {row: score for row, score in oracle.summed(experts, others).items() if score > -np.inf}
+        hits, expected = oracle.hits(found.rows[line], found.scores[line]), oracle.ranking(everything, places, min(depth, count))
+        proven = int(found.proven[line])
+        assert hits[:proven] == expected[:proven]
+        assert all(everything[row] == score for row, score in hits)  # the number is right even where the rank is not proven
+        assert len(hits) == len(expected) or not deepen
+        if deepen or depth >= count:
+            assert hits == expected and found.holds(depth)[line]
+
+
+def test_by_hand():
+    """Documents 0, 1, 2; each list has two, and document 2 is best by the sum although it stands second in both."""
+    documents = {"global": torch.tensor([[9.0], [0.0], [8.0]]), "lexical": torch.tensor([[0.0], [9.0], [8.0]])}
+    engines = built({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
+    queries = {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.ones(1, 1))}
+    lists = {name: engine.search(queries[name], 2) for name, engine in engines.items()}
+    found = summed(engines, queries, lists)
+    assert (found.rows.tolist(), found.scores.tolist(), found.proven.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
+    deeper = summed(engines, queries, lists, deepen=True)
+    assert (deeper.rows.tolist(), deeper.proven.tolist()) == ([[2, 1]], [2])
+
+
+def test_a_rank_is_proven_where_its_sum_is_above_all_that_was_not_looked_at():
+    engines = built({"global": Dense(torch.tensor([[9.0], [4.0], [1.0]])), "lexical": texts("lexical", 3, 0)})
+    empty = Sparse.from_matrix(torch.zeros(1, TERMS))
+    queries = {"global": Dense(torch.ones(1, 1)), "lexical": empty}
+    found = summed(engines, queries, {name: engine.search(queries[name], 2) for name, engine in engines.items()})
+    assert found.scores.tolist() == [[9.0, 4.0]] and found.proven.tolist() == [1]  # document 2 could tie with 4
+
+
+def test_batches_change_no_byte():
+    engines = built({name: texts(name, 40, 3) for name in ENGINES})
+    queries = {name: texts(name, 6, 4) for name in ENGINES}
+    together = summed(engines, queries, {name: engine.search(queries[name], 7) for name, engine in engines.items()})
+    for line in range(6):
+        own = {name: queries[name].select(torch.tensor([line])) for name in ENGINES}
+        alone = summed(engines, own, {name: engine.search(own[name], 7) for name, engine in engines.items()})
+        assert alone.rows[0].tobytes() == together.rows[line].tobytes() and alone.scores[0].tobytes() == together.scores[line].tobytes()
+
+
+def test_indexes_without_documents_give_nothing():
+    engines = built({"global": Dense(torch.zeros(0, WIDTH)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
+    queries = {name: texts(name, 2, 0) for name in engines}
+    found = summed(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, deepen=True)
+    assert found.rows.shape == (2, 0)
+
+
+def test_an_engine_that_is_not_exact_proves_nothing(monkeypatch):
+    monkeypatch.setattr(Flat, "exact", False)
+    engines = built({name: texts(name, 6, 3) for name in ("global", "lexical")})
+    queries = {name: texts(name, 2, 4) for name in engines}
+    lists = {name: engine.search(queries[name], 6) for name, engine in engines.items()}
+    assert summed(engines, queries, lists, deepen=True).proven.tolist() == [0, 0]
+
+
+def test_an_engine_that_cannot_score_chosen_documents_says_so(monkeypatch):
+    monkeypatch.setattr(Flat, "_paired", Index._paired)
+    with pytest.raises(UsageError, match="engine flat cannot score documents that it did not find, as exact-sum needs"):
+        built({"global": texts("global", 3, 0)})["global"].paired(texts("global", 1, 0), np.array([0]), np.array([1]))

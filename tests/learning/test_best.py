@@ -1,0 +1,152 @@
+"""The best weights are kept, become the checkpoint, and no kill changes them: two sets of examples judged now and then."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from moeir.architectures.starting import start
+from moeir.artifacts.making import RESUME
+from moeir.errors import ArtifactError
+from moeir.learning import checkpoints, objectives
+from moeir.learning.batches import Sets, planned
+from moeir.learning.loop import BEST, METRICS, STATE, Schedule, train
+from moeir.learning.texts import Texts
+from moeir.learning.validation import Development, development
+from moeir.records.examples import Example
+
+RULES = {"query_length": 16, "document_length": 32}
+STEPS = 6
+
+
+class Killed(Exception):
+    """The end of the machine's time."""
+
+
+def killing(at):
+    """An objective that kills the training before its step `at` is done."""
+
+    def objective(batch):
+        if batch.step == at:
+            raise Killed
+        return objectives.contrastive(batch, flops_query=1e-4, flops_document=1e-4)
+
+    return objective
+
+
+@pytest.fixture(scope="module")
+def learning(toy, tiny_model_with_head):
+    """Two sets of examples in turns, judged every second step."""
+    given = development(toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training={}, measure="nDCG@10", every=2)
+    documents = given.documents
+    queries = {name: text.split(".")[0] for name, text in documents.items()}
+    examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
+    plans = tuple(planned(part, queries=2, negatives=3, seed=1, place="toy") for part in (examples[:6], examples[6:]))
+
+    def learned(folder, *, at=None, patience=None, keep="best", **options):
+        folder.mkdir(exist_ok=True)
+        checkpoint = start(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
+        dev = Development(given.queries, given.documents, given.qrels, "nDCG@10", 2, patience, keep)
+        schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, rates={"towers": 2e-3}, save_minutes=0.0, **options)
+        texts, plan = [Texts(queries, documents)] * 2, Sets(plans, (1.0, 0.5), 1)
+        done = train(checkpoint, plan, texts, killing(at), schedule, folder, dtype=torch.float32, device="cpu", development=dev)
+        return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, done
+
+    return learned
+
+
+def identical(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def lines(folder):
+    every = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in every]
+
+
+def untimed(done):
+    return done | {"last": {key: value for key, value in done["last"].items() if key != "tokens_per_second"}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(learning, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, *learning(folder)
+
+
+@pytest.mark.parametrize("at", range(STEPS))
+def test_a_killed_training_goes_on_to_the_same_bytes_and_the_same_best(at, learning, undisturbed, tmp_path):
+    with pytest.raises(Killed):
+        learning(tmp_path, at=at)
+    weights, done = learning(tmp_path)
+    folder, expected, told = undisturbed
+    assert identical(weights, expected) and lines(tmp_path) == lines(folder) and untimed(done) == untimed(told)
+
+
+def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning, undisturbed, tmp_path, monkeypatch):
+    saved = checkpoints.save
+
+    def dying(folder, model, optimiser, standing):
+        if standing.step == 2:
+            raise Killed
+        saved(folder, model, optimiser, standing)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", dying)
+        with pytest.raises(Killed):
+            learning(tmp_path)
+    assert (tmp_path / RESUME / BEST).exists()
+    weights, _ = learning(tmp_path)
+    assert identical(weights, undisturbed[1]) and lines(tmp_path) == lines(undisturbed[0])
+
+
+def test_values_stand_in_the_metrics_and_the_best_is_told(undisturbed):
+    folder, _, done = undisturbed
+    told = {line["step"]: line["dev.fused.nDCG@10"] for line in lines(folder) if "dev.fused.nDCG@10" in line}
+    assert list(told) == [2, 4, 6]
+    assert all({"dev.lexical.nDCG@10", "dev.local.nDCG@10", "dev.global.nDCG@10"} <= line.keys() for line in lines(folder)[1::2])
+    said = done["development"]
+    assert said["value"] == max(told.values()) and said["step"] == min(step for step, value in told.items() if value == said["value"])
+    assert said | {"value": 0, "step": 0} == {
+        "measure": "nDCG@10", "queries": 6, "documents": 12, "kept": "best", "value": 0, "step": 0, "evaluations": 3, "stopped_after": None,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def falling(monkeypatch):
+    """Values that get worse after the first evaluation."""
+    values = {}
+
+    def told(checkpoint, given, dtype):
+        found = float(next(checkpoint.architecture.parameters()).detach().sum())
+        values.setdefault(found, 1.0 - 0.1 * len(values))
+        return {"dev.fused.nDCG@10": values[found]}
+
+    monkeypatch.setattr("moeir.learning.loop.evaluated", told)
+
+
+def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):
+    best, _ = learning(tmp_path / "best")
+    last, told = learning(tmp_path / "last", keep="last")
+    with pytest.raises(Killed):
+        learning(tmp_path / "two", at=2, keep="last")
+    two = load_file(tmp_path / "two" / RESUME / STATE / checkpoints.WEIGHTS)
+    assert identical(best, two) and not identical(best, last)
+    assert told["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST).exists()
+
+
+def test_training_stops_when_nothing_better_comes(learning, tmp_path, falling):
+    _, done = learning(tmp_path, patience=1)
+    assert done["steps"] == 4 and len(lines(tmp_path)) == 4
+    assert done["development"]["stopped_after"] == 4 and done["development"]["step"] == 2
+    _, done = learning(tmp_path / "patient", patience=3)
+    assert done["steps"] == STEPS
+
+
+def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model):
+    model = start(tiny_model, "dense", RULES).architecture
+    checkpoints.keep(tmp_path / BEST, model, 3)
+    checkpoints.bring_back(tmp_path / BEST, model, 3)
+    with pytest.raises(ArtifactError, match="holds the weights of step 3, step 5 was the best; start over with --force"):
+        checkpoints.bring_back(tmp_path / BEST, model, 5)

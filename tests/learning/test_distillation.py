@@ -1,0 +1,137 @@
+"""What is learned from a teacher, and what is learned of sums of experts: against loops."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.architectures.base import Encoded
+from moeir.errors import UsageError
+from moeir.learning import losses, objectives
+from moeir.representations.dense import Dense
+from moeir.representations.sparse import Sparse
+from tests.oracles import learning as oracles
+
+quick = settings(deadline=None, max_examples=30)
+numbers = st.integers(-6, 6).map(lambda number: number / 2)
+Q, GROUP = 3, 4
+
+
+@st.composite
+def groups(draw):
+    """Student and teacher scores [Q, 1 + n]."""
+    count, size = draw(st.integers(1, 3)), draw(st.integers(2, 5))
+    return [draw(st.lists(st.lists(numbers, min_size=size, max_size=size), min_size=count, max_size=count)) for _ in range(2)]
+
+
+@quick
+@given(groups(), st.sampled_from([0.5, 1.0, 3.0]))
+def test_divergence_is_that_of_the_loop(given_, temperature):
+    found = losses.divergence(*map(torch.tensor, given_), temperature)
+    assert found.tolist() == pytest.approx([oracles.divergence(*pair, temperature) for pair in zip(*given_, strict=True)], abs=1e-4)
+
+
+@quick
+@given(groups())
+def test_margins_are_those_of_the_loop(given_):
+    found = losses.margins(*map(torch.tensor, given_))
+    assert found.tolist() == pytest.approx([oracles.margins(*pair) for pair in zip(*given_, strict=True)], abs=1e-4)
+
+
+def test_a_student_that_agrees_with_its_teacher_costs_nothing():
+    scores = torch.randn(4, 5)
+    assert torch.allclose(losses.divergence(scores + 3.0, scores, 2.0), torch.zeros(4), atol=1e-5)
+    assert torch.allclose(losses.margins(scores + 3.0, scores), torch.zeros(4), atol=1e-5)
+
+
+TEACHER = torch.tensor([[9.0, 4.0, 2.0, 1.0], [5.0, 6.0, 0.0, 1.0], [3.0, 1.0, 2.5, 0.0]])
+
+
+def batch(*, sums=None, teacher=TEACHER, group=GROUP):
+    made = torch.Generator().manual_seed(3)
+    sides = [
+        Encoded(
+            {"global": Dense(torch.randn(count, 5, generator=made)), "lexical": Sparse.from_matrix(torch.rand(count, 7, generator=made))},
+            sums=sums or {},
+        )
+        for count in (Q, Q * group)
+    ]
+    return objectives.Batch(*sides, torch.zeros(Q, Q * group, dtype=torch.bool), 0, 10, teacher)
+
+
+FREE = {"flops_query": 0.0, "flops_document": 0.0}
+HYBRID = {"hybrid": ("global", "lexical")}
+
+
+def scores(given):
+    return {name: part.scores(given.documents[name]) for name, part in given.queries.representations.items()}
+
+
+def own(matrix):
+    """Each query's scores of its own documents."""
+    return [row[query * GROUP : (query + 1) * GROUP] for query, row in enumerate(matrix.tolist())]
+
+
+def mean(costs):
+    return sum(costs) / Q
+
+
+def test_kl_is_the_sum_over_experts_of_the_loop():
+    given, expected = batch(), {}
+    for name, matrix in scores(given).items():
+        expected[name] = mean([oracles.divergence(*pair, 2.0) for pair in zip(own(matrix), TEACHER.tolist(), strict=True)])
+    found = objectives.kl(given, temperature=2.0, **FREE)
+    assert found.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
+    assert {name: found.facts[f"loss.{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+def test_margin_mse_is_the_sum_over_experts_of_the_loop():
+    given = batch()
+    expected = sum(
+        mean([oracles.margins(*pair) for pair in zip(own(matrix), TEACHER.tolist(), strict=True)]) for matrix in scores(given).values()
+    )
+    assert objectives.margin_mse(given, **FREE).loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", objectives.TAUGHT)
+def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objective):
+    given = batch()
+    plain = objectives.contrastive(given, **FREE)
+    alone, both = objective(given, **FREE), objective(given, contrastive=0.5, **FREE)
+    assert both.loss.item() - alone.loss.item() == pytest.approx(0.5 * plain.loss.item(), rel=1e-4)
+    assert both.facts["contrastive.global"] == plain.facts["loss.global"] and both.facts["loss.global"] == alone.facts["loss.global"]
+    cost = objectives.contrastive(given, flops_query=0.3, flops_document=0.7).loss.item() - plain.loss.item()
+    assert objective(given, flops_query=0.3, flops_document=0.7).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
+
+
+@pytest.mark.parametrize("objective", objectives.TAUGHT)
+def test_a_teacher_and_negatives_are_needed(objective):
+    with pytest.raises(UsageError, match="distillation needs a teacher's scores in the examples"):
+        objective(batch(teacher=None))
+    with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
+        objective(batch(teacher=torch.ones(Q, 1), group=1))
+
+
+def test_a_temperature_of_nothing_is_refused():
+    with pytest.raises(UsageError, match=r"kl:temperature=0\.0: expected more than 0"):
+        objectives.kl(batch(), temperature=0.0)
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_losses_are_taken_of_sums_of_experts(objective):
+    given = batch(sums=HYBRID)
+    added = sum(scores(given).values()).tolist()
+    expected = mean([oracles.contrastive(row, query * GROUP) for query, row in enumerate(added)])
+    found = objective(given, **FREE)
+    assert found.loss.item() == pytest.approx(expected, rel=1e-4) and found.facts["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
+    assert not {"loss.global", "loss.lexical", "share.global"} & found.facts.keys()
+    assert objective is objectives.contrastive or found.facts["share.hybrid"] == 1.0
+
+
+def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
+    given = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
+    options = {"standardised": 0.0, "flops_query": 0.7, "flops_document": 0.7}
+    outside, inside = (objectives.competitive(given, flops_in_competition=word, **options) for word in (False, True))
+    free = objectives.competitive(given, standardised=0.0, **FREE).loss.item()
+    share = outside.facts["share.hybrid"]
+    assert inside.loss.item() - free == pytest.approx(share * (outside.loss.item() - free), rel=1e-3)

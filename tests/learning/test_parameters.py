@@ -1,0 +1,121 @@
+"""How fast each parameter learns: multipliers by hand, groups by name, and what is refused."""
+
+import logging
+
+import pytest
+import torch
+
+from moeir.architectures.starting import start
+from moeir.errors import UsageError
+from moeir.learning import parameters
+from moeir.learning.loop import Schedule
+
+RULES = {"query_length": 10, "document_length": 20}
+
+
+@pytest.fixture(scope="module")
+def architectures(tiny_model_with_head):
+    """Of four layers."""
+    specs = ("came:shared_layers=2,local_dim=8", "taser:routing=token,every=1", "sbmoe:experts=2", "dense", "splade")
+    return {spec.split(":")[0]: start(tiny_model_with_head, spec, RULES).architecture for spec in specs}
+
+
+@pytest.mark.parametrize(
+    "arch, name, depth",
+    [
+        ("dense", "encoder.embeddings.words.weight", 0),
+        ("dense", "encoder.layers.0.attention.query.weight", 1),
+        ("dense", "encoder.layers.3.feedforward.norm.bias", 4),
+        ("splade", "encoder.vocabulary_head.transform.weight", 6),
+        ("came", "encoder.layers.1.feedforward.up.weight", 2),
+        ("came", "towers.lexical.0.attention.key.weight", 3),
+        ("came", "towers.global.1.attention.key.weight", 4),
+        ("came", "heads.local.projection.weight", 6),
+        ("taser", "encoder.layers.3.feedforward.experts.1.up.weight", 4),
+        ("taser", "router.weight", 3),  # two thirds of four
+        ("sbmoe", "mixture.experts.0.up.weight", 6),
+    ],
+)
+def test_depths_and_multipliers_by_hand(arch, name, depth, architectures):
+    assert name in dict(architectures[arch].named_parameters())
+    assert parameters.depth(architectures[arch], name) == depth
+    assert parameters.decays(architectures[arch], 0.8)[name] == pytest.approx(0.8 ** (6 - depth))
+
+
+def test_the_top_layer_gets_the_square_and_the_release_values_hold_for_twelve_layers(architectures):
+    found = parameters.decays(architectures["dense"], 0.8)
+    assert found["encoder.layers.3.attention.query.weight"] == pytest.approx(0.64)
+    assert found["encoder.embeddings.norm.weight"] == pytest.approx(0.8**6)
+    assert round(2 * 12 / 3) == 8
+
+
+def peaks(architecture, **options):
+    """name -> (peak, weight decay), each parameter in one group."""
+    names = {id(parameter): name for name, parameter in architecture.named_parameters()}
+    made = parameters.groups(architecture, rate=1e-3, **options)
+    found = {names[id(one)]: (group["peak"], group["weight_decay"]) for group in made for one in group["params"]}
+    assert len(found) == len(names) == sum(len(group["params"]) for group in made)
+    return found
+
+
+def test_without_more_words_there_are_matrices_and_the_rest(architectures):
+    made = parameters.groups(architectures["dense"], rate=1e-3, weight_decay=0.1)
+    assert [(group["peak"], group["weight_decay"]) for group in made] == [(1e-3, 0.1), (1e-3, 0.0)]
+    assert {parameter.ndim for parameter in made[0]["params"]} == {2} and {parameter.ndim for parameter in made[1]["params"]} == {1}
+
+
+def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
+    found = peaks(
+        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
+    )
+    assert found["mixture.experts.1.down.weight"] == (1e-4, 0.1)
+    assert found["mixture.gate.up.weight"] == (1e-4, 0.1) and found["mixture.gate.up.bias"] == (7e-4, 0.0)
+    assert found["encoder.layers.0.attention.query.weight"] == (3e-5, 0.1)
+    assert found["encoder.layers.1.attention.query.weight"][0] == pytest.approx(1e-3 * 0.5**4)
+    assert found["encoder.embeddings.words.weight"][0] == pytest.approx(1e-3 * 0.5**6)
+
+
+def test_the_order_of_the_groups_does_not_change(architectures):
+    options = {"rate": 1e-3, "layer_decay": 0.8, "rates": {"bias": 1e-4}}
+    first, second = (
+        [[id(one) for one in group["params"]] for group in parameters.groups(architectures["came"], **options)] for _ in range(2)
+    )
+    assert first == second
+
+
+def test_a_pattern_that_fits_nothing_is_refused_with_the_nearest_names(architectures):
+    with pytest.raises(UsageError, match=r"--group-rate mixtrue: no parameter has that in its name; the nearest names are mixture"):
+        parameters.groups(architectures["sbmoe"], rate=1e-3, rates={"mixtrue": 1.0})
+    with pytest.raises(UsageError, match=r"--group-rate xyz: .* the nearest names are encoder"):
+        parameters.groups(architectures["dense"], rate=1e-3, rates={"xyz": 1.0})
+
+
+def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplog):
+    with caplog.at_level(logging.INFO):
+        parameters.groups(architectures["sbmoe"], rate=1e-6, rates={"mixture": 1e-4})
+    mixture = sum(one.numel() for one in architectures["sbmoe"].mixture.parameters())
+    rest = architectures["sbmoe"].parameter_count() - mixture
+    words = [line.getMessage() for line in caplog.records]
+    assert [word.split(" in ")[0] for word in words] == [
+        f"learning rate up to 1e-06: {rest:,} parameters", f"learning rate up to 0.0001: {mixture:,} parameters",
+    ]  # fmt: skip
+
+
+def test_each_group_follows_its_own_peak_on_the_same_curve():
+    schedule = Schedule(10, 1.0, 0.2)
+    assert [schedule.rate(step, 0.5) for step in range(10)] == [0.5 * schedule.rate(step) for step in range(10)]
+
+
+def test_a_constant_rate_rises_and_stays():
+    assert [Schedule(5, 1.0, 0.4, shape="constant").rate(step) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
+    assert [Schedule(3, 2.0, 0.0, shape="constant").rate(step) for step in range(3)] == [2.0, 2.0, 2.0]
+
+
+def test_shared_and_frozen_parameters_are_counted_once_or_not_at_all(architectures):
+    architecture = architectures["taser"]
+    architecture.encoder.embeddings.words.weight.requires_grad_(False)
+    made = parameters.groups(architecture, rate=1e-3)
+    architecture.encoder.embeddings.words.weight.requires_grad_(True)
+    every = [one for group in made for one in group["params"]]
+    assert len({id(one) for one in every}) == len(every)
+    assert all(one is not architecture.encoder.embeddings.words.weight for one in every) and isinstance(every[0], torch.nn.Parameter)

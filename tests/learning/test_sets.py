@@ -1,0 +1,140 @@
+"""Several sets of examples: whose turn it is, what a rate means, whose texts the ids are of, and what a teacher said of them."""
+
+from collections import Counter
+
+import pytest
+
+from moeir.errors import DataError, UsageError
+from moeir.learning.batches import Sets, check_taught, planned
+from moeir.learning.texts import gathered
+from moeir.records.examples import Example
+from moeir.records.texts import Text
+
+
+def examples(name, count, **options):
+    return [Example(f"{name}{n}", (f"{name}p{n}",), tuple(f"{name}n{n}.{i}" for i in range(6)), **options) for n in range(count)]
+
+
+def plan(name, count, queries=2):
+    return planned(examples(name, count), queries=queries, negatives=2, seed=3, place="train.jsonl")
+
+
+def sets(rates, sizes=(8, 4, 6)):
+    return Sets(tuple(plan(name, size) for name, size in zip("abc", sizes, strict=False)), rates, 3)
+
+
+def epoch(made, number):
+    return [made.at(step) for step in range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch)]
+
+
+def test_every_batch_is_of_one_set_and_an_epoch_walks_each_as_often_as_its_rate_says():
+    made = sets((1.0, 2.0, 0.5))
+    assert made.turns == [4, 4, 2] and made.steps_per_epoch == 10 and made.size == 18
+    for number in range(3):
+        drawn = epoch(made, number)
+        assert Counter(one.place for one in drawn) == {0: 4, 1: 4, 2: 2}
+        assert all({query[0] for query in one.queries} == {"abc"[one.place]} for one in drawn)
+        seen = Counter(query for one in drawn for query in one.queries)
+        assert {query: count for query, count in seen.items() if query[0] == "a"} == {f"a{n}": 1 for n in range(8)}
+        assert {query: count for query, count in seen.items() if query[0] == "b"} == {f"b{n}": 2 for n in range(4)}
+
+
+def test_a_set_walked_twice_meets_other_negatives_and_half_a_set_waits_for_the_next_epoch():
+    made = sets((1.0, 2.0, 0.5))
+    second = [one for one in epoch(made, 0) if one.place == 1]
+    first_walk, second_walk = (
+        {query: one.documents[3 * n : 3 * n + 3] for one in part for n, query in enumerate(one.queries)}
+        for part in (second[:2], second[2:])
+    )
+    assert first_walk.keys() == second_walk.keys() and first_walk != second_walk
+    halves = [[query for one in epoch(made, number) if one.place == 2 for query in one.queries] for number in (0, 1)]
+    assert len(halves[0]) == len(halves[1]) == 4
+    order = [query for step in range(4) for query in plan("c", 6).at(step).queries]
+    assert halves[0] + halves[1] == order
+
+
+def test_within_a_set_batches_are_those_it_has_alone():
+    made, alone = sets((1.0, 1.0, 1.0)), plan("b", 4)
+    found = [one for number in range(3) for one in epoch(made, number) if one.place == 1]
+    expected = [alone.at(step) for step in range(6)]
+    assert [(one.queries, one.documents) for one in found] == [(one.queries, one.documents) for one in expected]
+
+
+def test_turns_are_shuffled_anew_each_epoch_and_depend_on_the_seed():
+    made, alone = sets((1.0, 1.0, 1.0), (40, 40, 40)), Sets((plan("a", 8),), (1.0,), 4)
+    turns = [[one.place for one in epoch(made, number)] for number in (0, 1)]
+    assert turns[0] != turns[1] and turns[0] != sorted(turns[0])
+    changed = Sets(made.plans, made.rates, 4)
+    assert [one.place for one in epoch(changed, 0)] != turns[0]
+    assert [one.queries for one in epoch(alone, 0)] == [plan("a", 8).at(step).queries for step in range(4)]
+
+
+def test_any_step_can_be_asked_for_in_any_order():
+    first, second = sets((1.0, 2.0, 0.5)), sets((1.0, 2.0, 0.5))
+    forward = [first.at(step) for step in range(25)]
+    assert [second.at(step) for step in reversed(range(25))] == forward[::-1]
+
+
+def test_a_rate_that_is_no_exact_number_gives_no_extra_batch():
+    assert sets((0.1, 1.0), (60, 4)).turns == [3, 2]
+    assert sets((0.3, 1.0), (20, 4)).turns == [3, 2]  # 0.3 · 10 is 3.0000000000000004 in some order of rounding
+
+
+def test_a_teachers_scores_go_with_the_documents_drawn():
+    scored = [
+        Example(f"q{n}", ("a", "b"), ("c", "d", "e"), positive_scores=(n + 0.1, n + 0.2), negative_scores=(n + 0.3, n + 0.4, n + 0.5))
+        for n in range(4)
+    ]
+    worth = dict(zip("abcde", (0.1, 0.2, 0.3, 0.4, 0.5), strict=True))
+    made = planned(scored, queries=2, negatives=2, seed=1, place="x")
+    for step in range(6):
+        drawn = made.at(step)
+        expected = [[int(query[1:]) + worth[one] for one in drawn.documents[3 * n : 3 * n + 3]] for n, query in enumerate(drawn.queries)]
+        assert drawn.teacher().flatten().tolist() == pytest.approx([score for one in expected for score in one])
+    assert plan("a", 4).at(0).teacher() is None
+
+
+def test_examples_without_a_teacher_are_refused_where_one_is_needed():
+    with pytest.raises(DataError, match=r"train.jsonl: query a0 has no positive_scores and negative_scores, .* --objective kl learns from"):
+        check_taught(plan("a", 2), "train.jsonl", "kl")
+
+
+def tsv(path, **texts):
+    path.write_text("".join(f"{name}\t{text}\n" for name, text in texts.items()))
+    return path
+
+
+ONE, TWO = [Example("q", ("d",), ("e",))], [Example("q", ("d",), ())]
+
+
+def test_sets_with_collections_of_their_own_do_not_mix_equal_ids(tmp_path):
+    corpora = [tsv(tmp_path / "1.tsv", d="owl", e="cat", f="unused"), tsv(tmp_path / "2.tsv", d="bee")]
+    queries = [tsv(tmp_path / "q1.tsv", q="who?"), tsv(tmp_path / "q2.tsv", q="what?")]
+    first, second = gathered([ONE, TWO], ["1", "2"], queries=queries, corpora=corpora)
+    assert (first.documents, second.documents) == ({"d": "owl", "e": "cat"}, {"d": "bee"})
+    assert (first.queries, second.queries) == ({"q": "who?"}, {"q": "what?"})
+
+
+def test_sets_can_share_a_collection(tmp_path):
+    corpus, queries = tsv(tmp_path / "1.tsv", d="owl", e="cat"), tsv(tmp_path / "q.tsv", q="who?")
+    first, second = gathered([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus])
+    assert (first.documents, second.documents, second.queries) == ({"d": "owl", "e": "cat"}, {"d": "owl"}, {"q": "who?"})
+
+
+def test_one_set_can_have_its_collection_in_parts(tmp_path):
+    parts, queries = [tsv(tmp_path / "1.tsv", d="owl"), tsv(tmp_path / "2.tsv", e="cat")], tsv(tmp_path / "q.tsv", q="who?")
+    assert gathered([ONE], ["1"], queries=[queries], corpora=parts)[0].documents == {"d": "owl", "e": "cat"}
+    tsv(parts[1], d="bee")
+    with pytest.raises(DataError, match=r"2\.tsv: 'd' has another text in an earlier file"):
+        gathered([ONE], ["1"], queries=[queries], corpora=parts)
+
+
+def test_texts_that_examples_bring_need_no_collection():
+    inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
+    found = gathered([[inline]], ["1"], queries=[], corpora=[])[0]
+    assert (found.queries, found.documents) == ({"q": "who?"}, {"d": "owl"})
+    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; say where they are with --queries"):
+        gathered([[inline], TWO], ["one.jsonl", "two.jsonl"], queries=[], corpora=[])
+    other = Example("r", ("d",), (), (), Text("r", "what?"), (Text("d", "bee"),))
+    with pytest.raises(DataError, match=r"one\.jsonl: passage 'd' has two texts"):
+        gathered([[inline, other]], ["one.jsonl"], queries=[], corpora=[])

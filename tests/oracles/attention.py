@@ -1,0 +1,22 @@
+"""Windows and rotary positions by the slow obvious loops, in Python numbers."""
+
+import cmath
+
+from tests.oracles import representations
+
+
+def windowed(query, key, value, heard, reach):
+    """Each token looks at those heard among its neighbours, `reach` on either side; at itself where there are none. Lists of rows."""
+    mixed = []
+    for place, row in enumerate(query):
+        seen = [known and abs(other - place) <= reach for other, known in enumerate(heard)]
+        seen = seen if any(seen) else [other == place for other in range(len(key))]
+        mixed += representations.attention([row], key, value, seen)
+    return mixed
+
+
+def rotated(row, position, theta):
+    """Numbers i and i + width / 2 of a row are one complex number; it turns by position · theta^(-2 i / width)."""
+    half = len(row) // 2
+    turned = [complex(row[i], row[i + half]) * cmath.exp(1j * position * theta ** (-2 * i / len(row))) for i in range(half)]
+    return [number.real for number in turned] + [number.imag for number in turned]

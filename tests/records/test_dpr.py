@@ -1,0 +1,171 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.errors import DataError
+from moeir.records import dpr, examples, texts
+from moeir.records.texts import Text
+
+GOLD = {"title": "Owl", "text": "Owls hunt.", "score": 1000, "title_score": 1, "passage_id": "17"}
+HARD = {"title": "Bat", "text": "Bats hunt.", "score": 9.5, "title_score": 0, "psg_id": 4}
+EASY = {"title": "Ice", "text": "Ice floats.", "passage_id": "5"}
+NAMELESS = {"title": "Eel", "text": "Eels swim."}
+
+
+def entry(question, answer, positive, easy, hard):
+    return {"question": question, "answers": [answer], "positive_ctxs": positive, "negative_ctxs": easy, "hard_negative_ctxs": hard}
+
+
+TRAIN = [
+    {"dataset": "nq"} | entry("who hunts", "owls", [GOLD], [EASY], [HARD]),
+    entry("nothing found", "x", [], [], []),
+    entry("who “swims”", "eels", [NAMELESS], [EASY], []),
+]
+DIGEST = "f5939bd54b1b2e6f"
+
+
+def read(path, content, **form):
+    path.write_text(content if isinstance(content, str) else json.dumps(content, **form))
+    return list(examples.read(path))
+
+
+@pytest.mark.parametrize("form", [{}, {"indent": 4}, {"indent": 0, "ensure_ascii": False}])
+def test_training_entries_are_examples_with_their_texts(tmp_path, form):
+    first, third = read(tmp_path / "train.json", TRAIN, **form)
+    assert (first.query_id, first.positive_ids, first.negative_ids) == ("0", ("17",), ("4",))
+    assert (first.query, first.passages) == (Text("0", "who hunts"), (Text("17", "Owls hunt.", "Owl"), Text("4", "Bats hunt.", "Bat")))
+    assert (third.query_id, third.query, third.negative_ids) == ("2", Text("2", "who “swims”"), ("5",))
+    assert third.positive_ids == (DIGEST,) and third.passages[0] == Text(DIGEST, "Eels swim.", "Eel")
+
+
+def test_the_questions_of_the_same_file_have_the_same_ids(tmp_path):
+    (tmp_path / "train.json").write_text(json.dumps(TRAIN, indent=1))
+    assert [(text.id, text.text, text.answers) for text in texts.read(tmp_path / "train.json")] == [
+        ("0", "who hunts", ("owls",)), ("1", "nothing found", ("x",)), ("2", "who “swims”", ("eels",)),
+    ]  # fmt: skip
+    (tmp_path / "named.json").write_text(json.dumps([TRAIN[0] | {"question_id": "nq7"}]))
+    assert [text.id for text in texts.read(tmp_path / "named.json")] == ["nq7"]
+    assert [example.query_id for example in examples.read(tmp_path / "named.json")] == ["nq7"]
+
+
+def test_what_stands_twice_counts_once_and_a_positive_is_no_negative(tmp_path):
+    other = {"title": "Owl", "text": "Another text.", "passage_id": 4}
+    twice = TRAIN[0] | {"positive_ctxs": [GOLD, GOLD], "hard_negative_ctxs": [HARD, GOLD | {"text": "Owls."}, HARD, other, other]}
+    (example,) = read(tmp_path / "train.json", [twice])
+    assert example.positive_ids == ("17",)
+    assert example.negative_ids[0] == "4" and len(example.negative_ids) == 2  # another text of the same name gets one of its own
+    assert [text.text for text in example.passages] == ["Owls hunt.", "Bats hunt.", "Another text."]
+
+
+def test_an_array_of_other_records_is_read_as_well(tmp_path):
+    (example,) = read(tmp_path / "train.json", [{"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"]}])
+    assert (example.query_id, example.positive_ids, example.query) == ("q", ("a",), None)
+    (tmp_path / "corpus.json").write_text('[\n {"id": "a", "text": "owl"},\n {"id": "b", "contents": "bat"}\n]\n')
+    assert list(texts.read(tmp_path / "corpus.json")) == [Text("a", "owl"), Text("b", "bat")]
+
+
+plain = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+values = st.recursive(plain, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+arrays = st.lists(st.dictionaries(st.text(max_size=3), values, max_size=3), min_size=1, max_size=4)
+
+
+@given(arrays, st.sampled_from([None, 0, 2]), st.integers(1, 9))
+def test_an_array_is_read_piece_by_piece(objects, indent, letters):
+    lines = json.dumps(objects, indent=indent).split("\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dpr, "_BLOCK_LETTERS", letters)
+        found = list(dpr.entries("x", ((number, line) for number, line in enumerate(lines, 1))))
+    assert [entry for _, entry in found] == objects
+
+
+def test_memory_holds_one_entry(monkeypatch):
+    monkeypatch.setattr(dpr, "_BLOCK_LETTERS", 100)
+    taken = []
+
+    def lines():
+        for number, line in enumerate(json.dumps([{"question": "x" * 30}] * 1000, indent=0).split("\n"), 1):
+            taken.append(number)
+            yield number, line
+
+    where, _ = next(dpr.entries("x", lines()))
+    assert where == "x:2" and len(taken) < 20
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"question": "a b"},\n {"question": "c d",}]', ":2: broken JSON: "),
+        ('[\n{"question": "a b"\n "answers": []}]', ":3: broken JSON: Expecting ',' delimiter; an array of objects was expected"),
+        ('[\n{"question": "a', ":2: broken JSON: "),
+        ('[\n{"question": "a b"}\n', ":3: a comma or ] was expected in the array, found the end of the file"),
+        ('[{"question": "a b"} {"question": "c d"}]', ":1: a comma or ] was expected in the array, found {"),
+        ('[{"question": "a b"},\n\n7]', ":3: an object was expected in the array, found 7"),
+        ('[{"question": "a b"},\n]', ":2: an object was expected in the array, found ] behind a comma"),
+        ('[{"question": "a b"}]\n{}', ":2: nothing behind the array was expected in the array, found {"),
+        ('[{"question": "a \\ud800"}]', ":1: broken JSON: an escape holds half a character (a lone surrogate)"),
+        ('[{"question": ' + "9" * 5000 + "}]", ":1: broken JSON: Exceeds the limit"),
+        ('[{"question": "a b", "answers": "c"}]', ':1: answers is not a list of strings: "c"'),
+        ('[{"question": 7}]', ":1: question is not a string: 7"),
+        ('[\n{"answers": []}]', ":2: no text; one of text,"),
+        ('[\n{"text": "a b"}]', ":2: no id; one of _id,"),
+        ("[\n]", ": holds no text"),
+    ],
+)
+def test_faulty_arrays_are_refused_with_their_line(tmp_path, content, message):
+    (tmp_path / "dev.json").write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(texts.read(tmp_path / "dev.json"))
+    assert str(caught.value).startswith(f"{tmp_path}/dev.json{message}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": None}, ":1: no question, or not a string"),
+        ({"positive_ctxs": {}}, ":1: positive_ctxs is not a list"),
+        ({"positive_ctxs": ["17"]}, ":1: positive_ctxs: a context is an object with a text and a title, both strings"),
+        ({"hard_negative_ctxs": [{"title": 1, "text": "x"}]}, ":1: hard_negative_ctxs: a context is an object"),
+        ({"positive_ctxs": [GOLD | {"passage_id": [1]}]}, ":1: positive_ctxs: id of a context is not a string: [1]"),
+        ({"positive_ctxs": [GOLD | {"passage_id": "1 2"}]}, ":1: positive_passages: id with white space: '1 2'"),
+        ({"question_id": True}, ":1: id is not a string: true"),
+        ({"positive_ctxs": []}, ": holds no example"),
+    ],
+)
+def test_faulty_entries_are_refused_with_their_line(tmp_path, change, message):
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "train.json", [TRAIN[0] | change])
+    assert str(caught.value).startswith(f"{tmp_path}/train.json{message}")
+
+
+def test_lines_of_a_question_and_its_answers_are_texts(tmp_path):
+    (tmp_path / "nq-test.qa.csv").write_text(
+        "who sings\t['Reba', \"O'Hara\"]\n"
+        'why\t["\\u00e9t\\u00e9"]\n'
+        '"the ""best"" one"\t"[""x\'s"", \'y\']"\n'
+    )  # fmt: skip
+    assert [(text.id, text.text, text.answers) for text in texts.read(tmp_path / "nq-test.qa.csv")] == [
+        ("0", "who sings", ("Reba", "O'Hara")), ("1", "why", ("été",)), ("2", 'the "best" one', ("x's", "y")),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["how many", "how many\tseven", "how many\t[7]", "how many\t['a'", "how many\t['a']\tx", "\"many\t['a']"])
+def test_a_line_without_answers_is_refused(tmp_path, line):
+    (tmp_path / "test.tsv").write_text(f"who sings\t['Reba']\n{line}\n")
+    with pytest.raises(DataError, match=r"test\.tsv:2: a question, a tab and a list of answers expected, as on the first line"):
+        list(texts.read(tmp_path / "test.tsv"))
+
+
+def test_an_id_and_a_text_in_brackets_are_no_question_with_answers(tmp_path):
+    (tmp_path / "queries.tsv").write_text('q1\t["owl"]\nq2\tbat\n')
+    assert [text.text for text in texts.read(tmp_path / "queries.tsv")] == ['["owl"]', "bat"]
+
+
+def test_a_field_of_every_record_is_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "relation": "P17"}\n{"_id": "q2", "text": "y", "relation": 7}\n')
+    (tmp_path / "a.tsv").write_text("id\ttext\trelation\nq1\tx\tP17\n")
+    assert texts.fields(tmp_path / "a.jsonl", "relation") == {"q1": "P17", "q2": "7"}
+    assert texts.fields(tmp_path / "a.tsv", "relation") == {"q1": "P17"}
+    with pytest.raises(DataError, match=r"a\.jsonl:1: field 'set' of 'q1' is not a word or a whole number: null"):
+        texts.fields(tmp_path / "a.jsonl", "set")

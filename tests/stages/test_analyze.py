@@ -1,0 +1,195 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from moeir.architectures.base import Architecture
+from moeir.records import texts
+
+LENGTHS = ("--query-length", 16, "--document-length", 32)
+ARCHITECTURES = {
+    "token": "taser:routing=token,every=1", "sequence": "taser:routing=sequence,every=0,experts=3", "gated": "sbmoe:experts=3",
+    "random": "sbmoe:gate=random", "role": "mote:every=1,similarity=dense", "plain": "dense",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, tiny_model, came_checkpoint, toy, moeir) -> Path:
+    """One checkpoint of each way to choose among experts, beside the toy texts; the working folder."""
+    folder = tmp_path_factory.mktemp("analyze")
+    for name, arch in ARCHITECTURES.items():
+        said = moeir("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
+        assert said.code == 0, said.stderr
+    (folder / "came").symlink_to(came_checkpoint)
+    for file in toy.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "one.trec").write_text("q1 Q0 owl 1 2.0 t\nq1 Q0 cat 2 1.0 t\n")
+    (folder / "two.trec").write_text("q1 Q0 cat 1 9 t\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(room, monkeypatch):
+    monkeypatch.chdir(room)
+
+
+def objects(said) -> list[dict]:
+    assert (said.code, said.stderr) == (0, ""), said.stderr
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def test_overlap_needs_no_name_and_reads_as_ever(moeir):
+    said = moeir("analyze", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2")
+    assert said == (0, "run  run  queries  overlap:depth=2\n---  ---  -------  ---------------\none  two        1           0.5000\n", "")
+    assert moeir("analyze", "overlap", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2") == said
+
+
+def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
+    command = ("analyze", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2", "--output")
+    for name in ("found.tsv", "found.jsonl"):
+        assert moeir(*command, tmp_path / name) == (0, "", "")
+    assert (tmp_path / "found.tsv").read_text() == "run\tother\tqueries\toverlap:depth=2\none\ttwo\t1\t0.5\n"
+    assert json.loads((tmp_path / "found.jsonl").read_text()) == {"run": "one", "other": "two", "queries": 1, "overlap:depth=2": 0.5}
+    assert "already made" in moeir(*command, tmp_path / "found.tsv").stderr
+
+
+@pytest.mark.parametrize(("name", "routers", "unit"), [
+    ("token", ["layer2", "layer4"], "tokens"), ("sequence", [f"layer{number}" for number in (1, 2, 3, 4)], "texts"),
+    ("gated", ["gate"], "texts"),
+])  # fmt: skip
+def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, unit, room, moeir, monkeypatch):
+    from moeir import open_checkpoint
+
+    monkeypatch.setattr("moeir.stages.analyze.CHUNK", 5)
+    command = ("analyze", "usage", "--model", name, "--corpus", "corpus.jsonl", "--queries", "test-queries.tsv", "--form", "jsonl")
+    found = objects(moeir(*command, "--max-tokens", 40))
+    sums = [(row["side"], row["router"]) for row in found if row["expert"] == "all"]
+    assert sums == [(side, router) for side in ("query", "document") for router in routers]
+    opened = open_checkpoint(room / name)
+    for side, file in (("query", "test-queries.tsv"), ("document", "corpus.jsonl")):
+        encoded = opened.encode([text.content for text in texts.read(room / file)], side)
+        for router in routers:
+            probabilities = encoded.routing[router].probabilities
+            mine = [row for row in found if (row["side"], row["router"]) == (side, router)]
+            assert [row["chosen"] for row in mine[:-1]] == probabilities.argmax(1).bincount(minlength=probabilities.shape[1]).tolist()
+            assert [row["probability"] for row in mine[:-1]] == pytest.approx(probabilities.mean(0).tolist(), rel=1e-5)
+            assert (mine[-1]["chosen"], mine[-1]["of"], mine[-1]["share"]) == (len(probabilities), unit, 1.0)
+            assert mine[-1]["entropy"] == pytest.approx(sum(row["entropy"] for row in mine[:-1]))
+
+
+def test_usage_is_the_default_of_its_flags_and_counts_experts_above_a_threshold(moeir):
+    command = ("analyze", "--model", "sequence", "--corpus", "corpus.jsonl", "--form", "jsonl")
+    rows = [row for row in objects(moeir(*command, "--threshold", "50%")) if row["router"] == "layer1"]
+    assert rows[-1]["chosen"] == 12
+    assert [row["used"] for row in rows[:-1]] == [int(row["chosen"] >= 6) for row in rows[:-1]]
+    assert rows[-1]["used"] == sum(row["used"] for row in rows[:-1])
+    table = moeir(*command[:-2]).stdout.splitlines()
+    assert table[0].split() == ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
+    assert len(table) == 2 + 4 * 4
+
+
+def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
+    """Usage asks what was encoded, not which architecture it is."""
+    import torch
+
+    from moeir.mixtures.routing import Routing
+
+    def routing(self: Architecture) -> dict[str, Routing]:
+        return {"other": Routing.of_texts(torch.tensor([[0.25, 0.75]]).repeat(self.seen, 1))}
+
+    def states(self, tokens, plain=Architecture.forward):
+        self.seen = len(tokens)
+        return plain(self, tokens)
+
+    monkeypatch.setattr(Architecture, "_routing", routing)
+    monkeypatch.setattr(Architecture, "forward", states)
+    found = objects(moeir("analyze", "usage", "--model", "plain", "--corpus", "corpus.jsonl", "--form", "jsonl"))
+    assert [(row["router"], row["expert"], row["chosen"]) for row in found] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
+
+
+PAIRS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl", "--qrels", "test-qrels.tsv", "--pairs", 5)
+
+
+def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
+    import numpy as np
+
+    from moeir import open_checkpoint
+    from moeir.analysis.divergence import divergences
+    from moeir.analysis.pairs import drawn
+
+    pairs = drawn(room / "test-queries.tsv", room / "corpus.jsonl", room / "test-qrels.tsv", 5, 7)
+    opened = open_checkpoint(room / "came")
+    sides = zip(("query", "document"), zip(*pairs, strict=True), strict=True)
+    kl, js = divergences(*(np.asarray(opened.encode(list(contents), side)["global"].vectors) for side, contents in sides))
+    (found,) = objects(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))
+    assert found == {"expert": "global", "pairs": 5, "KL": pytest.approx(kl, rel=1e-3), "JS": pytest.approx(js, rel=1e-3)}
+    line = moeir("analyze", "divergence", "--model", "came", *PAIRS, "--seed", 7).stdout.splitlines()[-1]
+    assert line.split() == ["global", "5", f"{found['KL']:.2e}", f"{found['JS']:.2e}"]
+
+
+def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
+    from moeir.analysis.pairs import drawn
+
+    (tmp_path / "queries.tsv").write_text("a\tfirst\nb\tsecond\nc\tthird\nd\tfourth\n")
+    (tmp_path / "corpus.tsv").write_text("x\tan x\ny\ta y\nz\ta z\n")
+    (tmp_path / "qrels").write_text("a 0 x 1\na 0 y 2\na 0 w 3\nb 0 z 0\nc 0 w 1\nd 0 z 1\nd 0 x 1\ne 0 x 1\n")
+    places = (tmp_path / "queries.tsv", tmp_path / "corpus.tsv", tmp_path / "qrels")
+    assert sorted(drawn(*places, 2, 42)) == [("first", "a y"), ("fourth", "a z")]
+    assert {drawn(*places, 1, seed)[0] for seed in range(9)} == {("first", "a y"), ("fourth", "a z")}
+    assert drawn(*places, 2, 3) == drawn(*places, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def trained(room, tiny_model_with_head, toy, moeir) -> Path:
+    (room / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    said = moeir("finetune", "--model", tiny_model_with_head, "--arch", "came:shared_layers=2,local_dim=16", *LENGTHS, "--steps", 5,
+                 "--objective", "competitive", "--train", room / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--batch-size", 1,
+                 "--negatives", 1, "--queries", toy / "train-queries.jsonl", "--output", room / "trained")  # fmt: skip
+    assert said.code == 0, said.stderr
+    return room / "trained"
+
+
+def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
+    steps = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert moeir("analyze", "shares", "--model", trained, "--rows", 2, "--output", tmp_path / "shares.tsv").code == 0
+    names, *rows = [line.split("\t") for line in (tmp_path / "shares.tsv").read_text().splitlines()]
+    assert names[:4] == ["step", "share.lexical", "share.local", "share.global"]
+    assert {"wins.local", "rank.global", "loss.lexical"} <= {*names}
+    assert [row[0] for row in rows] == ["3", "5"]
+    column = names.index("share.local")
+    means = [sum(step["share.local"] for step in part) / len(part) for part in (steps[:3], steps[3:])]
+    assert [float(row[column]) for row in rows] == pytest.approx(means, rel=1e-6)
+    assert moeir("analyze", "--model", trained).stdout.splitlines()[0].split() == names
+    assert len(moeir("analyze", "--model", trained).stdout.splitlines()) == 2 + 5
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("", 2, "expected two runs or more, found 0; repeat --run"),
+        ("--run one.trec", 2, "expected two runs or more, found 1"),
+        ("usages --model token", 2, "analyze usages: expected one of overlap, usage, divergence, shares"),
+        ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),
+        ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
+        ("usage --model token --corpus corpus.jsonl --rows 3", 2, "does not read --rows; it belongs to analyze shares"),
+        ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or divergence or shares"),
+        ("usage --model token --corpus corpus.jsonl --threshold 0", 2, "--threshold 0: expected a whole number above 0"),
+        ("usage --model role --corpus corpus.jsonl", 2, "role: the experts of this mote are chosen by role, queries one and documents"),
+        ("usage --model random --corpus corpus.jsonl", 2, "random: the experts of this sbmoe are chosen at random"),
+        ("usage --model plain --corpus corpus.jsonl", 2, "plain: dense has no router; there is no usage to count"),
+        ("usage --model token --corpus absent", 3, "absent: no such file (--corpus)"),
+        ("usage --model corpus.jsonl --corpus corpus.jsonl", 4, "expected a folder with checkpoint, found a file"),
+        ("divergence --model came --corpus corpus.jsonl", 2, "analyze divergence: needs --queries"),
+        ("PAIRS --model came --pairs 7", 3, "test-qrels.tsv: 6 queries have a relevant document with both texts in"),
+        ("PAIRS --model came --pairs 1", 2, "--pairs 1: expected 2 or more"),
+        ("PAIRS --model came --bandwidth 0", 2, "--bandwidth 0: expected more than 0"),
+        ("PAIRS --model came --pairs 2 --expert local", 2, "--expert local: expected global"),
+        ("shares --model plain", 4, "plain: has no metrics.jsonl: not trained; moeir finetune --model plain"),
+        ("shares --model plain --rows 0", 2, "--rows 0: expected 1 or more"),
+        ("--run one.trec --run two.trec --form xml", 2, "--form xml: expected auto, table, tsv or jsonl"),
+    ],
+)
+def test_what_cannot_be_analysed_is_refused_in_a_line(command, code, words, moeir):
+    words_of_pairs = "divergence --queries test-queries.tsv --corpus corpus.jsonl --qrels test-qrels.tsv"
+    said = moeir("analyze", *command.replace("PAIRS", words_of_pairs).split())
+    assert (said.code, said.stdout) == (code, "") and words in said.stderr and len(said.stderr.splitlines()) == 1, said.stderr

@@ -1,0 +1,74 @@
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def moat(tmp_path_factory, tiny_model_with_head, moeir) -> Path:
+    """A checkpoint whose experts are chosen by role."""
+    place = tmp_path_factory.mktemp("info") / "mote"
+    lengths = ("--query-length", 16, "--document-length", 32, "--query-prefix", "query: ")
+    assert moeir("init", "--model", tiny_model_with_head, "--arch", "mote:every=1", *lengths, "--output", place).code == 0
+    return place
+
+
+def test_a_checkpoint_says_what_it_is_and_costs(moat, moeir):
+    said = moeir("info", moat)
+    assert (said.code, said.stderr) == (0, "")
+    facts, experts, parameters, cost = said.stdout.split("\n\n")
+    assert facts.splitlines()[0] == f"checkpoint        {moat} (made by moeir init)"
+    assert "architecture      mote:encoders=mote,every=1," in facts
+    assert "reads a query     prefix 'query: ', at most 16 tokens" in facts
+    assert [line.split() for line in experts.splitlines()[2:]] == [["global", "dense", "1"], ["lexical", "sparse", "1"]]
+    layers = 2 * (64 * 32 + 64 + 32 * 64 + 32 + 2 * 32)  # two of four layers have experts of their own
+    rows = {line.split("  ")[0]: line.split()[-3:] for line in parameters.splitlines()[2:]}
+    assert rows["expert 0"] == [f"{layers:,}", f"{layers:,}", "0"] and rows["expert 1"] == [f"{layers:,}", "0", f"{layers:,}"]
+    total = json.loads((moat / "moeir.json").read_text())["parameters"]
+    assert rows["total"] == [f"{total:,}", f"{total - layers:,}", f"{total - layers:,}"]
+    assert f"{total:,} without pooler; {total + 32 * 33:,} with one" in facts
+    assert [line.split()[:3] for line in cost.splitlines()[2:]] == [["longest", "query", "16"], ["longest", "document", "32"]]
+
+
+def test_the_same_as_json(moat, moeir):
+    facts = json.loads(moeir("info", moat, "--form", "json").stdout)
+    assert (facts["kind"], facts["stage"], facts["encoder"]["layers"]) == ("checkpoint", "init", 4)
+    assert facts["reading"]["query"] == {"prefix": "query: ", "tokens": 16}
+    assert facts["parameters"]["float32_bytes"] == 4 * facts["parameters"]["total"]
+    assert facts["cost"]["document"]["flops_per_text"] == 32 * facts["cost"]["document"]["flops_per_token"]
+    assert facts["bytes"]["model.safetensors"] == (moat / "model.safetensors").stat().st_size
+    assert facts["bytes"]["all"] == sum(file.stat().st_size for file in moat.iterdir() if file.name != "manifest.json")
+
+
+def test_a_routed_expert_is_active_if_it_is_chosen(tiny_model, tmp_path, moeir):
+    assert moeir("init", "--model", tiny_model, "--arch", "taser:routing=token", "--output", tmp_path / "taser").code == 0
+    said = moeir("info", tmp_path / "taser")
+    lines = [line for line in said.stdout.splitlines() if line.startswith("expert ")]
+    assert [line.split()[3:] for line in lines[1:]] == [["if", "chosen", "if", "chosen"]] * 2
+    facts = json.loads(moeir("info", tmp_path / "taser", "--form", "json").stdout)
+    assert [part["query"] for part in facts["parameters"]["parts"] if part["part"].startswith("expert")] == [None, None]
+
+
+def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, toy, moeir):
+    said = moeir("info", encodings).stdout
+    assert said.splitlines()[0].split("  ")[0] == "encodings" and "(made by moeir encode)" in said
+    assert "lexical sparse, local multivector, global dense" in said
+    sizes = [line.split()[2] for line in said.splitlines() if line.startswith("bytes of")]
+    assert sizes == ["global", "ids.txt", "lexical", "local", "all"]
+    assert "lexical inverted, local maxsim, global flat" in moeir("info", index).stdout
+    assert json.loads(moeir("info", index, "--form", "json").stdout)["counts"]["texts"] == 12
+    run = tmp_path / "one.trec"
+    assert moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, "--output", run).code == 0
+    assert moeir("info", run).stdout.startswith("run ") and "(made by moeir search)" in moeir("info", run).stdout
+
+
+def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_path, moeir):
+    for place, words in (
+        (tiny_model, f"plain weights, not a checkpoint; moeir init --model {tiny_model}"),
+        (toy / "corpus.jsonl", "has no manifest.json: unfinished, or not made by moeir"),
+        (tmp_path / "absent", "no such file or folder"),
+    ):
+        said = moeir("info", place)
+        assert (said.code, said.stdout) == (4, "") and words in said.stderr and len(said.stderr.splitlines()) == 1
+    assert moeir("info", tiny_model, "--form", "xml") == (2, "", "error: --form xml: expected table or json\n")
+    assert moeir("info").code == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from moeir import variants
 from moeir.architectures.base import Architecture, ReadingRules
@@ -19,8 +20,10 @@ from moeir.backbones.tokens import Tokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import vocabulary_start
 from moeir.heads.raw_vocabulary import RawVocabularyHead
+from moeir.mixtures.feedforward import RoutedFeedForward, blind
 
 TEXTS_FOR_A_HEAD = 400
+TEXTS_FOR_A_GATE = 100
 TOKENS_AT_ONCE = 8192
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
@@ -67,9 +70,28 @@ def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str]
         raise ArtifactError(f"{folder}: the tokenizer knows {reader.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
     architecture: Architecture = variants.bind("architectures", arch)(encoder, reader.signs)
     started = OpenCheckpoint(architecture, reader, rules, full_spec(arch), config)
+    if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
+        _blind_gates(started, gates, list(texts) or _words(reader, seed))
     if "sparse" in architecture.kinds.values() and not files.has_vocabulary_head(folder):
         _fit_head(started, texts, seed)
     return started
+
+
+@torch.no_grad()
+def _blind_gates(started: OpenCheckpoint, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
+    """Fresh gates start without a favourite: each forgets the mean of what it reads in its layers, of queries and of documents."""
+    means: dict[nn.Linear, list[Tensor]] = {router._gate: [] for router in routers.values()}
+
+    def note(router: RoutedFeedForward, given: tuple[Tensor, Tokens, Tensor]) -> None:
+        means[router._gate].append(router.seen(*given).float().mean(0))
+
+    hooks = [router.register_forward_pre_hook(note) for router in routers.values()]
+    for side in ("query", "document"):
+        started.architecture.eval()(started.read(texts[:TEXTS_FOR_A_GATE], side))
+    for hook in hooks:
+        hook.remove()
+    for gate, seen in means.items():
+        blind(gate, torch.stack(seen))
 
 
 @torch.no_grad()

@@ -56,8 +56,7 @@ class RoutedFeedForward(nn.Module):
         """states [T, H] after attention, block [T, H] before it -> [T, H]; leaves what the router said in `routed`."""
         if self.routing == "role":
             return self._by_role(states, tokens, block)
-        seen = states if self.gate_input == "ffn_input" else block
-        seen = seen.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else seen
+        seen = self.seen(states, tokens, block)
         with torch.autocast(seen.device.type, enabled=False):
             gate: nn.Linear = self._gate
             logits = F.linear(seen.float(), gate.weight.float(), gate.bias.float())  # [B or T, I]
@@ -67,6 +66,11 @@ class RoutedFeedForward(nn.Module):
         if self.routing == "sequence":
             drawn = drawn.index_select(0, tokens.owners())  # [T, I]
         return self._everyone(states, drawn) if self.gradient == "full" else self._chosen(states, drawn)
+
+    def seen(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+        """What the gate reads, a row for each decision: [B or T, H]."""
+        read = states if self.gate_input == "ffn_input" else block
+        return read.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else read
 
     def _by_role(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         half = len(self.experts) // 2
@@ -119,6 +123,17 @@ def started_gate(hidden: int, experts: int) -> nn.Linear:
     nn.init.normal_(gate.weight, std=0.02)
     nn.init.zeros_(gate.bias)
     return gate
+
+
+@torch.no_grad()
+def blind(gate: nn.Linear, means: Tensor) -> None:
+    """Take out of a fresh gate what all inputs of its layers have in common: A ← A (1 - projection on the means [n, H]).
+
+    First tokens of different texts differ little in lower layers: a gate as drawn sends them all to one expert, and stays there.
+    """
+    basis = torch.linalg.qr(means.double().T).Q  # [H, n]
+    weight = gate.weight.double()
+    gate.weight.copy_(weight - (weight @ basis) @ basis.T)
 
 
 def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:

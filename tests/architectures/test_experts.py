@@ -127,6 +127,18 @@ def test_routers_say_where_they_sent_each_text(tiny_model_with_head):
     assert not started(tiny_model_with_head, "taser").encode(TEXTS).routing, "roles need no router"
 
 
+@pytest.mark.parametrize("routing", ["sequence", "token"])
+@pytest.mark.parametrize("gates", ["one", "per_layer"])
+def test_a_fresh_router_has_no_favourite(tiny_model, routing, gates):
+    """A gate as drawn sends nearly all texts to one expert: what all of them share decides."""
+    who, what = "owl bat bee ant cat dog fox hen pig rat".split(), "eats sees hunts finds hears".split() * 2
+    words = [f"{one} {other}" for one, other in zip(who, what, strict=True)]
+    checkpoint = start(tiny_model, f"taser:routing={routing},gates={gates},every=1", RULES, words)
+    for name, said in checkpoint.encode(words[::2]).routing.items():
+        assert torch.allclose(said.probabilities.mean(0), torch.full((2,), 0.5), atol=0.05), name
+        assert len(set(said.probabilities.argmax(1).tolist())) == 2, name
+
+
 def test_an_inference_mode_is_rewritten_without_training(tiny_model_with_head, tmp_path):
     trained = shaken(started(tiny_model_with_head, "sbmoe:experts=3"))
     trained.save(tmp_path)

@@ -162,6 +162,18 @@ def test_what_cannot_be_is_refused(wrong):
         specialise(Encoder(SHAPE).layers, [0], **({"experts": 2, "routing": "token", "one_gate": True} | wrong))
 
 
+def test_a_fresh_gate_forgets_what_all_inputs_share():
+    torch.manual_seed(0)
+    gate = feedforward.started_gate(16, 3)
+    common = torch.randn(2, 16) * 50
+    before = gate.weight.detach().clone()
+    feedforward.blind(gate, common)
+    assert float((gate.weight.detach() @ common.T).abs().max()) < 1e-4
+    apart = torch.randn(16)
+    apart -= common.T @ torch.linalg.lstsq(common.T, apart[:, None]).solution[:, 0]
+    assert torch.allclose(gate.weight @ apart, before @ apart, atol=1e-5), "what is not common is read as before"
+
+
 def test_half_precision_routes_in_float32():
     made = mixture("token").eval()
     x, block, packed = states()

@@ -131,7 +131,8 @@ def test_routers_say_where_they_sent_each_text(tiny_model_with_head):
 @pytest.mark.parametrize("gates", ["one", "per_layer"])
 def test_a_fresh_router_has_no_favourite(tiny_model, routing, gates):
     """A gate as drawn sends nearly all texts to one expert: what all of them share decides."""
-    who, what = "owl bat bee ant cat dog fox hen pig rat".split(), "eats sees hunts finds hears".split() * 2
+    who = ["owl", "bat", "bee", "ant", "cat", "dog", "fox", "hen", "pig", "rat"]
+    what = ["eats", "sees", "hunts", "finds", "hears"] * 2
     words = [f"{one} {other}" for one, other in zip(who, what, strict=True)]
     checkpoint = start(tiny_model, f"taser:routing={routing},gates={gates},every=1", RULES, words)
     for name, said in checkpoint.encode(words[::2]).routing.items():

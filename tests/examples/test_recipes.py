@@ -1,19 +1,15 @@
 """Every command of every CAME script on toy data, through a shell, with tiny weights and two steps."""
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from moeir.records import qrels, texts
+from tests.examples.shell import EXAMPLES, Server, run, tables
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 4}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
 EXPERTS = ("lexical", "local", "global")
@@ -46,29 +42,6 @@ SWEPT = {"msmarco": ("0_2", "1", "1_5", "2", "2_5", "3"), "nq": ("0_2", "0_5", "
 MEASURES = {"dev": ["RR@10", "R@1000", "R@100"], "dl19": ["nDCG@10", "R(rel=2)@1000"], "nq": ["Success@20", "Success@100"]}
 
 
-class Server(NamedTuple):
-    """A running `moeir`: what to call, and what it was asked."""
-
-    client: Path
-    journal: Path
-
-    def calls(self) -> list[list[str]]:
-        return [json.loads(line) for line in self.journal.read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """`moeir` in one process for all scripts."""
-    with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # the path of a socket may have a hundred letters, no more
-        place, client, journal = (Path(short) / name for name in ("socket", "moeir", "journal"))
-        start = [sys.executable, Path(__file__).with_name("server.py"), place, client, journal]
-        with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield Server(client, journal)
-            process.terminate()
-
-
 @pytest.fixture(scope="module")
 def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """The toy texts as the files of MS MARCO, one training query without judgements among them, and as those of NQ."""
@@ -97,24 +70,6 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One work folder for each collection, which the scripts share as in life."""
     return tmp_path_factory.mktemp("work")
-
-
-def run(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("MOEIR", "MODEL", "DATA", "WORK")}
-    environment |= {"PYTHON": sys.executable, **{name: str(value) for name, value in settings.items()}}
-    command = ["bash", str(EXAMPLES / script)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-
-
-def tables(stdout: str) -> list[tuple[list[str], list[str]]]:
-    """Measures and names of the rows of each table."""
-    found: list[tuple[list[str], list[str]]] = []
-    for words in (line.split() for line in stdout.splitlines() if line.strip("- ")):
-        if words[0] == "run":
-            found.append(([word for word in words[1:] if word != "p"], []))
-        else:
-            found[-1][1].append(words[0])
-    return found
 
 
 def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:

@@ -1,0 +1,25 @@
+"""The judged ones of a file of queries, as JSON lines: all that a recipe searches and trains on.
+
+    python examples/judged.py QUERIES QRELS OUTPUT
+
+keeps their order; a query counts as judged under any grade.
+"""
+
+import sys
+from pathlib import Path
+
+from moeir.records import qrels, texts
+
+
+def main(queries: Path, judgements: Path, output: Path) -> None:
+    judged = qrels.read(judgements)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    beside = output.with_name(f".{output.name}")
+    texts.write((text for text in texts.read(queries) if text.id in judged), beside)
+    beside.rename(output)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""Five question answering sets as DPR prepared them, from its own files to ours; each file is read entry by entry.
+
+    python examples/taser_sets.py downloads/data data/odqa                # nq trivia webq curatedtrec squad1
+    python examples/taser_sets.py downloads/data data/odqa nq             # some of them
+
+reads what DPR's download_data.py puts into downloads/data: wikipedia_split/psgs_w100.tsv, retriever/SET-{train,dev}.json and
+retriever/qas/SET-{dev,test}.csv; writes corpus.jsonl and for every SET a folder with train-queries.jsonl, train.qrels and
+test-queries.jsonl, and for nq and trivia, by which trainings are judged, dev-queries.jsonl, dev.qrels, dev-corpus.jsonl (the passages that
+DPR's file names for them: positives, and 30 hard and 30 other negatives) and dev-answers.jsonl (all development questions, each with the
+name of its set).
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nq_from_dpr import passages, tests
+
+from moeir.records import dpr, lines, qrels, texts
+from moeir.records.texts import Text
+
+SETS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
+JUDGED_BY = ("nq", "trivia")
+POOL = 30  # negatives of each kind among which DPR's validation looks for the positive
+
+
+def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The questions that have a positive passage, and their places in the file."""
+    with lines.opened(path) as numbered:
+        for place, (_, entry) in enumerate(dpr.entries(str(path), numbered)):
+            if entry["positive_ctxs"]:
+                yield place, entry
+
+
+def passage(found: dict[str, Any]) -> Text:
+    """A passage that a file names, under its id in the corpus."""
+    return Text(str(found.get("passage_id") or found["psg_id"]), found["text"], title=found["title"])
+
+
+def trained(source: Path, name: str, folder: Path) -> None:
+    """train-queries.jsonl and train.qrels."""
+    asked, judged = [], {}
+    for place, entry in entries(source / "retriever" / f"{name}-train.json"):
+        asked.append(Text(f"{name}-train{place}", entry["question"], answers=tuple(entry["answers"])))
+        judged[asked[-1].id] = {passage(found).id: 1 for found in entry["positive_ctxs"]}
+    texts.write(asked, folder / "train-queries.jsonl")
+    qrels.write(judged, folder / "train.qrels")
+
+
+def judged_by(source: Path, name: str, folder: Path) -> None:
+    """dev-queries.jsonl, dev.qrels, dev-corpus.jsonl and dev-answers.jsonl."""
+    asked, judged, pool = [], {}, {}
+    for place, entry in entries(source / "retriever" / f"{name}-dev.json"):
+        asked.append(Text(f"{name}-dev{place}", entry["question"], answers=tuple(entry["answers"])))
+        judged[asked[-1].id] = {passage(found).id: 1 for found in entry["positive_ctxs"]}
+        kept = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
+        pool |= {text.id: text for text in map(passage, kept)}
+    texts.write(asked, folder / "dev-queries.jsonl")
+    qrels.write(judged, folder / "dev.qrels")
+    texts.write(pool.values(), folder / "dev-corpus.jsonl")
+    with lines.writer(folder / "dev-answers.jsonl") as output:
+        for question in tests(source / "retriever" / "qas" / f"{name}-dev.csv"):
+            record = texts.record(question) | {"_id": f"{name}-{question.id.replace('test', 'answers')}", "set": name}
+            output.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def main(source: Path, folder: Path, names: list[str]) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        trained(source, name, folder / name)
+        texts.write(tests(source / "retriever" / "qas" / f"{name}-test.csv"), folder / name / "test-queries.jsonl")
+        if name in JUDGED_BY:
+            judged_by(source, name, folder / name)
+    texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or set(sys.argv[3:]) - set(SETS):
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or list(SETS))

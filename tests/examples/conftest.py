@@ -1,0 +1,24 @@
+"""One `moeir` in a process of its own for all scripts."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.examples.shell import Server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """`moeir` in one process for all scripts."""
+    with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # the path of a socket may have a hundred letters, no more
+        place, client, journal = (Path(short) / name for name in ("socket", "moeir", "journal"))
+        start = [sys.executable, Path(__file__).with_name("server.py"), place, client, journal]
+        with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield Server(client, journal)
+            process.terminate()

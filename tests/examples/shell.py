@@ -1,0 +1,39 @@
+"""A script of `examples/` run through a shell, what it asked of `moeir`, and the tables it printed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HEADS = {"run", "model", "group", "side"}
+
+
+class Server(NamedTuple):
+    """A running `moeir`: what to call, and what it was asked."""
+
+    client: Path
+    journal: Path
+
+    def calls(self) -> list[list[str]]:
+        return [json.loads(line) for line in self.journal.read_text(encoding="utf-8").splitlines()]
+
+
+def run(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("MOEIR", "MODEL", "DATA", "WORK", "BEIR")}
+    environment |= {"PYTHON": sys.executable, **{name: str(value) for name, value in settings.items()}}
+    command = ["bash", str(EXAMPLES / script)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+
+
+def tables(stdout: str) -> list[tuple[list[str], list[str]]]:
+    """Measures and names of the rows of each table."""
+    found: list[tuple[list[str], list[str]]] = []
+    for words in (line.split() for line in stdout.splitlines() if line.strip("- ")):
+        if words[0] in HEADS:
+            found.append(([word for word in words[1:] if word != "p"], []))
+        else:
+            found[-1][1].append(words[0])
+    return found

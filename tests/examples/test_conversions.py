@@ -1,0 +1,67 @@
+"""The examples' own small programs, each on files that can be read by eye."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moeir.records import examples, qrels, texts
+from tests.examples import toy_collections
+from tests.examples.shell import EXAMPLES
+
+
+def program(name: str, *arguments: object) -> None:
+    subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], check=True)
+
+
+@pytest.fixture
+def small(toy: Path) -> toy_collections.Toy:
+    return toy_collections.Toy(toy)
+
+
+def test_sets_of_dpr_get_questions_of_their_own_ids_and_a_pool_to_be_judged_by(small: toy_collections.Toy, tmp_path: Path) -> None:
+    toy_collections.write_dpr(small, tmp_path / "dpr", ("nq", "webq"))
+    program("taser_sets.py", tmp_path / "dpr", tmp_path / "odqa", "nq", "webq")
+    assert len(list(texts.read(tmp_path / "odqa/corpus.jsonl"))) == 12
+    first = next(texts.read(tmp_path / "odqa/webq/train-queries.jsonl"))
+    assert (first.id, first.text, first.answers) == ("webq-train0", "who hunts mice at night", ("mice",))
+    assert qrels.read(tmp_path / "odqa/nq/train.qrels")["nq-train0"] == {"owl": 1, "cat": 1}
+    assert qrels.read(tmp_path / "odqa/nq/dev.qrels")["nq-dev1"] == {"ant": 1}
+    assert {text.id for text in texts.read(tmp_path / "odqa/nq/dev-corpus.jsonl")} == {text.id for text in small.documents}
+    assert texts.fields(tmp_path / "odqa/nq/dev-answers.jsonl", "set") == {f"nq-answers{place}": "nq" for place in range(4)}
+    assert [text.answers for text in texts.read(tmp_path / "odqa/nq/test-queries.jsonl")][1] == ("trail of scent",)
+    assert sorted(file.name for file in (tmp_path / "odqa/webq").iterdir()) == ["test-queries.jsonl", "train-queries.jsonl", "train.qrels"]
+
+
+def test_entity_questions_know_their_relation(small: toy_collections.Toy, tmp_path: Path) -> None:
+    toy_collections.write_entity_questions(small, tmp_path / "source")
+    program("entityquestions.py", tmp_path / "source", tmp_path / "questions.jsonl")
+    relations = texts.fields(tmp_path / "questions.jsonl", "relation")
+    assert relations == {"P17-0": "P17", "P17-1": "P17", "P36-0": "P36", "P36-1": "P36"}
+    assert texts.read_all(tmp_path / "questions.jsonl")["P36-0"].answers == ("sea",)
+
+
+def test_only_judged_queries_are_kept(toy: Path, tmp_path: Path) -> None:
+    program("judged.py", toy / "test-queries.tsv", toy / "test-qrels.tsv", tmp_path / "data/kept.jsonl")
+    judged = qrels.read(toy / "test-qrels.tsv")
+    assert [text.id for text in texts.read(tmp_path / "data/kept.jsonl")] == [
+        text.id for text in texts.read(toy / "test-queries.tsv") if text.id in judged
+    ]
+
+
+def test_queries_held_out_are_not_trained_on_and_find_all_their_positives(toy: Path, tmp_path: Path) -> None:
+    given = ("--queries", toy / "train-queries.jsonl", "--qrels", toy / "train.qrels", "--corpus", toy / "corpus.jsonl")
+    parts = []
+    for name in ("first", "again"):
+        program("held_out.py", *given, "--part", 0.34, "--output", tmp_path / name)
+        trained = {example.query_id: example for example in examples.read(tmp_path / name / "train.jsonl")}
+        held = qrels.read(tmp_path / name / "dev.qrels")
+        parts.append((trained, held))
+    assert parts[0] == parts[1], "the same seed holds out the same"
+    assert len(held) == 2 and len(trained) == 4 and not trained.keys() & held.keys()
+    assert {text.id for text in texts.read(tmp_path / "again/dev-queries.jsonl")} == held.keys()
+    positives = {document for grades in held.values() for document in grades}
+    assert {text.id for text in texts.read(tmp_path / "again/dev-corpus.jsonl")} == positives
+    assert "oak" not in positives, "a grade of 0 is no positive"
+    assert all(example.positive_ids and not example.negative_ids for example in trained.values())

@@ -1,0 +1,106 @@
+"""Every command of the scripts of TASER, SB-MoE and CoT-MoTE on toy data, through a shell, with tiny weights and two steps."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples import toy_collections
+from tests.examples.shell import EXAMPLES, Server, run, tables
+
+QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
+SETS = ("scifact", "cqadupstack/android")
+SHALLOW = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "PAIRS": 4, "COUNTS": "3 6"}
+SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.2, "THRESHOLD": "5%"}
+WITHOUT_PRODUCT = ("evaluate", "info", "analyze")
+
+ANSWERED, SB, DEV = ["Success@20", "Success@100"], ["R@100", "nDCG@10"], ["RR@10", "R@1", "R@50", "R@1000"]
+ROUTINGS = ("dpr", "shared", "role", "sequence-2", "sequence-4", "token-2", "token-4", "dpr-hard", "role-hard")
+ALONE = [f"nq-{routing}" for routing in ROUTINGS]
+TABLE_1 = ["bm25", "dpr-first", "dpr", "dpr-star", "taser", "taser-bm25", "taser-star", "taser-star-bm25"]
+GROUPS = [name for name in ("relation=P17", "relation=P36", "macro", "micro") for _ in range(4)]
+USAGE = ["of", "expert", "chosen", "share", "probability", "entropy", "used"]
+WAYS = ("dense", "sparse", "hybrid")
+MOTE = ["bm25", *(f"{model}-{way}" for model in ("mote", "mote-bm25", "siamese", "separate") for way in WAYS)]
+DIVERGING = ["cotmae-siamese", "cotmae-separate", "siamese", "mote", "separate"]
+SB_TABLE = (SB, ["fine-tuned", "random-gate", "top1", "all"])
+
+EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
+    ("taser_nq.sh", ""): [*[(ANSWERED, ["bm25", *ALONE])] * 2, (["parameters"], ALONE)],
+    ("taser_multiset.sh", ""): [*[(ANSWERED, TABLE_1)] * 5, (["parameters"], ["dpr", "taser"])],
+    ("taser_entityquestions_beir.sh", ""): [
+        *[(["nDCG@10"], ["bm25", "dpr", "taser", "taser-star"])] * 2,
+        (["n", "run", *ANSWERED], GROUPS),
+    ],
+    ("sbmoe_table1.sh", "msmarco"): [SB_TABLE] * 3,
+    ("sbmoe_table1.sh", "nq"): [SB_TABLE],
+    ("sbmoe_table2_zeroshot.sh", "msmarco"): [(SB, ["fine-tuned", "top1", "all"])] * 2,
+    ("sbmoe_figure2.sh", "msmarco"): [(SB, ["fine-tuned", "all-3", "all-6"])] * 3,
+    ("sbmoe_table3_usage.sh", "msmarco"): [(["router", *USAGE], ["document"] * (count + 1)) for count in (3, 6)],
+    ("mote_msmarco.sh", ""): [(DEV, MOTE), (["nDCG@10"], MOTE), (["nDCG@10"], MOTE)],
+    ("mote_figure4_divergence.sh", ""): [
+        (["RR@10"], ["cotmae-siamese", "cotmae-separate"]),
+        (["expert", "pairs", "KL", "JS"], DIVERGING),
+    ],
+    ("mote_table6_beir.sh", ""): [(["nDCG@10"], [f"mote-{way}" for way in WAYS])] * 2,
+}
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
+    """odqa, made by the examples' own programs from DPR's and EntityQuestions' files; msmarco; and beir with a few sets."""
+    root, small = tmp_path_factory.mktemp("collections"), toy_collections.Toy(toy)
+    toy_collections.write_dpr(small, root / "downloads", QUESTIONS)
+    toy_collections.write_entity_questions(small, root / "entityquestions")
+    toy_collections.write_msmarco(small, root / "msmarco")
+    for name in (*SETS, "nq", "nq-train"):
+        toy_collections.write_beir(small, root / "beir" / name)
+    made = {"taser_sets.py": ["downloads", "odqa"], "entityquestions.py": ["entityquestions", "odqa/entityquestions.jsonl"]}
+    for program, (source, product) in made.items():
+        subprocess.run([sys.executable, EXAMPLES / program, root / source, root / product], check=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One work folder for each paper, which its scripts share as in life."""
+    return tmp_path_factory.mktemp("work")
+
+
+def settings(script: str, collection: str, root: Path, weights: Path, server: Server) -> dict[str, Any]:
+    said = {"MOEIR": server.client, "MODEL": weights, "STAR": weights, "SETS": " ".join(SETS), **SHALLOW, "BEIR": root / "beir"}
+    data = "odqa" if script.startswith("taser") else "msmarco"
+    return said | {"DATA": root / data} | ({"COLLECTION": collection} if collection else {})
+
+
+@pytest.mark.parametrize(("script", "collection"), EXPECTED)
+def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
+    script: str, collection: str, server: Server, collections: Path, work: Path, tiny_model_with_head: Path
+) -> None:
+    said = settings(script, collection, collections, tiny_model_with_head, server)
+    said |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
+    first = run(script, **said)
+    assert first.returncode == 0, first.stderr
+    assert tables(first.stdout) == EXPECTED[script, collection]
+    before = len(server.calls())
+    second = run(script, **said)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == first.stdout
+    made = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
+    assert second.stderr.count("already made") == len(made)
+
+
+@pytest.mark.parametrize("script", ["sbmoe_table1.sh", "taser_nq.sh"])
+def test_encodings_that_are_not_kept_are_not_needed_again(
+    script: str, server: Server, collections: Path, tmp_path: Path, tiny_model_with_head: Path
+) -> None:
+    said = settings(script, "", collections, tiny_model_with_head, server)
+    said |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role", "HARD": "role"}
+    first, before = run(script, **said), len(server.calls())
+    second = run(script, **said)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert second.stdout == first.stdout
+    assert not [file for file in tmp_path.glob("work/enc/*/*/*")], "encodings are gone"
+    assert "encode" not in {call[0] for call in server.calls()[before:]}

@@ -1,0 +1,129 @@
+"""What the scripts of TASER, SB-MoE and CoT-MoTE ask of `moeir` if nothing is said from outside: the values of the papers."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples import toy_collections
+from tests.examples.shell import run
+
+QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
+Call = tuple[str, list[str]]
+
+
+@pytest.fixture
+def calls(toy: Path, tmp_path: Path) -> Any:
+    """`calls(script, **settings)`: the commands of a script, carried out by a program that only writes them down."""
+    small = toy_collections.Toy(toy)
+    toy_collections.write_msmarco(small, tmp_path / "msmarco")
+    for name in ("nq", "nq-train", "cs"):
+        toy_collections.write_beir(small, tmp_path / "beir" / name)
+    for name in ("nq", "trivia"):
+        (tmp_path / "odqa" / name).mkdir(parents=True)
+        for file in ("dev-queries.jsonl", "dev.qrels", "dev-corpus.jsonl", "dev-answers.jsonl"):
+            (tmp_path / "odqa" / name / file).write_text(f"{file}\n", encoding="utf-8")
+    recorder = tmp_path / "recorder"
+    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n[ "$1" != info ] || echo "alpha 1.1"\n', encoding="utf-8")
+    recorder.chmod(0o755)
+
+    def made(script: str, **settings: object) -> list[Call]:
+        data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
+        done = run(script, MOEIR=recorder, DATA=data, WORK=tmp_path / "work", BEIR=tmp_path / "beir", MODEL="base", STAR="star", **settings)
+        assert done.returncode == 0, done.stderr
+        lines = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+        return [(line[0], line[1:]) for line in lines]
+
+    return made
+
+
+def said(call: Call, flag: str) -> list[str]:
+    """Every value of a flag."""
+    return [value for name, value in pairwise(call[1]) if name == f"--{flag}"]
+
+
+def trainings(found: list[Call]) -> dict[str, Call]:
+    return {Path(said(call, "output")[0]).name: call for call in found if call[0] == "finetune"}
+
+
+def names(paths: list[str]) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def test_taser_on_one_set_unites_both_kinds_of_negatives_and_starts_again(calls: Any) -> None:
+    found = calls("taser_nq.sh")
+    trained = trainings(found)
+    assert len(trained) == 9
+    for name, call in trained.items():
+        hard = name.endswith("-hard")
+        assert names(said(call, "train")) == ["bm25-nq.jsonl", *([f"{name.removesuffix('-hard')}-nq.jsonl"] if hard else [])]
+        assert said(call, "model") == ["base"] and said(call, "steps") == [] and said(call, "dev-measure") == ["RR@100"]
+    assert said(trained["nq-sequence-4"], "arch") == ["taser:routing=sequence,experts=4,every=2"]
+    mined = [call for call in found if call[0] == "mine-negatives"]
+    assert [said(call, "method") for call in mined] == [["band:first=0,last=100"]] * 3
+    assert all(said(call, "exclude-answers") and said(call, "match") == ["string"] for call in mined)
+    assert {said(call, "depth")[0] for call in found if call[0] == "search"} == {"100"}
+    assert [said(call, "engine") for call in found if "--engine" in call[1]] == [["bm25:k1=0.9,b=0.4"]]
+
+
+def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> None:
+    found = calls("taser_multiset.sh")
+    trained = trainings(found)
+    assert {name: said(call, "model")[0] for name, call in trained.items()} == {
+        **dict.fromkeys(("taser-first", "dpr-first", "dpr", "taser"), "base"),
+        **dict.fromkeys(("dpr-star", "taser-star"), "star"),
+    }
+    for name, call in trained.items():
+        first = "bm25" if name.endswith("first") else "taser-first"
+        expected = [f"{first if place < 3 else 'bm25'}-{one}.jsonl" for place, one in enumerate(QUESTIONS)]
+        assert names(said(call, "train")) == expected
+        assert said(call, "sampling-rate") == ["1.0"] * 5 and len(said(call, "queries")) == 5 and said(call, "warmup") == ["0.04"]
+    mined = {names(said(call, "output"))[0]: said(call, "match")[0] for call in found if call[0] == "mine-negatives"}
+    assert mined["bm25-curatedtrec.jsonl"] == "regex" and list(mined.values()).count("regex") == 1
+    assert [name for name in mined if name.startswith("taser")] == [f"taser-first-{one}.jsonl" for one in QUESTIONS[:3]]
+    fused = [call for call in found if call[0] == "fuse"]
+    tuned = [call for call in fused if said(call, "tune")]
+    assert [(said(call, "tune"), said(call, "grid"), said(call, "group-by")) for call in tuned] == [
+        (["Success@20"], ["0.5:2.0:0.1"], ["set"])
+    ] * 2
+    assert [said(call, "method")[0] for call in fused if call not in tuned] == ["hybrid:alpha=1.1"] * 10
+    evaluated = [call for call in found if call[0] == "evaluate"]
+    assert [said(call, "match")[0] for call in evaluated] == ["string", "string", "string", "regex", "string"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "model_scale"),
+    [({}, "30", "1"), ({"BACKBONE": "small"}, "20", "1"), ({"BACKBONE": "contriever", "COLLECTION": "cs"}, "10", "20")],
+)
+def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: dict[str, str], epochs: str, model_scale: str) -> None:
+    found = calls("sbmoe_table1.sh", **settings)
+    trained = trainings(found)
+    assert list(trained) == ["fine-tuned", "random-gate", "top1"]
+    for name, call in trained.items():
+        assert said(call, "epochs") == [epochs] and said(call, "learning-rate") == ["1e-6"] and said(call, "negatives") == ["0"]
+        assert said(call, "group-rate") == ([] if name == "fine-tuned" else ["mixture=1e-4"])
+        assert said(call, "arch")[0].endswith(f",pooling=mean,scale={model_scale}")
+    (made,) = (call for call in found if call[0] == "init")
+    assert said(made, "model") == said(trained["top1"], "output") and said(made, "arch") == ["sbmoe:inference=all"]
+    assert {said(call, "depth")[0] for call in found if call[0] == "search"} == {"1000"}
+
+
+def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:
+    found = calls("sbmoe_table1.sh", COLLECTION="nq")
+    assert all("beir/nq-train/" in said(call, "corpus")[0] for call in trainings(found).values())
+    assert all(said(call, "corpus")[0].endswith("beir/nq/corpus.jsonl") for call in found if call[0] == "encode")
+
+
+def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
+    found = calls("mote_msmarco.sh", SIAMESE="other")
+    trained = trainings(found)
+    assert list(trained) == [f"{encoders}{stage}" for encoders in ("mote", "siamese", "separate") for stage in ("-bm25", "")]
+    for name, call in trained.items():
+        assert said(call, "model") == ["other" if name.startswith("siamese") else "base"]
+        assert names(said(call, "train")) == ["bm25.jsonl" if name.endswith("-bm25") else f"{name}-bm25.jsonl"]
+        assert said(call, "objective") == ["contrastive:flops_query=0,flops_document=0"]
+        assert names(said(call, "corpus")) == ["titled.tsv"]
+    mined = [(names(said(call, "run")), said(call, "method")) for call in found if call[0] == "mine-negatives"]
+    assert mined == [(["bm25.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 3]
+    assert [said(call, "engine") for call in found if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]

@@ -1,0 +1,85 @@
+"""The toy texts in the forms that collections have in life: DPR's files, EntityQuestions', MS MARCO's, BEIR's."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moeir.records import qrels, texts
+from moeir.records.texts import Text
+
+TRAIN_ANSWERS = {"t1": ["mice"], "t2": ["moths", "echo"], "t3": ["hive"], "t4": ["cubs"], "t5": ["straw"], "t6": ["sea"]}
+TEST_ANSWERS = {"q1": ["tree"], "q2": ["trail of scent"], "q3": ["sea"], "q4": ["oak"]}
+RELATIONS = {"P17": ("q1", "q2"), "P36": ("q3", "q4")}
+
+
+class Toy:
+    """The texts and judgements of tests/toy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.documents, self.train, self.test = (
+            list(texts.read(folder / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv")
+        )
+        self.train_qrels, self.test_qrels = qrels.read(folder / "train.qrels"), qrels.read(folder / "test-qrels.tsv")
+
+
+def write_dpr(toy: Toy, folder: Path, sets: Sequence[str]) -> None:
+    """What DPR's download_data.py leaves: passages, questions with contexts, questions with answers."""
+    for name in ("wikipedia_split", "retriever/qas"):
+        (folder / name).mkdir(parents=True)
+    rows = "".join(f'{text.id}\t"{text.text}"\t{text.title}\n' for text in toy.documents)
+    (folder / "wikipedia_split/psgs_w100.tsv").write_text("id\ttext\ttitle\n" + rows, encoding="utf-8")
+    train = [_entry(toy, text, TRAIN_ANSWERS, toy.train_qrels) for text in toy.train]
+    test = [text for text in toy.test if text.id in TEST_ANSWERS]
+    for name in sets:
+        (folder / f"retriever/{name}-train.json").write_text(json.dumps(train), encoding="utf-8")
+        development = [_entry(toy, text, TEST_ANSWERS, toy.test_qrels) for text in test]
+        (folder / f"retriever/{name}-dev.json").write_text(json.dumps(development), encoding="utf-8")
+        rows = "".join(f"{text.text}\t{TEST_ANSWERS[text.id]!r}\n" for text in test)
+        for part in ("dev", "test"):
+            (folder / f"retriever/qas/{name}-{part}.csv").write_text(rows, encoding="utf-8")
+
+
+def write_entity_questions(toy: Toy, folder: Path) -> None:
+    """A file of questions for each relation."""
+    folder.mkdir(parents=True)
+    asked = {text.id: text.text for text in toy.test}
+    for relation, names in RELATIONS.items():
+        entries = [{"question": asked[name], "answers": TEST_ANSWERS[name]} for name in names]
+        (folder / f"{relation}.test.json").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def write_msmarco(toy: Toy, folder: Path) -> None:
+    """The collection under its own names, a training query without judgements among them, and its passages with titles."""
+    folder.mkdir(parents=True)
+    unjudged = Text("t99", "nobody judged this")
+    tabs = {"collection.tsv": toy.documents, "queries.train.tsv": [*toy.train, unjudged], "queries.dev.small.tsv": toy.test}
+    for year in (2019, 2020):
+        tabs[f"msmarco-test{year}-queries.tsv"] = toy.test
+        qrels.write({query: dict.fromkeys(grades, 2) for query, grades in toy.test_qrels.items()}, folder / f"{year}qrels-pass.txt")
+    for name, kept in tabs.items():
+        (folder / name).write_text("".join(f"{text.id}\t{text.text}\n" for text in kept), encoding="utf-8")
+    rows = "".join(f"{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
+    (folder / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
+    qrels.write(toy.train_qrels, folder / "qrels.train.tsv")
+    qrels.write(toy.test_qrels, folder / "qrels.dev.small.tsv")
+
+
+def write_beir(toy: Toy, folder: Path) -> None:
+    """A set of BEIR with training and test queries, most of them unjudged in either part."""
+    (folder / "qrels").mkdir(parents=True)
+    texts.write(toy.documents, folder / "corpus.jsonl")
+    texts.write([*toy.train, *toy.test], folder / "queries.jsonl")
+    for name, judged in {"train": toy.train_qrels, "test": toy.test_qrels}.items():
+        rows = [f"{query}\t{document}\t{grade}\n" for query, grades in judged.items() for document, grade in grades.items()]
+        (folder / f"qrels/{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
+
+
+def _entry(toy: Toy, question: Text, answers: dict[str, list[str]], judged: qrels.Qrels) -> dict[str, Any]:
+    """A question as DPR's training files have it: its positive passages, and the other ones as negatives."""
+    positives = {document for document, grade in judged.get(question.id, {}).items() if grade > 0}
+    sides: dict[str, list[dict[str, str]]] = {"positive_ctxs": [], "negative_ctxs": [], "hard_negative_ctxs": []}
+    for place, text in enumerate(toy.documents):
+        side = "positive_ctxs" if text.id in positives else ("negative_ctxs", "hard_negative_ctxs")[place % 2]
+        sides[side].append({"title": text.title, "text": text.text, "passage_id": text.id})
+    return {"question": question.text, "answers": answers[question.id], **sides}

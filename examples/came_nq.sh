@@ -6,7 +6,7 @@
 #             corpus.jsonl                      21,015,324 passages of 100 words, with titles
 #             train-queries.jsonl, train.qrels  58,880 questions and DPR's positive passages
 #             dev-queries.jsonl, dev.qrels      6,515 questions and DPR's positive passages
-#             test-queries.jsonl                3,610 questions with answers, no judgements
+#             test-queries.jsonl                3,610 questions with answers
 #           MODEL (default models/co-condenser-wiki), Luyu/co-condenser-wiki with its vocabulary head as safetensors: README.md
 # Recipe:   BM25 top-100 negatives -> 15 epochs, the first fifth standardised, then competitive -> search all training queries with the
 #           three experts -> negatives from the union of their top 100 -> 10 more epochs, competitive from the start -> search, evaluate.
@@ -16,10 +16,8 @@
 #           the training queries 5 to 30: the local expert's 700 GB of token vectors are read once per 128 queries.
 # Expected: percent, Table 1, Top-20 and Top-100 of test questions: BM25 59.1 and 73.7, CAME 87.5 and 91.4 (BM25 negatives 83.7, 89.1)
 #
-# NOT COMPARABLE YET: the paper counts a question as answered if a passage among the top 20 or 100 CONTAINS AN ANSWER STRING. That needs
-# `moeir evaluate --answers`, which comes later. Until then this script evaluates the dev questions by judgements, Success@20 and
-# Success@100: a passage counts only if DPR's file lists it as positive, and the numbers are lower than the paper's for that reason alone.
-# For the same reason negatives may hold an answer: DPR's BM25 negatives leave such passages out, `mine-negatives` knows judgements only.
+# A question counts as answered if the text of a passage among the top 20 or 100 holds an answer string (`evaluate --answers`, as DPR
+# counts); for the same reason no negative holds one (`mine-negatives --exclude-answers`).
 #
 #     bash examples/came_nq.sh                  # DATA=… WORK=… MODEL=… and everything at the top of came_steps.sh
 set -euo pipefail

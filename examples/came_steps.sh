@@ -9,7 +9,7 @@
 # Every stage is skipped if it is there already, and continued if it was interrupted.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} COLLECTION=${COLLECTION:-msmarco}
-declare -A queries qrels measures
+declare -A queries qrels answers measures
 
 case $COLLECTION in
 msmarco)
@@ -29,10 +29,10 @@ nq)
   BATCH=${BATCH:-32} NEGATIVES=${NEGATIVES:-7}          # 32 queries x (1 + 7) passages: "batch size 256"
   EPOCHS=${EPOCHS:-15} HARD_EPOCHS=${HARD_EPOCHS:-10} RATE=${RATE:-1e-5} TEMPERATURE=${TEMPERATURE:-2.0}
   BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
-  DATA=${DATA:-data/nq} corpus=corpus.jsonl tests=(dev)
-  queries=([train]=train-queries.jsonl [dev]=dev-queries.jsonl)
-  qrels=([train]=train.qrels [dev]=dev.qrels)
-  measures=([dev]="Success@20 Success@100")
+  DATA=${DATA:-data/nq} corpus=corpus.jsonl tests=(test)
+  queries=([train]=train-queries.jsonl [test]=test-queries.jsonl)
+  qrels=([train]=train.qrels) answers=([train]=train-queries.jsonl [test]=test-queries.jsonl)
+  measures=([test]="Success@20 Success@100")
   ;;
 *)
   echo "COLLECTION=$COLLECTION: expected msmarco or nq" >&2
@@ -46,7 +46,9 @@ experts=(lexical local global)
 
 mkdir -p "$WORK"
 DATA=$(cd "$DATA" && pwd) WORK=$(cd "$WORK" && pwd)
-for name in "${!queries[@]}"; do queries[$name]=$DATA/${queries[$name]} qrels[$name]=$DATA/${qrels[$name]}; done
+for name in "${!queries[@]}"; do queries[$name]=$DATA/${queries[$name]}; done
+for name in "${!qrels[@]}"; do qrels[$name]=$DATA/${qrels[$name]}; done
+for name in "${!answers[@]}"; do answers[$name]=$DATA/${answers[$name]}; done
 corpus=$DATA/$corpus
 if [ "$COLLECTION" = msmarco ]; then # of the 808,731 training queries 502,939 are judged: all of those are searched and trained on
   if [ ! "$WORK/train-queries.tsv" -nt "${queries[train]}" ]; then
@@ -73,6 +75,7 @@ negatives() { # NAME DEPTH MODEL/RUN...: training examples data/NAME.jsonl from 
   local name=$1 depth=$2 run runs=()
   shift 2
   for run in "$@"; do runs+=(--run "$(path train "$run")"); done
+  if [ -n "${answers[train]:-}" ]; then runs+=(--exclude-answers "${answers[train]}" --corpus "$corpus"); fi
   $MOEIR mine-negatives "${runs[@]}" --qrels "${qrels[train]}" --method "band:first=0,last=$depth" --output "$WORK/data/$name.jsonl"
 }
 
@@ -135,7 +138,7 @@ recipe() { # the paper's whole recipe: the first training, negatives from its ex
 }
 
 table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row
-  local part=$1 row name measure runs=() wanted=()
+  local part=$1 row name measure runs=() wanted=() judged=(--qrels "${qrels[$1]:-}")
   shift
   mkdir -p "$WORK/table/$part"
   for row in "$@"; do
@@ -145,7 +148,8 @@ table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided pai
     runs+=(--run "$WORK/table/$part/$name.trec")
   done
   for measure in ${measures[$part]}; do wanted+=(--measure "$measure"); done
-  $MOEIR evaluate "${runs[@]}" --qrels "${qrels[$part]}" "${wanted[@]}"
+  if [ -n "${answers[$part]:-}" ]; then judged=(--answers "${answers[$part]}" --corpus "$corpus"); fi
+  $MOEIR evaluate "${runs[@]}" "${judged[@]}" "${wanted[@]}"
 }
 
 tables() { # TITLE MODEL/RUN...: the same rows for every test set

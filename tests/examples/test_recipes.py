@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,12 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     graded = {query: {document: 2 for document in grades} for query, grades in asked.items()}
     for name, grades in {"qrels.train.tsv": judged, "qrels.dev.small.tsv": asked, "2019qrels-pass.txt": graded}.items():
         qrels.write(grades, marco / name)
-    for name, kept in {"corpus.jsonl": documents, "train-queries.jsonl": train, "dev-queries.jsonl": dev}.items():
-        texts.write(kept, nq / name)
+    texts.write(documents, nq / "corpus.jsonl")
     qrels.write(judged, nq / "train.qrels")
-    qrels.write(asked, nq / "dev.qrels")
+    words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # which no other passage begins with
+    for name, kept, known in (("train", train, judged), ("test", dev, asked)):
+        answered = [replace(text, answers=tuple(words[one] for one in known[text.id])) for text in kept if text.id in known]
+        texts.write(answered, nq / f"{name}-queries.jsonl")
     return root
 
 

@@ -9,7 +9,10 @@ from moeir.heads.pooled import Pooled
 
 
 class Dense(Architecture):
-    """One vector a text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR)."""
+    """One vector a text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
+
+    `head` keeps the vocabulary head, as pre-training does.
+    """
 
     def __init__(
         self,
@@ -20,9 +23,11 @@ class Dense(Architecture):
         pooling: str = "cls",
         normalise: bool = False,
         scale: float = 1.0,
+        head: bool = False,
     ) -> None:
         super().__init__(encoder, signs)
-        encoder.vocabulary_head = None
+        if not head:
+            encoder.vocabulary_head = None
         self.use_encoders(encoders)
         self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

@@ -17,7 +17,10 @@ SPARSE_HEADS = ("mlm", "raw")
 
 
 class Mote(Architecture):
-    """Textual experts: queries and documents share attention and have feed-forwards of their own; dense, sparse or their sum."""
+    """Textual experts: queries and documents share attention and have feed-forwards of their own; dense, sparse or their sum.
+
+    Its paper has no FLOPS penalty, objectives have one by default: `contrastive:flops_query=0,flops_document=0` is as published.
+    """
 
     plain = False
     fusion = "exact-sum"

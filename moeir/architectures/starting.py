@@ -15,6 +15,7 @@ from moeir import variants
 from moeir.architectures.base import Architecture, ReadingRules
 from moeir.architectures.checkpoint import OpenCheckpoint, budgeted, facts_of, full_spec, is_checkpoint, rebuilt
 from moeir.backbones.checkpoints import files
+from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokenizer import TextReader
 from moeir.backbones.tokens import Tokens
 from moeir.errors import ArtifactError, UsageError
@@ -29,24 +30,28 @@ MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
 
 
-def start(model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[str] = (), seed: int = 42) -> OpenCheckpoint:
+def start(
+    model: Path, arch: str | None, said: dict[str, Any], texts: Sequence[str] = (), seed: int = 42, *, scratch: bool = False
+) -> OpenCheckpoint:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
-    `said` holds the reading rules the user gave; `texts`, if any, are what a missing vocabulary head is fitted on.
+    `said` holds the reading rules the user gave; `texts`, if any, are what a missing vocabulary head is fitted on. `scratch` takes the
+    sizes and the tokenizer of a folder and draws the weights.
     """
     folder = files.located(model)
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, …; see: moeir variants architectures")
-        return _started(folder, arch, said, texts, seed)
+        return _started(folder, arch, said, texts, seed, scratch=scratch)
     facts = facts_of(folder)
     old, rules = facts["architecture"], replace(ReadingRules.from_dict(facts["reading"], str(folder)), **said)
-    if arch is None or variants.parse(arch).name == variants.parse(old).name:
+    same = arch is None or variants.parse(arch).name == variants.parse(old).name
+    if files.read_config(folder).get("model_type") != "moeir" and arch is not None:  # the family's own files, which say it all
+        return _started(folder, _merged(old, arch) if same else arch, asdict(rules), texts, seed, scratch=scratch)
+    if same and not scratch:
         opened = rebuilt(folder, _merged(old, arch or old), rules)
         rules.check(opened.architecture.encoder.shape.positions)
         return opened
-    if files.read_config(folder).get("model_type") != "moeir":  # the family's own files, which say it all
-        return _started(folder, arch, asdict(rules), texts, seed)
     names = f"a {variants.parse(old).name} checkpoint cannot become {variants.parse(arch).name}"
     raise ArtifactError(f"{model}: {names}; start from its base weights")
 
@@ -56,13 +61,13 @@ def _merged(old: str, new: str) -> str:
     return str(variants.Spec(variants.parse(new).name, tuple(options.items())))
 
 
-def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str], seed: int) -> OpenCheckpoint:
+def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str], seed: int, *, scratch: bool) -> OpenCheckpoint:
     torch.manual_seed(seed)
     reader, config = TextReader(folder), files.read_config(folder)
     brought, options = sentence_transformers_rules(folder)
     if variants.parse(arch).name == "dense":
         arch = _merged(str(variants.Spec("dense", tuple(options.items()))), arch)
-    encoder = files.read_encoder(folder, vocabulary_head=True)
+    encoder = Encoder(files.shape_of(config, folder), vocabulary_head=True) if scratch else files.read_encoder(folder, vocabulary_head=True)
     positions = encoder.shape.positions
     rules = replace(ReadingRules(query_length=min(64, positions), document_length=min(256, positions)), **(brought | said))
     rules.check(positions)
@@ -72,7 +77,7 @@ def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str]
     started = OpenCheckpoint(architecture, reader, rules, full_spec(arch), config)
     if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
         _blind_gates(started, gates, list(texts) or _words(reader, seed))
-    if "sparse" in architecture.kinds.values() and not files.has_vocabulary_head(folder):
+    if architecture.encoder.vocabulary_head is not None and not scratch and not files.has_vocabulary_head(folder):
         _fit_head(started, texts, seed)
     return started
 
@@ -104,7 +109,8 @@ def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
     lengths = [len(text) for text in ids]
     batches = budgeted(sorted(range(len(ids)), key=lengths.__getitem__), lengths, TOKENS_AT_ONCE)
     parts = [Tokens.pack([ids[text] for text in batch], "document") for batch in batches]
-    states, words = torch.cat([architecture.states(part)["lexical"] for part in parts]), torch.cat([part.ids for part in parts])
+    found = [architecture.states(part) for part in parts]
+    states, words = torch.cat([one.get("lexical", next(iter(one.values()))) for one in found]), torch.cat([part.ids for part in parts])
     signs = [architecture.signs.beginning, architecture.signs.separator]
     signs += [architecture.signs.document_marker] if architecture.markers and architecture.signs.document_marker is not None else []
     plain = ~torch.isin(words, torch.tensor(signs))

@@ -162,6 +162,8 @@ def test_towers_start_as_copies_of_the_upper_layers():
         ("came:shared_layers=2,experts=local+local", "each once"),
         ("came:shared_layers=2,embeddings=own", "embeddings=own: expected shared or private"),
         ("came:shared_layers=2,embeddings=private", "embeddings=private needs shared_layers=0, found 2"),
+        ("came:shared_layers=0,routing=role", "routing=role puts experts into shared layers, but shared_layers=0; expected 1 or more"),
+        ("came:shared_layers=2,experts=local,global_experts=3", r"global_experts=3: .* experts=local has no global expert"),
         ("came:shared_layers=2,local_padding=none", "padding=none: expected one of neginf, zero"),
         ("came:shared_layers=2,pooling=max", "pooling=max: expected one of cls, mean"),
         ("dense:pooling=first", "pooling=first"),

@@ -94,3 +94,20 @@ def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
             start(tiny_model, f"came:shared_layers=4,experts=lexical,markers={markers}", {"document_length": 32}, TEXTS)
         counts.append(caplog.text.split("fitted one on ")[1].split()[0])
     assert counts[0] == counts[1]
+
+
+def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
+    kept = start(tiny_model_with_head, "dense:head=true", RULES)
+    assert kept.architecture.encoder.vocabulary_head is not None
+    kept.save(tmp_path)
+    dropped = start(tmp_path, "dense:head=false", {})
+    assert dropped.architecture.encoder.vocabulary_head is None and start(tmp_path, "splade", {}).spec.startswith("splade")
+    same(kept.encode(TEXTS), dropped.encode(TEXTS))
+
+
+def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
+    with caplog.at_level(logging.INFO):
+        first, again, other = (start(tiny_model_with_head, "splade", RULES, seed=seed, scratch=True) for seed in (1, 1, 2))
+    words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, start(tiny_model_with_head, "splade", RULES))]
+    assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
+    assert "fitted" not in caplog.text

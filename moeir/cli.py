@@ -4,6 +4,7 @@ import importlib
 import inspect
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,10 @@ from moeir.errors import MoeirError
 from moeir.stages import base
 
 STAGES = (
-    "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze", "info", "variants",
+    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze",
+    "info", "variants",
 )  # fmt: skip
+_OF_MEMORY = re.compile("out of memory|allocate memory")  # what torch says of a processor or a device that has none left
 log = logging.getLogger(__name__)
 
 
@@ -148,7 +151,9 @@ def _outcome(arguments: list[str]) -> int:
         return _failed(problem, problem.code)
     except OSError as problem:
         return _failed(problem, 1)
-    except MemoryError as problem:
+    except (MemoryError, RuntimeError) as problem:
+        if isinstance(problem, RuntimeError) and not _OF_MEMORY.search(str(problem)):
+            raise
         return _failed(problem, 1, "out of memory; lower the batch size or shard the work")
 
 

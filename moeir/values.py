@@ -27,7 +27,7 @@ def convert(text: str, annotation: str, place: str) -> Any:
 def _number(text: str, kind: str, place: str) -> float:
     try:
         number = int(text) if kind == "int" else float(text)
-        if math.isnan(number):
+        if not math.isfinite(number):
             raise ValueError
     except ValueError:
         raise UsageError(f"{place}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None

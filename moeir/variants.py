@@ -20,7 +20,7 @@ from moeir.values import convert
 
 PACKAGE = Path(__file__).parent
 FORMULAS = {"fusion": "lists", "mining": "hits", "learning.objectives": "batch", "analysis.overlap": "first"}
-CHILDREN = {"architectures": "Architecture", "indexes": "Index"}
+CHILDREN = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining"}
 ROOMS = (*CHILDREN, *FORMULAS)
 REQUIRED = object()
 
@@ -44,6 +44,7 @@ class Variant:
     module: str
     summary: str
     options: tuple[Option, ...]
+    details: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
     values = {}
     for key, value in spec.options:
         if key not in known:
-            raise UsageError(f"{text}: {variant.name} has no option {key!r}{_near(key, known)}")
+            raise UsageError(f"{text}: {variant.name} has no option {key!r}{near(key, known)}")
         values[key] = convert(value, known[key].annotation, f"{text}: {key}")
     for option in variant.options:
         if option.default is REQUIRED and option.name not in values:
@@ -111,7 +112,7 @@ def find(room: str, name: str) -> Variant:
     every = {variant.name: variant for variant in listed(room)}
     wanted = name.replace("_", "-")
     if wanted not in every:
-        raise UsageError(f"{room} has no {name!r}{_near(wanted, every)}; see: moeir variants {room}")
+        raise UsageError(f"{room} has no {name!r}{near(wanted, every)}; see: moeir variants {room}")
     return every[wanted]
 
 
@@ -119,7 +120,7 @@ def find(room: str, name: str) -> Variant:
 def listed(room: str) -> tuple[Variant, ...]:
     """Every variant of a room, by name, read from the source."""
     if room not in ROOMS:
-        raise UsageError(f"there is no room {room!r}{_near(room, ROOMS)}; rooms: {', '.join(ROOMS)}")
+        raise UsageError(f"there is no room {room!r}{near(room, ROOMS)}")
     path = PACKAGE.joinpath(*room.split("."))
     if path.is_dir():
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
@@ -150,12 +151,13 @@ def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.Clas
     for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if made else ():
         annotation = ast.unparse(argument.annotation) if argument.annotation else "str"
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
-    summary = (ast.get_docstring(node) or "").split("\n")[0]
-    return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options))
+    summary, _, details = (ast.get_docstring(node) or "").partition("\n")
+    return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
 
 
-def _near(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
+def near(name: str, known: Any) -> str:
+    """What a message says of a name that is not among those `known`: the nearest, or all."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(sorted(known))}" if known else ""

@@ -112,6 +112,14 @@ def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def t5_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A seeded T5 of two layers as transformers lays it out."""
+    from tests.tiny_t5 import tiny_t5
+
+    return tiny_t5(tmp_path_factory.mktemp("weights") / "t5", TOY / "corpus.jsonl")
+
+
+@pytest.fixture(scope="session")
 def came_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
     """CAME of two shared and two private layers, not trained."""
     place = tmp_path_factory.mktemp("built") / "came"

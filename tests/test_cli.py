@@ -186,6 +186,8 @@ def test_how_to_run_does_not_make_another_product(bm25_index, room, moeir):
 
 DRY = {
     "init": "--model tiny --arch came:shared_layers=2",
+    "generate-queries": "--model tiny --corpus corpus.jsonl",
+    "pretrain": "--model tiny --corpus corpus.jsonl --objective mlm",
     "finetune": "--model tiny --arch dense --train train.jsonl --corpus corpus.jsonl --queries test-queries.tsv --steps 3",
     "mine-negatives": "--run one.trec --qrels test-qrels.tsv",
     "encode": "--model came --corpus corpus.jsonl",
@@ -211,7 +213,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     words = [line.split()[0] for line in said.stdout.splitlines()]
     assert words.count("read") == DRY[stage].count("--run") + sum(DRY[stage].count(flag + " ") for flag in SOURCES)
     assert words.count("write") == len(output) // 2
-    assert ("spend" in words) == (stage == "finetune")
+    assert ("spend" in words) == (stage in ("generate-queries", "finetune"))
     assert sorted(room.rglob("*")) == before
 
 
@@ -227,5 +229,7 @@ def test_variants_are_listed(moeir):
     said = moeir("variants", "fusion")
     assert said.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in said.stdout
     assert "constant=60.0" in said.stdout
-    assert moeir("variants", "fusoin").stderr.startswith("error: there is no room 'fusoin'; did you mean 'fusion'?")
+    assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
+    assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  competitive ")
+    assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
     assert len(moeir("variants").stdout.splitlines()) > 20

@@ -10,7 +10,6 @@ from moeir.values import convert, render
         ("7", "int", 7),
         ("-7", "int", -7),
         ("1e-5", "float", 1e-5),
-        ("inf", "float", float("inf")),
         ("7", "float", 7.0),
         ("007", "str", "007"),
         ("none", "str", "none"),
@@ -43,6 +42,8 @@ def test_an_empty_text_is_a_text():
         ("", "int", "--depth: expected a whole number, found ''"),
         ("1,5", "float", "--depth: expected a number, found '1,5'"),
         ("nan", "float", "--depth: expected a number, found 'nan'"),
+        ("-inf", "float", "--depth: expected a number, found '-inf'"),
+        ("1e999", "float", "--depth: expected a number, found '1e999'"),
         ("maybe", "bool", "--depth: expected true or false, found 'maybe'"),
     ],
 )

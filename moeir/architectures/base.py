@@ -70,6 +70,9 @@ class ReadingRules:
         wanted = {item.name for item in fields(cls)}
         if set(said) != wanted:
             raise ArtifactError(f"{place}: reading rules are {sorted(said)}; this version of moeir reads {sorted(wanted)}")
+        for item in fields(cls):
+            if type(said[item.name]) is not item.type:
+                raise ArtifactError(f"{place}: damaged: {item.name} is {said[item.name]!r}; expected {item.type.__name__}")
         return cls(**said)
 
     def check(self, positions: int) -> None:

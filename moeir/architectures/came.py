@@ -22,6 +22,9 @@ class Came(Architecture):
 
     The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` in every one of
     them), and the global expert a gated block over its vector (`global_experts=6`).
+    `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
+    `local_padding`: neginf or zero. `pooling`: cls or mean. `routing`: shared, role, sequence or token. `global_inference`: top1, all or
+    random. `global_combine`: norm_expert, weighted or release.
     """
 
     plain = False
@@ -55,7 +58,7 @@ class Came(Architecture):
         global_combine: str = "norm_expert",
     ) -> None:
         super().__init__(encoder, signs)
-        _check(experts, shared_layers, embeddings, depth=len(encoder.layers))
+        _check(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
         self._experts = tuple(name for name in EXPERTS if name in experts)
         self.towers = nn.ModuleDict({name: encoder.tower(shared_layers) for name in self._experts})
         encoder.layers = encoder.layers[:shared_layers]
@@ -98,7 +101,7 @@ class Came(Architecture):
         return {name: run(tower, below[name], tokens) for name, tower in self.towers.items()}
 
 
-def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, *, depth: int) -> None:
+def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
     if not 0 <= shared_layers <= depth:
         raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; expected 0 to {depth}")
     unknown = [name for name in experts if name not in EXPERTS]
@@ -108,3 +111,7 @@ def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, *, dep
         raise UsageError(f"came:embeddings={embeddings}: expected shared or private")
     if embeddings == "private" and shared_layers:
         raise UsageError(f"came:embeddings=private needs shared_layers=0, found {shared_layers}")
+    if routing != "shared" and not shared_layers:
+        raise UsageError(f"came:routing={routing}: experts stand in shared layers, found shared_layers=0")
+    if global_experts and "global" not in experts:
+        raise UsageError(f"came:global_experts={global_experts}: the experts {'+'.join(experts)} have no global one")

@@ -13,11 +13,11 @@ from moeir.architectures.base import Architecture, Encoded, ReadingRules, gather
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokenizer import TextReader
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.values import render
 
-FORMAT = 1
+FORMAT, LARGEST_SCALE = 1, 1e6
 FACTS = "moeir.json"
 
 
@@ -107,16 +107,30 @@ def facts_of(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
     except ValueError:
         raise ArtifactError(f"{folder}/{FACTS}: damaged: not JSON") from None
+    if not isinstance(said, dict):
+        raise ArtifactError(f"{folder}/{FACTS}: damaged: a JSON object was expected")
     if said.get("format") != FORMAT:
         raise ArtifactError(f"{folder}/{FACTS}: format {said.get('format')}; this version of moeir reads format {FORMAT}")
-    return dict(said)
+    if not isinstance(said.get("architecture"), str) or not isinstance(said.get("reading"), dict):
+        raise ArtifactError(f"{folder}/{FACTS}: damaged: it names no architecture, or no reading rules")
+    try:
+        variants.resolve("architectures", said["architecture"])
+    except UsageError as problem:
+        raise ArtifactError(f"{folder}/{FACTS}: damaged, or of another version of moeir: {problem}") from None
+    return said
 
 
 def open_checkpoint(folder: Path | str, device: str = "cpu") -> OpenCheckpoint:
     """A checkpoint from its folder, weights bit by bit as they were saved."""
     folder = Path(folder)
     facts = facts_of(folder)
-    return rebuilt(folder, facts["architecture"], ReadingRules.from_dict(facts["reading"], f"{folder}/{FACTS}"), device)
+    rules = ReadingRules.from_dict(facts["reading"], f"{folder}/{FACTS}")
+    try:
+        opened = rebuilt(folder, facts["architecture"], rules, device)
+        rules.check(opened.architecture.encoder.shape.positions)
+    except UsageError as problem:
+        raise ArtifactError(f"{folder}/{FACTS}: damaged, or of another version of moeir: {problem}") from None
+    return opened
 
 
 def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -> OpenCheckpoint:
@@ -125,7 +139,7 @@ def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -
     weights = files.read_weights(folder, config)
     head = any(name.startswith("vocabulary_head.") for name in weights)
     encoder = Encoder(files.shape_of(config, folder), vocabulary_head=head)
-    architecture: Architecture = variants.bind("architectures", spec)(encoder, reader.signs)
+    architecture = composed(spec, encoder, reader.signs)
     wanted = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
     if set(wanted) != set(weights):
         odd = sorted(set(wanted) ^ set(weights))[0]
@@ -134,6 +148,15 @@ def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -
     own = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
     architecture.load_state_dict({own.get(name, name): value for name, value in weights.items()})
     return OpenCheckpoint(architecture.to(device), reader, rules, full_spec(spec), config)
+
+
+def composed(spec: str, encoder: Encoder, signs: Signs) -> Architecture:
+    """The architecture that a spec names, over an encoder; UsageError for a scale that no score can be multiplied by."""
+    made: Architecture = variants.bind("architectures", spec)(encoder, signs)
+    for expert, scale in made.scales.items():
+        if not 0 <= scale <= LARGEST_SCALE:
+            raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {LARGEST_SCALE:g}")
+    return made
 
 
 def full_spec(spec: str) -> str:

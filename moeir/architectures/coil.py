@@ -13,7 +13,10 @@ from moeir.heads.projected import Projected
 
 
 class Coil(Architecture):
-    """A vector for each token that meets tokens of the same term only, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter."""
+    """A vector for each token that meets tokens of the same term only, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter.
+
+    `separator` keeps [SEP] as a term; `token_norm` and `cls_norm` normalise layer-wise, `relu` makes token vectors non-negative.
+    """
 
     plain = False
     fusion: ClassVar[str] = "exact-sum"

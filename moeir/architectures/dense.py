@@ -11,7 +11,8 @@ from moeir.heads.pooled import Pooled
 class Dense(Architecture):
     """One vector a text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
 
-    `head` keeps the vocabulary head, as pre-training does.
+    `head` keeps the vocabulary head, as pre-training does. `encoders`: siamese or separate. `pooling`: cls or mean. `normalise` makes the
+    inner product a cosine; `scale` multiplies the scores.
     """
 
     def __init__(

@@ -19,7 +19,10 @@ SPARSE_HEADS = ("mlm", "raw")
 class Mote(Architecture):
     """Textual experts: queries and documents share attention and have feed-forwards of their own; dense, sparse or their sum.
 
-    Its paper has no FLOPS penalty, objectives have one by default: `contrastive:flops_query=0,flops_document=0` is as published.
+    Its paper has no FLOPS penalty, and the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` says so.
+    `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
+    `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
+    two of experts, 0 for experts in all; `layers=3+6` names them instead. `expert_ln=false` shares the normalisation.
     """
 
     plain = False

@@ -9,7 +9,10 @@ from moeir.heads.lexical import Lexical
 
 
 class Splade(Architecture):
-    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1."""
+    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1.
+
+    `pooling`: max or sum.
+    """
 
     def __init__(self, encoder: Encoder, signs: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
         super().__init__(encoder, signs)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from moeir import variants
-from moeir.architectures.base import Architecture, ReadingRules
-from moeir.architectures.checkpoint import OpenCheckpoint, budgeted, facts_of, full_spec, is_checkpoint, rebuilt
+from moeir.architectures.base import ReadingRules
+from moeir.architectures.checkpoint import OpenCheckpoint, budgeted, composed, facts_of, full_spec, is_checkpoint, rebuilt
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokenizer import TextReader
@@ -67,13 +67,15 @@ def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str]
     brought, options = sentence_transformers_rules(folder)
     if variants.parse(arch).name == "dense":
         arch = _merged(str(variants.Spec("dense", tuple(options.items()))), arch)
+    else:
+        _tell_unlike(folder, arch, options)
     encoder = Encoder(files.shape_of(config, folder), vocabulary_head=True) if scratch else files.read_encoder(folder, vocabulary_head=True)
     positions = encoder.shape.positions
     rules = replace(ReadingRules(query_length=min(64, positions), document_length=min(256, positions)), **(brought | said))
     rules.check(positions)
     if reader.vocabulary > encoder.shape.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {reader.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
-    architecture: Architecture = variants.bind("architectures", arch)(encoder, reader.signs)
+    architecture = composed(arch, encoder, reader.signs)
     started = OpenCheckpoint(architecture, reader, rules, full_spec(arch), config)
     if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
         _blind_gates(started, gates, list(texts) or _words(reader, seed))
@@ -97,6 +99,16 @@ def _blind_gates(started: OpenCheckpoint, routers: dict[str, RoutedFeedForward],
         hook.remove()
     for gate, seen in means.items():
         blind(gate, torch.stack(seen))
+
+
+def _tell_unlike(folder: Path, arch: str, brought: dict[str, str]) -> None:
+    """Say which options of the weights an architecture does not take over: its own are those of its paper."""
+    made = dict(variants.parse(full_spec(arch)).options)
+    said = dict(variants.parse(arch).options)
+    unlike = [name for name, value in brought.items() if name in made and name not in said and made[name] != value]
+    if unlike:
+        theirs, ours = (",".join(f"{name}={values[name]}" for name in unlike) for values in (brought, made))
+        log.info("%s was made with %s; %s has %s unless --arch says otherwise", folder, theirs, variants.parse(arch).name, ours)
 
 
 @torch.no_grad()

@@ -45,11 +45,16 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
             _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
             if not _holds_work(beside):
-                _remove_all((beside, claim, claim.with_name(claim.name + ".new")))
+                _remove_all((beside, resume_place(beside), claim, claim.with_name(claim.name + ".new")))
             if isinstance(problem, OSError) and problem.filename is None:
                 problem.filename = str(path)
             raise
-        claim.unlink(missing_ok=True)
+        _remove_all((resume_place(beside), claim))
+
+
+def resume_place(beside: Path) -> Path:
+    """The folder of what a stage needs to be continued: inside a product that is a folder, beside one that is a file."""
+    return beside / RESUME if beside.is_dir() else beside.with_name(f"{beside.name}.{RESUME}")
 
 
 def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
@@ -59,13 +64,15 @@ def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | Non
         changed = ", ".join(sorted(changes(unfinished, record)))
         raise UsageError(f"{path}: unfinished work of other settings ({changed}); repeat those to finish it, or --force to start over")
     _remove(beside)
+    _remove(resume_place(beside))
 
 
 def _holds_work(beside: Path) -> bool:
     """Whether an interrupted stage has left something to continue from."""
-    for aside in (beside / RESUME).glob(".*.old"):
+    place = resume_place(beside)
+    for aside in place.glob(".*.old"):
         _settle(aside.with_name(aside.name.removeprefix(".").removesuffix(".old")))
-    return any(file.is_file() and file.stat().st_size for file in (beside / RESUME).rglob("*"))
+    return any(file.is_file() and file.stat().st_size for file in place.rglob("*"))
 
 
 def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:

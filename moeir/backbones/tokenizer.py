@@ -3,11 +3,11 @@
 import json
 import shutil
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
@@ -16,6 +16,7 @@ from moeir.errors import ArtifactError
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
 MASKS = ("[MASK]", "<mask>")
+CONTINUING, BYTE_SPACE = "##", "Ġ"
 BYTE_LEVEL = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
@@ -24,11 +25,7 @@ class TextReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._tokenizer = _opened(folder)
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
-        _split_special_tokens(self._tokenizer)
+        self._tokenizer = opened(folder)
         self._space = _space(self._tokenizer)
         self.signs = self._signs()
 
@@ -59,6 +56,35 @@ class TextReader:
         """Token ids of each text, special tokens included, nothing cut."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
+    def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Token ids of each text without special tokens, and the character at which each begins."""
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, [begin for begin, _ in encoding.offsets]) for encoding in encodings]
+
+    def pieces(self) -> Iterator[tuple[int, str, str]]:
+        """Every token that may stand in a text: its id, its letters, and how it stands to the token before.
+
+        `joined`: in the same word for sure; `apart`: in another; `close`: no white space between, letters decide.
+        """
+        special = set(self.special)
+        for token, number in self._tokenizer.get_vocab().items():
+            letters = token.removeprefix(self._space or CONTINUING)
+            if number in special:
+                continue
+            if not self._space:
+                yield number, letters, "apart" if letters == token else "joined"
+            else:
+                plain = decoders.ByteLevel().decode([letters]) if self._space == BYTE_SPACE else letters
+                yield number, plain, "close" if letters == token else "apart"
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """The ids of special tokens, markers among them."""
+        added = (number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
+        signs = self.signs
+        own = (signs.beginning, signs.separator, signs.mask, signs.query_marker, signs.document_marker)
+        return tuple(sorted({*added, *(number for number in own if number is not None)}))
+
     def token(self, number: int) -> str:
         """The token an id stands for."""
         return str(self._tokenizer.id_to_token(number))
@@ -81,6 +107,16 @@ class TextReader:
                 shutil.copyfile(self.folder / name, folder / name)
         if not (folder / "tokenizer.json").exists():
             self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def opened(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder of weights: it pads and cuts nothing, and what looks like a special token in a text is text."""
+    tokenizer = _from_files(folder)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
+    _split_special_tokens(tokenizer)
+    return tokenizer
 
 
 def _said(folder: Path) -> dict[str, Any]:
@@ -115,7 +151,7 @@ def _split_special_tokens(tokenizer: Tokenizer) -> None:
     tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *apart] if tokenizer.normalizer is not None else apart)
 
 
-def _opened(folder: Path) -> Tokenizer:
+def _from_files(folder: Path) -> Tokenizer:
     """tokenizer.json, BERT's word pieces from vocab.txt, or RoBERTa's byte pairs from vocab.json and merges.txt."""
     try:
         if (folder / "tokenizer.json").exists():

@@ -27,7 +27,9 @@ MEASURES = ("Success@20", "Success@100")
 log = logging.getLogger(__name__)
 
 _TOKENS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_ENDLESS = regex.compile(r"\{\d*,?\d{5,}")  # counts of 10,000 and more, which fill the memory
 _FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
+PATIENCE_SECONDS = 60
 _OF_RANKS_ALONE = ("Success", "RR", "P")
 
 
@@ -59,8 +61,15 @@ class Answers:
     def stand_in(self, query: str, prepared: str) -> bool:
         """Whether an answer of the question stands in the text of a document."""
         if self.match == "regex":
-            return any(pattern.search(prepared) for pattern in self.wanted[query])
+            return any(self._found(pattern, prepared, query) for pattern in self.wanted[query])
         return any(answer in prepared for answer in self.wanted[query])
+
+    def _found(self, pattern: Any, prepared: str, query: str) -> bool:
+        try:
+            return pattern.search(prepared, timeout=PATIENCE_SECONDS) is not None
+        except TimeoutError:
+            words = f"the regular expression {pattern.pattern!r} found no end in {PATIENCE_SECONDS} seconds on one text"
+            raise DataError(f"question {query!r}: {words}; write it without nested repetitions") from None
 
 
 def read(questions: Iterable[Text], match: str, place: object) -> Answers:
@@ -164,6 +173,6 @@ def _phrase(answer: str) -> str | None:
 def _pattern(answer: str) -> Any:
     text = unicodedata.normalize("NFD", answer)
     try:
-        return regex.compile(text, _FLAGS) if text.strip() else None
+        return regex.compile(text, _FLAGS) if text.strip() and not _ENDLESS.search(text) else None
     except (regex.error, OverflowError, RecursionError):
         return None

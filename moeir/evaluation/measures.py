@@ -21,6 +21,7 @@ from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
 _FORM = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(?P<at>.+))?")
+_ADDRESS = re.compile(r"<[^<>]* object at 0x\w+>")
 _NUMBERED = re.compile(r"(?P<name>\w+?)[_.](?P<number>\d+(?:\.\d+)?)")
 
 _TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number, to that of ir-measures
@@ -71,7 +72,9 @@ def parse(text: str) -> Measure:
         measure = measure(**options)
         supported = _PROVIDERS.supports(measure) and measure.NAME not in _UNLIKE_TREC_EVAL  # `supports` checks the options too
     except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
-        raise UsageError(f"measure {text!r} cannot be read: {str(fault) or 'not of the form NAME(option=value)@CUTOFF'}") from None
+        words = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
+        said = _ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
+        raise UsageError(f"measure {text!r} cannot be read: {said}{words}") from None
     cutoff = measure.params.get("cutoff")
     if cutoff is not None and cutoff < 1:
         raise UsageError(f"measure {text!r}: the cut-off is at least 1")

@@ -26,6 +26,12 @@ class Layout:
         count = sum(self.lengths)
         return torch.arange(count, device=sizes.device) - torch.repeat_interleave(self.starts[:-1], sizes, output_size=count)
 
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Of a batch padded to its longest text: the token at each place [B, L], and which places are real; padding is token 0."""
+        places = self.starts[:-1, None] + torch.arange(max(self.lengths, default=0), device=self.starts.device)
+        real = places < self.starts[1:, None]
+        return torch.where(real, places, 0), real
+
     def turns(self, theta: float, width: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine [T, 1, width / 2] of each token's angles: its position times theta^(-2 i / width) (Su et al. 2021)."""
         if (theta, width) not in self._turns:
@@ -99,14 +105,10 @@ def _group(
 
 
 def _masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float, reach: int | None = None) -> Tensor:
-    longest = max(layout.lengths, default=0)
-    steps = torch.arange(longest, device=query.device)
-    rows = layout.starts[:-1, None] + steps  # [B, L]
-    real = rows < layout.starts[1:, None]
-    rows = torch.where(real, rows, 0)
+    rows, real = layout.padded()  # [B, L]
     heard = real if layout.silent is None else real & ~layout.silent[rows]
     q, k, v = (part.index_select(0, rows.flatten()).unflatten(0, rows.shape).transpose(1, 2) for part in (query, key, value))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(heard, longest, reach, query.device), dropout_p=dropout)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(heard, rows.shape[1], reach, query.device), dropout_p=dropout)
     return mixed.transpose(1, 2).flatten(0, 1).index_select(0, real.flatten().nonzero()[:, 0])
 
 

@@ -169,5 +169,5 @@ def check_taught(plan: Plan, place: str, objective: str) -> None:
     """DataError if an example has no teacher's scores."""
     for example in plan.examples:
         if not example.positive_scores:
-            words = f"has no positive_scores and negative_scores, a teacher's, which --objective {objective} learns from"
+            words = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
             raise DataError(f"{place}: query {example.query_id} {words}")

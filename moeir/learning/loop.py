@@ -4,27 +4,24 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor, nn
 
 from moeir import console
-from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.artifacts.making import RESUME
-from moeir.backbones.precision import autocast
 from moeir.errors import MoeirError, UsageError
 from moeir.learning import checkpoints, parameters
-from moeir.learning.batches import Steps
-from moeir.learning.objectives import Batch, Outcome
-from moeir.learning.texts import Texts
-from moeir.learning.validation import Best, Development, evaluated
+from moeir.learning.retrieval import Judge
 
 METRICS = "metrics.jsonl"
 LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
+NOT_LEARNED = "nothing is learned yet: look at the weights, the options of --objective, and the teacher's scores in the examples"
 STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
@@ -61,57 +58,62 @@ class Schedule:
         return peak if self.shape == "constant" else peak * (self.steps - step) / max(1, self.steps - rising)
 
 
-def train(
-    checkpoint: OpenCheckpoint,
-    plan: Steps,
-    texts: Sequence[Texts],
-    objective: Callable[[Batch], Outcome],
-    schedule: Schedule,
-    folder: Path,
-    *,
-    dtype: torch.dtype,
-    device: str,
-    development: Development | None = None,
-) -> dict[str, Any]:
+class Task(Protocol):
+    """What a training teaches: a model, on so many examples, and what each step costs it."""
+
+    @property
+    def model(self) -> nn.Module:
+        """All that learns."""
+
+    @property
+    def size(self) -> int:
+        """Training examples."""
+
+    def outcome(self, step: int) -> tuple[Tensor, dict[str, float], int]:
+        """The loss of a step, counted from 0, the facts of it (`loss` among them), and how many tokens were read."""
+
+
+def train(task: Task, schedule: Schedule, folder: Path, *, device: str, judge: Judge | None = None) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
 
-    `texts` are those of each set that the plan draws from; `development`, if any, judges the weights now and then.
+    `judge`, if any, judges the weights now and then on a development set.
     """
     accelerator = Accelerator(cpu=device == "cpu")
     if accelerator.num_processes > 1:
-        raise UsageError(f"finetune runs as one process for now, found {accelerator.num_processes}; start it without torchrun")
+        raise UsageError(f"training runs as one process for now, found {accelerator.num_processes}; start it without torchrun")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    model = checkpoint.architecture.to(device)
+    model = task.model.to(device)
     options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
     standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
     if standing.step:
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
-    run = _Run(checkpoint, plan, texts, objective, schedule, optimiser, accelerator, dtype, development, folder / RESUME)
     model.train()
-    done = _walk(run, standing, folder)
+    done = _walk(_Run(task, schedule, optimiser, accelerator, judge), standing, folder)
     model.eval()
-    told = {"steps": done["step"], "examples": plan.size, "last": {key: done[key] for key in done if key != "seconds"}}
-    if development is None:
+    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+        raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
+    told = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
+    if judge is None:
         return told
-    if development.keep == "best":
+    if judge.development.keep == "best":
         checkpoints.bring_back(folder / RESUME / BEST, model, standing.best.step)
-    return told | {"development": standing.best.facts(development, done["step"])}
+    return told | {"development": standing.best.facts(judge.development, done["step"])}
 
 
 def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str, Any]:
     """Step by step from where the training stands to its end; what happened at the last one."""
     schedule, best = run.schedule, standing.best
-    patience = None if run.development is None else run.development.patience
+    patience = None if run.judge is None else run.judge.development.patience
     with open(folder / METRICS, "ab") as metrics, console.meter("training", schedule.steps) as meter:
         metrics.truncate(standing.metrics_bytes)
         meter.advance(standing.step)
         saved = time.monotonic()
         for step in range(standing.step, schedule.steps):
             facts = run.step(step)
-            found = run.judged(step + 1, best)
+            found = {} if run.judge is None else run.judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
             metrics.write((json.dumps(facts | found) + "\n").encode())
             meter.advance(1, _shown(facts))
             if best.exhausted(patience):
@@ -121,7 +123,7 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str
             if late and step + 1 < schedule.steps:
                 metrics.flush()
                 now = checkpoints.Standing(step + 1, metrics.tell(), best)
-                checkpoints.save(folder / RESUME / STATE, run.checkpoint.architecture, run.optimiser, now)
+                checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
                 saved = time.monotonic()
     return facts | found
 
@@ -130,25 +132,21 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str
 class _Run:
     """What stays the same from step to step."""
 
-    checkpoint: OpenCheckpoint
-    plan: Steps
-    texts: Sequence[Texts]
-    objective: Callable[[Batch], Outcome]
+    task: Task
     schedule: Schedule
     optimiser: torch.optim.Optimizer
     accelerator: Accelerator
-    dtype: torch.dtype
-    development: Development | None
-    kept: Path
+    judge: Judge | None
 
     def step(self, step: int) -> dict[str, float]:
-        """One update, counted from 0; what happened."""
+        """One update, counted from 0; what happened. An expert that no text of the batch met stays as it is: no momentum, no decay."""
         began, rate = time.monotonic(), self.schedule.rate(step)
-        outcome, tokens = self._outcome(step)
-        if not math.isfinite(outcome.facts["loss"]):
-            raise MoeirError(f"step {step + 1}: the loss is {outcome.facts['loss']}; {LOWER}")
-        self.accelerator.backward(outcome.loss)
-        norm = float(self.accelerator.clip_grad_norm_(self.checkpoint.architecture.parameters(), self.schedule.clip or math.inf))
+        torch.manual_seed(self.schedule.seed * 1_000_003 + step)
+        loss, said, tokens = self.task.outcome(step)
+        if not math.isfinite(said["loss"]):
+            raise MoeirError(f"step {step + 1}: the loss is {said['loss']}; {LOWER if step else NOT_LEARNED}")
+        self.accelerator.backward(loss)
+        norm = float(self.accelerator.clip_grad_norm_(self.task.model.parameters(), self.schedule.clip or math.inf))
         if not math.isfinite(norm):
             raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
         for group in self.optimiser.param_groups:
@@ -156,36 +154,8 @@ class _Run:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         seconds = time.monotonic() - began
-        facts = {"step": step + 1, **outcome.facts, "gradient_norm": norm, "learning_rate": rate, "tokens": tokens}
+        facts = {"step": step + 1, **said, "gradient_norm": norm, "learning_rate": rate, "tokens": tokens}
         return facts | {"tokens_per_second": tokens / seconds, "seconds": seconds}
-
-    def _outcome(self, step: int) -> tuple[Outcome, int]:
-        """The objective on the batch of a step, and how many tokens that was."""
-        drawn, device = self.plan.at(step), self.checkpoint.device
-        texts = self.texts[drawn.place]
-        torch.manual_seed(self.schedule.seed * 1_000_003 + step)
-        queries = self.checkpoint.read([texts.queries[one] for one in drawn.queries], "query")
-        documents = self.checkpoint.read([texts.documents[one] for one in drawn.documents], "document")
-        with autocast(self.dtype, str(device)):
-            encoded = self.checkpoint.architecture(queries), self.checkpoint.architecture(documents)
-        teacher = None if (said := drawn.teacher()) is None else said.to(device)
-        outcome = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.schedule.steps, teacher))
-        return outcome, len(queries.ids) + len(documents.ids)
-
-    def judged(self, step: int, best: Best) -> dict[str, float]:
-        """What the development queries say of the weights after `step` steps, where it is time to ask; the best are kept."""
-        given = self.development
-        if given is None or not given.due(step, self.schedule.steps):
-            return {}
-        facts = evaluated(self.checkpoint, given, self.dtype)
-        value, *others = facts.values()
-        if best.better(step, value) and given.keep == "best":
-            checkpoints.keep(self.kept / BEST, self.checkpoint.architecture, step)
-        names = [key.removeprefix("dev.").removesuffix(f".{given.measure}") for key in list(facts)[1:]]
-        experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
-        words = f" ({experts})" if experts else ""
-        log.info("step %d: development %s %.4f%s; best %.4f after step %d", step, given.measure, value, words, best.value, best.step)
-        return facts
 
 
 def _shown(facts: Mapping[str, float]) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from moeir.architectures.base import Encoded
 from moeir.errors import UsageError
 from moeir.learning import losses, penalties, weighting
+from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 
 
@@ -49,15 +50,19 @@ class Outcome:
 def contrastive(
     batch: Batch,
     *,
-    flops_query: float = 0.01,
-    flops_document: float = 0.01,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
     flops_ramp: int = 0,
     entropy: float = 0.01,
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> Outcome:
-    """Every score learns every query: Σ of the contrastive losses, in-batch negatives; FLOPS for sparse experts, entropy for routers."""
+    """Every score learns every query: Σ of the contrastive losses, in-batch negatives; FLOPS for sparse experts, entropy for routers.
+
+    `flops_query`, `flops_document`: 0.01 if not said, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
+    `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    """
     strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     ranked, facts = _ranking(batch, _scores(batch))
     return _plain(batch, ranked, facts, strengths)
@@ -71,8 +76,8 @@ def competitive(
     rank_scope: str = "own",
     ties: str = "average",
     normalise_standardised: bool = False,
-    flops_query: float = 0.01,
-    flops_document: float = 0.01,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
     flops_ramp: int = 0,
     flops_in_competition: bool = False,
     entropy: float = 0.01,
@@ -80,7 +85,11 @@ def competitive(
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> Outcome:
-    """CAME: all experts learn alike for a ratio of the steps, then each query teaches those that rank its positive best."""
+    """CAME: all experts learn alike for a ratio of the steps, then each query teaches those that rank its positive best.
+
+    `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`: steps over which FLOPS
+    grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
     strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
@@ -105,8 +114,8 @@ def kl(
     *,
     temperature: float = 1.0,
     contrastive: float = 0.0,
-    flops_query: float = 0.01,
-    flops_document: float = 0.01,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
     flops_ramp: int = 0,
     entropy: float = 0.01,
     entropy_sign: str = "working",
@@ -124,8 +133,8 @@ def margin_mse(
     batch: Batch,
     *,
     contrastive: float = 0.0,
-    flops_query: float = 0.01,
-    flops_document: float = 0.01,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
     flops_ramp: int = 0,
     entropy: float = 0.01,
     entropy_sign: str = "working",
@@ -140,11 +149,20 @@ def margin_mse(
 TAUGHT = (kl, margin_mse)  # objectives that need a teacher's scores
 
 
+def rehearse(objective: Callable[[Batch], Outcome], negatives: int) -> None:
+    """Refuse options that mean nothing before anything is read: one step on a query and documents of one number."""
+    group = 1 + min(negatives, 1)
+    query, documents = (Encoded({"global": Dense(torch.ones(count, 1))}) for count in (1, group))
+    objective(Batch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group)))
+
+
 def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: float, strengths: penalties.Strengths) -> Outcome:
     """Each score's cost against the teacher on the query's own documents, and the contrastive loss `plain` times."""
     if batch.teacher is None or batch.group < 2:
         missing = "a teacher's scores in the examples" if batch.teacher is None else "negatives to compare with, not --negatives 0"
         raise UsageError(f"distillation needs {missing}")
+    if plain < 0:
+        raise UsageError(f"contrastive={plain:g}: expected 0 or more")
     own = batch.positives[:, None] + torch.arange(batch.group, device=batch.ignored.device)  # [Q, 1 + n]
     scores = _scores(batch)
     ranked = {name: cost(score.gather(1, own), batch.teacher) for name, score in scores.items()}

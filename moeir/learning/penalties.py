@@ -12,6 +12,7 @@ from moeir.representations.sparse import Sparse
 
 SIGNS = {"working": 1.0, "printed": -1.0}
 SCOPES = ("instance", "batch")
+FLOPS = 0.01
 
 
 def flops(texts: Sparse) -> Tensor:
@@ -74,10 +75,13 @@ def usage(*sides: Routing) -> Tensor:
 
 @dataclass(frozen=True)
 class Strengths:
-    """How much each penalty weighs: the options of these names that every objective has."""
+    """How much each penalty weighs: the options of these names that every objective has.
 
-    flops_query: float = 0.01
-    flops_document: float = 0.01
+    FLOPS weighs 0.01 if nothing is said (CAME §4.2), but 0 for an expert that is trained within a sum (CoT-MoTE names none).
+    """
+
+    flops_query: float | None = None
+    flops_document: float | None = None
     flops_ramp: int = 0
     entropy: float = 0.01
     entropy_sign: str = "working"
@@ -85,6 +89,9 @@ class Strengths:
     load_balance: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("flops_query", "flops_document", "flops_ramp", "entropy", "load_balance"):
+            if (getattr(self, name) or 0) < 0:
+                raise UsageError(f"{name}={getattr(self, name):g}: expected 0 or more")
         if self.entropy_sign not in SIGNS:
             raise UsageError(f"entropy_sign={self.entropy_sign}: expected {' or '.join(SIGNS)}")
         if self.entropy_of not in SCOPES:
@@ -97,9 +104,10 @@ class Strengths:
         for name, query in queries.representations.items():
             if not isinstance(query, Sparse):
                 continue
-            for side, texts, weight in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
+            unsaid = 0.0 if any(name in added and len(added) > 1 for added in queries.trained.values()) else FLOPS
+            for side, texts, said in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
                 assert isinstance(texts, Sparse)
-                penalty = flops(texts)
+                penalty, weight = flops(texts), unsaid if said is None else said
                 total = total.to(penalty.device) + weight * strength * penalty
                 facts[f"flops.{name}.{side}"] = float(penalty.detach())
                 facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)

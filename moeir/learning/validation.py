@@ -22,6 +22,7 @@ from moeir.records.runs import Run
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
 DEPTH = 100
 FUSED = "fused"
+MATCHED = ("sparse", "exact-match")  # what finds only documents that share a term, and so score more than 0
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +40,7 @@ class Development:
 
     @property
     def depth(self) -> int:
-        """Hits per query: as many as the measure looks at, and 100 at least."""
+        """Hits per query: as many as the measure looks at, and 100 at least; came-sum fuses lists of this depth."""
         return max(DEPTH, measures.parse(self.measure).params.get("cutoff") or 0)
 
     def due(self, step: int, steps: int) -> bool:
@@ -121,7 +122,10 @@ def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype
 
 @torch.no_grad()
 def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype) -> dict[str, Run]:
-    """Every query against every document: a run for each expert, and how the architecture fuses them; of one expert only `fused`."""
+    """Every query against every document: a run for each expert, and how the architecture fuses them; of one expert only `fused`.
+
+    As `moeir search --depth` would find, but for rounding: documents stay float32 here, and become float16 in an index.
+    """
     architecture = checkpoint.architecture
     ids = sorted(given.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):
@@ -138,7 +142,7 @@ def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype)
             for name, scores in _scores(block, documents, added=added).items():
                 kept[name] = _merged(kept.get(name), scores, first, given.depth)
     runs = {
-        name: _run(name, [kept[name] for kept in best], given, ids, sparse=architecture.kinds.get(name) == "sparse") for name in best[0]
+        name: _run(name, [kept[name] for kept in best], given, ids, matched=architecture.kinds.get(name) in MATCHED) for name in best[0]
     }
     if len(runs) == 1:
         return {FUSED: next(iter(runs.values()))}
@@ -162,9 +166,9 @@ def _merged(kept: tuple[Tensor, Tensor] | None, scores: Tensor, first: int, dept
     return scores.gather(1, order), rows.gather(1, order)
 
 
-def _run(name: str, parts: list[tuple[Tensor, Tensor]], given: Development, ids: list[str], *, sparse: bool) -> Run:
-    """A run from the best scores and rows of each block of queries; a sparse expert finds what shares a term with the query."""
+def _run(name: str, parts: list[tuple[Tensor, Tensor]], given: Development, ids: list[str], *, matched: bool) -> Run:
+    """A run from the best scores and rows of each block of queries; an expert of `MATCHED` finds what shares a term with the query."""
     scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
-    query, place = np.nonzero((scores > 0) if sparse else np.ones_like(scores, dtype=bool))
+    query, place = np.nonzero((scores > 0) if matched else np.ones_like(scores, dtype=bool))
     codes = len(ids) - 1 - rows[query, place]
     return Run.from_columns(list(given.queries), query, ids[::-1], codes, scores[query, place], tag=name)

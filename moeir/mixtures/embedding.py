@@ -11,6 +11,7 @@ from moeir.mixtures.routing import Routing, by_expert
 GATES = ("learned", "random")
 INFERENCES = ("top1", "all", "random")
 COMBINES = ("norm_expert", "weighted", "release")
+MOST_EXPERTS = 1024
 SMALLEST = 1e-6
 
 
@@ -32,7 +33,8 @@ class EmbeddingMixture(nn.Module):
 
     `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, bounded, and its gate learns; `weighted` adds Σ w_i f_i(x), as the paper's
     equations read; `release` adds Σ w_i f_i(x) made a unit vector, as the published code does, whose gate gets no gradient: with one
-    expert the weight cancels. `gate=random` sends each text to an expert by a hash of its tokens, in training and in use.
+    expert the weight cancels. `gate=random` sends each text to an expert by a hash of its tokens, in training and in use, whatever
+    `inference` says; w_m is then the largest of n hashed numbers, evenly spread over [0, 1), as in the published code.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ def _logical_shift(numbers: Tensor, places: int) -> Tensor:
 
 
 def _check(experts: int, said: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    if experts < 2:
-        raise UsageError(f"experts={experts}: expected 2 or more")
+    if not 2 <= experts <= MOST_EXPERTS:
+        raise UsageError(f"experts={experts}: expected 2 to {MOST_EXPERTS}")
     for name, (value, known) in said.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

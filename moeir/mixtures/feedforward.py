@@ -1,7 +1,7 @@
 """Routed feed-forward experts in place of a layer's feed-forward: by role (CoT-MoTE, TASER Det-R), by text or by token (TASER).
 
 Only the expert that was chosen runs. Learned routers choose by Gumbel-softmax; the chosen expert's output is multiplied by
-1 + p - stop(p), which is 1 and hands the ranking loss on to the gate.
+1 + (p - stop(p)), which is 1 and hands the ranking loss on to the gate.
 """
 
 import copy
@@ -19,6 +19,7 @@ from moeir.mixtures.routing import Routing, by_expert
 LEARNED = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED)
 GATE_INPUTS = ("ffn_input", "block_input")
+MOST_EXPERTS = 1024
 GRADIENTS = ("chosen", "full", "none")
 
 
@@ -27,6 +28,7 @@ class RoutedFeedForward(nn.Module):
 
     `role`: the first half of the experts reads queries, the rest documents (with more than one a side: at random while training, the
     first of the side in use). `sequence`: one choice a text, from its first token. `token`: one choice a token.
+    In use the most probable expert is taken; of equals the first.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class RoutedFeedForward(nn.Module):
         strength, choice = drawn.max(-1)
         if not self.training or self.gradient == "none":
             return by_expert(states, choice, len(self.experts), self._applied)
-        unit = (1.0 + strength - strength.detach())[:, None]
+        unit = (1.0 + (strength - strength.detach()))[:, None]  # 1 to the last bit
 
         def weighted(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
             layer = self.experts[expert]
@@ -104,7 +106,7 @@ class RoutedFeedForward(nn.Module):
     def _everyone(self, states: Tensor, drawn: Tensor) -> Tensor:
         """All experts on all tokens, straight-through over all of them: I times the cost, and the measure of `_chosen`."""
         hard = F.one_hot(drawn.argmax(-1), len(self.experts))
-        through = hard + drawn - drawn.detach()
+        through = hard + (drawn - drawn.detach())
         changes = torch.stack([expert.change(states) for expert in self.experts], dim=1)  # [T, I, H]
         change = (through[:, :, None].to(changes.dtype) * changes).sum(1)
         norms = torch.stack([expert.joined(states, change) for expert in self.experts], dim=1)
@@ -164,8 +166,8 @@ def specialise(
     for name, (value, known) in allowed.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
-    if experts < 2:
-        raise UsageError(f"experts={experts}: expected 2 or more")
+    if not 2 <= experts <= MOST_EXPERTS:
+        raise UsageError(f"experts={experts}: expected 2 to {MOST_EXPERTS}")
     if not float(str(options.get("temperature", 1.0))) > 0:
         raise UsageError(f"temperature={options['temperature']}: expected more than 0")
     places = list(chosen)

@@ -10,6 +10,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, option, product, settings_of, source
 from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.evaluate import named_runs
+from moeir.stages.init import check_seed
 
 if TYPE_CHECKING:
     from moeir.analysis.usage import Usage
@@ -72,8 +73,11 @@ class Analyze(Stage):
             raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
         if self.pairs < 2:
             raise UsageError(f"--pairs {self.pairs}: expected 2 or more")
-        if not 0.0 < self.bandwidth < float("inf"):
-            raise UsageError(f"--bandwidth {self.bandwidth:g}: expected more than 0")
+        if not 0.001 <= self.bandwidth <= 1000:
+            raise UsageError(f"--bandwidth {self.bandwidth:g}: expected 0.001 to 1000; distances are of cosines, 0 to 2")
+        if self.max_tokens < 1:
+            raise UsageError(f"--max-tokens {self.max_tokens}: expected at least 1")
+        check_seed(self.seed)
         parsed(self.threshold)
         if self.rows < 1:
             raise UsageError(f"--rows {self.rows}: expected 1 or more")

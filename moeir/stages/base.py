@@ -67,6 +67,13 @@ def check_depth(depth: int) -> None:
         raise UsageError(f"--depth {depth}: expected at least 1" + (f" and less than {2**31}" if depth > 1 else ""))
 
 
+def _check_streams(stage: Stage) -> None:
+    """UsageError if standard input would be read for two things: the second would find it empty."""
+    flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
+    if len(flags) > 1:
+        raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
+
+
 def _check_places(stage: Stage, path: Path) -> None:
     """UsageError if the product would replace something that is read."""
     for setting, source in stage.sources():
@@ -77,6 +84,7 @@ def _check_places(stage: Stage, path: Path) -> None:
 def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
+    _check_streams(stage)
     product = stage.product()
     record = _record(stage)
     if product is None or product[0] == STREAM:
@@ -135,6 +143,7 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
 def plan(stage: Stage) -> list[str]:
     """What a run would read, write and spend; checks the settings and sources on the way."""
     stage.check()
+    _check_streams(stage)
     _record(stage)
     lines = []
     for setting, path in stage.sources():

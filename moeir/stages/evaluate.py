@@ -132,6 +132,8 @@ def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: s
         raise UsageError(f"{given} needs {other}: answers are looked for in the texts of a corpus")
     if match not in ("string", "regex"):
         raise UsageError(f"--match {match}: expected string or regex")
+    if answers is None and match != "string":
+        raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
 
 
 def check_groups(group_by: str | None, queries: Path | None, answers: Path | None) -> None:
@@ -140,6 +142,8 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
         raise UsageError("--group-by needs --queries: the records that have the field")
     if queries is not None and group_by is None:
         raise UsageError("--queries needs --group-by: the field whose values are the groups")
+    if group_by is not None and queries is None and answers == STREAM:
+        raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
 
 
 def read_answers(path: Path, match: str) -> "Answers":

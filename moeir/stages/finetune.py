@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import option, product, source
-from moeir.stages.base import Counts, Stage
+from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.init import check_seed, reading_rules
 from moeir.values import convert
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moeir.records.examples import Example
 
 SCHEDULES, KEPT = ("linear", "constant"), ("best", "last")
+LEAST_RATE, LARGEST_RATE, MOST_NEGATIVES = 0.001, 1000.0, 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +72,14 @@ class Finetune(Stage):
         variants.resolve("learning.objectives", self.objective)
         positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
         positive |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
-        for flag, value in [*positive.items(), *(("--sampling-rate", rate) for rate in self.sampling_rate)]:
+        for flag, value in positive.items():
             if value is not None and value <= 0:
                 raise UsageError(f"{flag} {value}: expected more than 0")
         for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip, "--negatives": self.negatives}.items():
             if value < 0:
                 raise UsageError(f"{flag} {value}: expected 0 or more")
+        if self.negatives > MOST_NEGATIVES:
+            raise UsageError(f"--negatives {self.negatives}: expected at most {MOST_NEGATIVES}")
         if not 0 <= self.warmup <= 1:
             raise UsageError(f"--warmup {self.warmup}: expected a ratio of the steps, 0 to 1")
         if self.schedule not in SCHEDULES:
@@ -92,6 +95,9 @@ class Finetune(Stage):
         sets = len(self.train)
         if self.sampling_rate and len(self.sampling_rate) != sets:
             raise UsageError(f"--sampling-rate: expected one for each --train, {sets}; found {len(self.sampling_rate)}")
+        for rate in self.sampling_rate:
+            if not LEAST_RATE <= rate <= LARGEST_RATE:
+                raise UsageError(f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, how often an epoch walks the set")
         for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
             if self.sampling_rate and len(files) not in (0, 1, sets):
                 raise UsageError(f"{flag}: expected one for all sets, or one for each --train, {sets}; found {len(files)}")
@@ -106,6 +112,8 @@ class Finetune(Stage):
             raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
             raise UsageError("--dev-queries: needs --dev-corpus, the documents they are searched in")
+        if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
+            raise UsageError("--corpus -: the development queries are searched in it too, and standard input can be read once; name a file")
         if self.dev_queries is not None:
             from moeir.evaluation import measures
 
@@ -126,17 +134,19 @@ class Finetune(Stage):
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
         from moeir.backbones.precision import device_for, dtype_for
-        from moeir.learning import loop
+        from moeir.learning import loop, objectives, retrieval
 
         device = device_for(self.device)
         objective = variants.bind("learning.objectives", self.objective)
+        objectives.rehearse(objective, self.negatives)
         plan, texts = self._planned(objective.func)
         development = self._development(texts, plan.steps_per_epoch)
         documents = list(islice(texts[0].documents.values(), 4000))
         checkpoint = start(self.model, self.arch, reading_rules(self), documents, self.seed)
-        schedule = self._schedule(self.steps or self.epochs * plan.steps_per_epoch)
-        dtype = dtype_for(self.dtype, device)
-        done = loop.train(checkpoint, plan, texts, objective, schedule, self.output, dtype=dtype, device=device, development=development)
+        schedule, dtype = self._schedule(self.steps or self.epochs * plan.steps_per_epoch), dtype_for(self.dtype, device)
+        task = retrieval.Retrieval(checkpoint, plan, texts, objective, schedule.steps, dtype)
+        judge = None if development is None else retrieval.Judge(checkpoint, development, dtype)
+        done = loop.train(task, schedule, self.output, device=device, judge=judge)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
         return {"parameters": checkpoint.architecture.parameter_count(), **done}

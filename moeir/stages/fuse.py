@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
-TUNED = "alpha"
+TUNED, GRID = "alpha", "0.5:2.0:0.1"
 MOST_STEPS = 1000
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Fuse(Stage):
     method: str = option("How scores combine; see: moeir variants fusion.", "came-sum")
     depth: int = option("Documents kept per query.", 1000, names=("--hits", "--k"))
     tune: str | None = option("Measure to tune alpha of --method for, e.g. Success@20; among equals the smallest alpha wins.", None)
-    grid: str = option("With --tune: FIRST:LAST:STEP.", "0.5:2.0:0.1")
+    grid: str = option("With --tune: the values of alpha, FIRST:LAST:STEP.", GRID)
     qrels: Path | None = source("qrels", "With --tune: judgements.", None)
     answers: Path | None = source("texts", "With --tune, instead of judgements: questions with answers.", None)
     corpus: Path | None = source("texts", "With --answers: the documents in which they are looked for.", None)
@@ -53,6 +53,8 @@ class Fuse(Stage):
         if self.tune is None:
             if any(place is not None for place in (self.qrels, self.answers, self.corpus, self.group_by, self.queries)):
                 raise UsageError("fuse: judgements and answers are for tuning; add --tune MEASURE")
+            if self.grid != GRID:
+                raise UsageError("fuse: --grid is for tuning; add --tune MEASURE")
             return
         if TUNED not in (one.name for one in variant.options):
             raise UsageError(f"--tune: {variant.name} has no {TUNED} to tune; hybrid has one")
@@ -99,6 +101,8 @@ class Fuse(Stage):
         for line in tables.text([TUNED, name], [[alpha, mean] for alpha, mean in means.items()]).splitlines():
             log.info("%s", line)
         log.info("tuned: --method %s", self._spec(best))
+        if len(means) > 1 and best == list(means)[-1]:
+            log.info("the best is the last of the grid; a larger LAST in --grid may be better")
         return {TUNED: best, "measure": name, "grid": means}
 
     def _tried(self, read: "Sequence[Run]", measure: "Measure") -> "Iterator[tuple[str, Run, Qrels]]":
@@ -133,6 +137,6 @@ def grid(text: str) -> list[str]:
         count = int((last - first) / step) + 1
         if count > MOST_STEPS:
             raise ValueError
-    except (ValueError, InvalidOperation):
+    except (ValueError, ArithmeticError):
         raise UsageError(f"--grid {text}: expected FIRST:LAST:STEP, ascending from 0 or more, at most {MOST_STEPS} values") from None
     return [format(first + step * place, "f") for place in range(count)]

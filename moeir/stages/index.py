@@ -1,17 +1,19 @@
 """`moeir index`: encodings, or texts for BM25, become an index for each expert."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import option, product, source
 from moeir.stages.base import Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
 
+log = logging.getLogger(__name__)
 ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
 
@@ -22,6 +24,8 @@ class Index(Stage):
     encodings: Path | None = source("encodings", "What encode wrote.", None)
     corpus: Path | None = source("texts", "Documents, for an engine that reads texts (bm25).", None)
     engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
+    expansion: Path | None = source("texts", "With --corpus: generate-queries' file; a document is followed by its queries.", None)
+    expansion_queries: int | None = option("With --expansion: the first N queries of each document [default: all].", None)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = product("index", "Folder to write.")
 
@@ -32,6 +36,11 @@ class Index(Stage):
             raise UsageError("index --corpus: the one engine that reads texts is bm25: add --engine bm25")
         for spec in self.engine:
             variants.resolve("indexes", _split(spec)[1])
+        if self.expansion is not None and self.corpus is None:
+            raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
+        if self.expansion_queries is not None and (self.expansion is None or self.expansion_queries < 1):
+            found = "without --expansion" if self.expansion is None else "expected at least 1"
+            raise UsageError(f"--expansion-queries {self.expansion_queries}: {found}")
 
     def work(self) -> Counts:
         if self.corpus is not None:
@@ -44,14 +53,24 @@ class Index(Stage):
         from moeir.records import texts
 
         index: Engine = variants.bind("indexes", self.engine[0])()
+        added = self._expansion()
         ids, contents = [], []
         for text in console.progress(texts.read(corpus, keep_empty=self.keep_empty), "reading"):
             ids.append(text.id)
-            contents.append(text.content)
+            contents.append(f"{text.content} {added[text.id]}" if text.id in added else text.content)
+        if self.expansion is not None:
+            _check_expansion(self.expansion, ids, added)
         index.add(contents)
         index.save(self.output / "bm25")
         self._write_ids(ids)
         return {"texts": len(ids), "experts": {"bm25": self.engine[0]}}
+
+    def _expansion(self) -> dict[str, str]:
+        """What is added to each document, by id: its queries (docT5query, Nogueira and Lin 2019)."""
+        from moeir.records import generated
+
+        records = () if self.expansion is None else generated.read(self.expansion)
+        return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
     def _from_encodings(self, folder: Path) -> Counts:
         from moeir.architectures.base import KINDS
@@ -99,3 +118,12 @@ def _split(spec: str) -> tuple[str | None, str]:
     return (name, rest) if equals and ":" not in name else (None, spec)
 
 
+def _check_expansion(expansion: Path, ids: list[str], added: dict[str, str]) -> None:
+    """Warn of documents without queries and of queries without a document; DataError if no document has any."""
+    missing = sum(not added.get(one) for one in ids)
+    if missing == len(ids):
+        raise DataError(f"{expansion}: has queries for none of the {len(ids)} documents; do the ids agree?")
+    if missing:
+        log.warning("%d of %d documents have no queries in %s; they are indexed as they are", missing, len(ids), expansion)
+    if strangers := len(added.keys() - set(ids)):
+        log.warning("%s: %d documents are not in the corpus; their queries are left out", expansion, strangers)

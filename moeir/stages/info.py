@@ -175,4 +175,6 @@ def _active(count: int | None) -> str:
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
+    if value is None or value == []:
+        return "-"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,9 +1,11 @@
 """`moeir variants`: what a spec can name."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moeir import variants
+from moeir.errors import UsageError
 from moeir.settings import argument
 from moeir.stages.base import Counts, Stage
 from moeir.values import render
@@ -11,16 +13,30 @@ from moeir.values import render
 
 @dataclass(frozen=True, kw_only=True)
 class Variants(Stage):
-    """List the architectures, engines, objectives and fusions, with their options."""
+    """List the architectures, engines, objectives and fusions, with their options; of one, all that its options can be."""
 
-    room: str | None = argument("architectures, indexes, fusion, mining, learning.objectives … [default: all].", None)
+    room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, as taser [default: all].", None)
 
     def work(self) -> Counts:
-        for room in (self.room,) if self.room else variants.ROOMS:
-            sys.stdout.write(f"{room}\n")
-            for variant in variants.listed(room):
-                sys.stdout.write(f"  {variant.name:<14} {variant.summary}\n")
-                options = (f"{option.name}={render(option.default)}" for option in variant.options)
-                if shown := ",".join(options):
-                    sys.stdout.write(f"  {'':<14} {shown}\n")
+        lines = list(self._lines())
+        sys.stdout.writelines(f"{line}\n" for line in lines)
         return None
+
+    def _lines(self) -> Iterator[str]:
+        short = {room.split(".")[-1]: room for room in variants.ROOMS}
+        room = None if self.room is None else short.get(self.room, self.room)
+        name = None if room in (None, *variants.ROOMS) else str(room).replace("_", "-").lower()
+        rooms = variants.ROOMS if room is None or name is not None else (room,)
+        found = {one: [variant for variant in variants.listed(one) if name in (None, variant.name)] for one in rooms}
+        if not any(found.values()):
+            known = {*variants.ROOMS, *short, *(variant.name for one in variants.ROOMS for variant in variants.listed(one))}
+            raise UsageError(f"there is no room or variant {self.room!r}{variants.near(str(self.room), known)}; moeir variants lists all")
+        for one, every in found.items():
+            if every:
+                yield one
+            for variant in every:
+                yield f"  {variant.name:<14} {variant.summary}"
+                if variant.options:
+                    yield f"  {'':<14} " + ",".join(f"{option.name}={render(option.default)}" for option in variant.options)
+                if name is not None:
+                    yield from (f"  {'':<14} {line}".rstrip() for line in variant.details.split("\n") if line)

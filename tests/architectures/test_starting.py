@@ -108,6 +108,7 @@ def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model
 def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
     with caplog.at_level(logging.INFO):
         first, again, other = (start(tiny_model_with_head, "splade", RULES, seed=seed, scratch=True) for seed in (1, 1, 2))
-    words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, start(tiny_model_with_head, "splade", RULES))]
+    plain = start(tiny_model_with_head, "splade", RULES)
+    words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, plain)]
     assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
     assert "fitted" not in caplog.text

@@ -12,6 +12,7 @@ from moeir.errors import ArtifactError
 from moeir.learning import checkpoints, objectives
 from moeir.learning.batches import Sets, planned
 from moeir.learning.loop import BEST, METRICS, STATE, Schedule, train
+from moeir.learning.retrieval import Judge, Retrieval
 from moeir.learning.texts import Texts
 from moeir.learning.validation import Development, development
 from moeir.records.examples import Example
@@ -50,7 +51,8 @@ def learning(toy, tiny_model_with_head):
         dev = Development(given.queries, given.documents, given.qrels, "nDCG@10", 2, patience, keep)
         schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, rates={"towers": 2e-3}, save_minutes=0.0, **options)
         texts, plan = [Texts(queries, documents)] * 2, Sets(plans, (1.0, 0.5), 1)
-        done = train(checkpoint, plan, texts, killing(at), schedule, folder, dtype=torch.float32, device="cpu", development=dev)
+        task = Retrieval(checkpoint, plan, texts, killing(at), schedule.steps, torch.float32)
+        done = train(task, schedule, folder, device="cpu", judge=None if dev is None else Judge(checkpoint, dev, torch.float32))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, done
 
     return learned
@@ -123,7 +125,7 @@ def falling(monkeypatch):
         values.setdefault(found, 1.0 - 0.1 * len(values))
         return {"dev.fused.nDCG@10": values[found]}
 
-    monkeypatch.setattr("moeir.learning.loop.evaluated", told)
+    monkeypatch.setattr("moeir.learning.retrieval.evaluated", told)
 
 
 def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):

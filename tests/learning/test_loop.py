@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from moeir.architectures.starting import start
 from moeir.artifacts import making
@@ -13,6 +14,7 @@ from moeir.errors import MoeirError
 from moeir.learning import objectives
 from moeir.learning.batches import planned
 from moeir.learning.loop import METRICS, Schedule, train
+from moeir.learning.retrieval import Retrieval
 from moeir.learning.texts import Texts
 from moeir.records.examples import Example
 from moeir.records.texts import read
@@ -35,7 +37,7 @@ def learning(toy, tiny_model_with_head):
         folder.mkdir(exist_ok=True)
         checkpoint = start(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
         plan = planned(examples, queries=4, negatives=3, seed=1, place="toy")
-        done = train(checkpoint, plan, [texts], objective, Schedule(steps, rate, **options), folder, dtype=dtype, device="cpu")
+        done = train(Retrieval(checkpoint, plan, [texts], objective, steps, dtype), Schedule(steps, rate, **options), folder, device="cpu")
         return checkpoint, done
 
     return learned
@@ -133,6 +135,18 @@ def test_half_precision_goes_on_to_the_same_bytes_too(learning, tmp_path):
     assert {value.dtype for value in weights(whole).values() if value.is_floating_point()} == {torch.float32}
 
 
+@pytest.mark.parametrize("spec", ["taser:routing=token,experts=3", "taser:routing=sequence,experts=24,gates=per_layer", "sbmoe:experts=24"])
+def test_routers_go_on_to_the_same_bytes_even_if_some_expert_has_met_no_text(spec, learning, tmp_path):
+    whole, _ = learning(tmp_path / "whole", spec=spec, weight_decay=0.1)
+    with pytest.raises(Killed):
+        learning(tmp_path / "killed", spec=spec, objective=killing(2), save_minutes=0.0, weight_decay=0.1)
+    moments = load_file(tmp_path / "killed" / RESUME / "state" / "optimiser.safetensors")
+    met = len({key.split(".")[0] for key in moments})
+    assert (met < len(list(whole.architecture.parameters()))) == ("experts=24" in spec)
+    again, _ = learning(tmp_path / "killed", spec=spec, weight_decay=0.1)
+    assert identical(weights(again), weights(whole)) and untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
+
+
 def test_metrics_hold_what_is_promised(undisturbed):
     folder, _, done = undisturbed
     every = lines(folder)
@@ -178,9 +192,15 @@ def broken(batch, *, gradient):
     return objectives.Outcome(loss, {"loss": float(loss.detach())})
 
 
-@pytest.mark.parametrize("gradient, message", [(False, "step 1: the loss is nan"), (True, "step 1: the gradient norm is (nan|inf)")])
+@pytest.mark.parametrize(
+    "gradient, message",
+    [
+        (False, "step 1: the loss is nan; nothing is learned yet"),
+        (True, "step 1: the gradient norm is (nan|inf); start over with a lower --learning-rate"),
+    ],
+)
 def test_numbers_that_go_wrong_stop_the_training_with_one_line(gradient, message, learning, tmp_path):
-    with pytest.raises(MoeirError, match=f"{message}; start over with a lower --learning-rate") as caught:
+    with pytest.raises(MoeirError, match=message) as caught:
         learning(tmp_path, objective=partial(broken, gradient=gradient))
     assert "\n" not in str(caught.value) and lines(tmp_path) == []
 

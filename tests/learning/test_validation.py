@@ -32,12 +32,12 @@ def by_loop(checkpoint, given, kinds):
     for expert, kind in kinds.items():
         scores = queries[expert].scores(documents[expert]).tolist()
         for query, row in zip(given.queries, scores, strict=True):
-            kept = {name: score for name, score in zip(names, row, strict=True) if kind != "sparse" or score > 0}
+            kept = {name: score for name, score in zip(names, row, strict=True) if kind not in ("sparse", "exact-match") or score > 0}
             found[expert, query] = ranked(kept)
     return found
 
 
-@pytest.mark.parametrize("spec", [CAME, "mote", "dense", "splade"])
+@pytest.mark.parametrize("spec", [CAME, "mote", "dense", "splade", "coil:dim=4,cls_dim=8", "coil:dim=4,cls_dim=0"])
 @pytest.mark.parametrize("at_once", [(1, 1), (2, 5), (256, 1024)])
 def test_what_is_searched_is_every_document_in_the_order_of_ranks(spec, at_once, given, tiny_model_with_head, monkeypatch):
     for name, count in zip(("QUERIES_AT_ONCE", "DOCUMENTS_AT_ONCE"), at_once, strict=True):

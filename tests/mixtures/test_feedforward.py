@@ -107,6 +107,16 @@ def test_without_straight_through_the_gate_gets_no_gradient():
     assert made.gate.weight.grad is None and made.experts[0].up.weight.grad is not None
 
 
+def test_straight_through_changes_no_bit_of_what_the_chosen_expert_says():
+    torch.manual_seed(2)
+    x, packed, outputs = torch.randn(2000, SHAPE.hidden), Tokens.pack([[1] * 20] * 100, "query"), []
+    for gradient in ("chosen", "none"):
+        made = mixture("token", gradient=gradient)
+        torch.manual_seed(4)
+        outputs.append(made(x, packed, x))
+    assert torch.equal(*outputs)
+
+
 def test_full_straight_through_reaches_every_expert_and_the_gate():
     made = mixture("token", gradient="full")
     x, block, packed = states()

@@ -182,7 +182,7 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
         ("divergence --model came --corpus corpus.jsonl", 2, "analyze divergence: needs --queries"),
         ("PAIRS --model came --pairs 7", 3, "test-qrels.tsv: 6 queries have a relevant document with both texts in"),
         ("PAIRS --model came --pairs 1", 2, "--pairs 1: expected 2 or more"),
-        ("PAIRS --model came --bandwidth 0", 2, "--bandwidth 0: expected more than 0"),
+        ("PAIRS --model came --bandwidth 0", 2, "--bandwidth 0: expected 0.001 to 1000"),
         ("PAIRS --model came --pairs 2 --expert local", 2, "--expert local: expected global"),
         ("shares --model plain", 4, "plain: has no metrics.jsonl: not trained; moeir finetune --model plain"),
         ("shares --model plain --rows 0", 2, "--rows 0: expected 1 or more"),

@@ -1,0 +1,154 @@
+"""What every objective of pre-training promises: masked texts in, a loss and what to tell of it out; and what all of them share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder, run
+from moeir.backbones.tokens import Signs
+from moeir.errors import UsageError
+from moeir.heads.pooled import Pooled
+from moeir.kernels.token_loss import token_loss
+from moeir.pretraining.batches import Batch, MaskedTexts
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The mean cost of `count` predictions, with gradient, and how many of them are right."""
+
+    value: Tensor
+    correct: Tensor
+    count: int
+
+
+@dataclass(frozen=True)
+class Read:
+    """B texts after an encoder: those of one length beside one another, `back` [B] leads to the order they came in.
+
+    `states` [T, H] are the last layer's, `middle` [T, H] those that the upper half of the layers starts from; `pooled` [B, H] is one
+    vector a text, in the order of `texts`.
+    """
+
+    texts: MaskedTexts
+    back: Tensor
+    encoder: Encoder
+    states: Tensor
+    middle: Tensor
+    pooled: Tensor
+
+    @property
+    def vectors(self) -> Tensor:
+        """[B, H] in the order the texts came in."""
+        return self.pooled.index_select(0, self.back)
+
+
+class Pretraining(nn.Module, ABC):
+    """An objective without labels over an architecture's encoders, and the decoder it throws away afterwards.
+
+    `context` says which second text each anchor needs: `none`, another `span` of its document, or a `query`. Tokens are hidden from the
+    encoder at `encoder_rate` and, where there is a `decoder_rate`, hidden anew at that. The parameters of a decoder are drawn from
+    torch's generator: seed it before. The objective holds the architecture, so that its parameters are all that learns.
+    """
+
+    context: ClassVar[str] = "none"
+
+    def __init__(self, architecture: Architecture, *, rate: float, decoder_rate: float | None = None) -> None:
+        super().__init__()
+        for name, value in (("rate", rate), ("decoder_rate", decoder_rate)):
+            if value is not None and not 0 < value < 1:
+                raise UsageError(f"{name}={value}: expected more than 0 and less than 1, the share of tokens that is hidden")
+        self.architecture = architecture
+        self.encoder_rate, self.decoder_rate = rate, decoder_rate
+        for encoder in (architecture.encoder_of(side) for side in ("query", "document")):
+            _check(encoder, type(architecture).__name__.lower())
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The loss to step on, and the facts of this step: `loss`, and of each part its loss and the share of right predictions."""
+
+    def encode(self, texts: MaskedTexts) -> Read:
+        """Texts through the encoder of their side.
+
+        Their vector is that of the architecture's global expert before any normalisation: the first token unless it pools the mean.
+        """
+        encoder = self.architecture.encoder_of(texts.tokens.side)
+        ordered, back = by_length(texts)
+        half = len(encoder.layers) // 2
+        middle = run(encoder.layers[:half], encoder.embeddings(ordered.tokens), ordered.tokens)
+        states = run(encoder.layers[half:], middle, ordered.tokens)
+        for router in self.architecture.routers().values():
+            router.routed = None  # what it said would keep this step's graph
+        head = dict(self.architecture.heads.items()).get("global")
+        pool = Pooled(pooling=head.pooling if isinstance(head, Pooled) else "cls")
+        return Read(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
+
+
+def predicted(states: Tensor, targets: Tensor, encoder: Encoder) -> Loss:
+    """What the vocabulary head makes of states [n, H], against the words [n] that should be there."""
+    head = encoder.vocabulary_head
+    assert head is not None
+    value, correct = token_loss(head(states), encoder.embeddings.words.weight, head.bias, targets)
+    return Loss(value, correct, len(targets))
+
+
+def masked_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
+    """The masked-language-model loss of states [T, H]: the vocabulary head sees the hidden positions only. Devlin et al. 2019."""
+    return predicted(states.index_select(0, texts.hidden), texts.plain.index_select(0, texts.hidden), encoder)
+
+
+def outcome(parts: Mapping[str, Loss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, dict[str, float]]:
+    """The sum of the parts, each by its weight (1 unless said), and the facts: `loss`, `loss.PART`, `accuracy.PART`."""
+    weights = weights or {}
+    loss = torch.stack([weights.get(name, 1.0) * part.value for name, part in parts.items()]).sum()
+    shares = [part.correct / max(1, part.count) for part in parts.values()]
+    said = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach().tolist()  # the device is asked once
+    names = ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
+    return loss, dict(zip(names, said, strict=True))
+
+
+def by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
+    """Texts of one length beside one another, and rows [B] that lead back."""
+    tokens, back = texts.tokens.by_length()
+    places = tokens.starts[back][texts.tokens.owners()] + texts.tokens.positions()  # [T] where each token has gone
+    plain = torch.empty_like(texts.plain).index_copy_(0, places, texts.plain)
+    return MaskedTexts(tokens, plain, places[texts.hidden].sort().values), back
+
+
+def aligned(vectors: Tensor, texts: MaskedTexts) -> tuple[Tensor, MaskedTexts]:
+    """A vector [B, H] for each text, and the texts, together in the order of `by_length`."""
+    ordered, back = by_length(texts)
+    return vectors.index_select(0, back.argsort()), ordered
+
+
+def joined(first: MaskedTexts, second: MaskedTexts) -> MaskedTexts:
+    """The texts of both, which are of one side, end to end."""
+    one, other, size = first.tokens, second.tokens, len(first.plain)
+    assert one.side == other.side and all(part is None for part in (one.segments, one.silent, other.segments, other.silent))
+    starts = torch.cat([one.starts, other.starts[1:] + size])
+    tokens = replace(one, ids=torch.cat([one.ids, other.ids]), starts=starts, lengths=one.lengths + other.lengths)
+    return MaskedTexts(tokens, torch.cat([first.plain, second.plain]), torch.cat([first.hidden, second.hidden + size]))
+
+
+def special(texts: MaskedTexts, signs: Signs) -> Tensor:
+    """[T] which tokens are the signs that begin and end texts."""
+    return (texts.plain == signs.beginning) | (texts.plain == signs.separator)
+
+
+def check_number(name: str, value: float, least: float) -> None:
+    """UsageError for an option below the least it can be."""
+    if not value >= least:
+        raise UsageError(f"{name}={value}: expected {least} or more")
+
+
+def _check(encoder: Encoder, name: str) -> None:
+    if len(encoder.layers) != encoder.shape.layers:
+        kept = f"its encoder holds {len(encoder.layers)} of {encoder.shape.layers} layers, the rest are towers"
+        raise UsageError(f"{name} cannot be pre-trained as one encoder: {kept}; pre-train --arch dense and finetune --arch {name} from it")
+    if encoder.vocabulary_head is None:
+        missing = f"pre-training needs a vocabulary head, and this {name} has none"
+        raise UsageError(f"{missing}; it is kept by --arch dense:head=true, mote:similarity=hybrid and others with a lexical expert")

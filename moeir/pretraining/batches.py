@@ -1,0 +1,237 @@
+"""Which spans meet which contexts at which step, and which of their tokens are hidden: a pure function of the step.
+
+What a span meets depends on (seed, epoch, span) alone, which spans share a batch on (seed, epoch).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import DataError, UsageError
+from moeir.pretraining.corpus import TokenCache
+from moeir.pretraining.draws import Numbers, keys
+from moeir.pretraining.masking import Words, hide
+from moeir.pretraining.queries import QueryCache
+from moeir.pretraining.spans import CONTEXTS
+
+ANCHOR, CONTEXT, ANCHOR_AGAIN, CONTEXT_AGAIN, MEETING = range(5)  # what is drawn for a span in an epoch
+
+
+@dataclass(frozen=True)
+class MaskedTexts:
+    """B texts of one side, some of their tokens hidden.
+
+    `tokens` holds the ids as the encoder reads them, special tokens around each text; `plain` [T] the ids as they were;
+    `hidden` [m] the places among the T tokens to be predicted, ascending: plain[hidden] are the targets.
+    """
+
+    tokens: Tokens
+    plain: Tensor
+    hidden: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device."""
+        return type(self)(self.tokens.to(device), self.plain.to(device), self.hidden.to(device))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's texts: B anchors, and what the objective asked for beside them, in the same order.
+
+    `contexts` holds the context of each anchor, another span (side "document") or a query (side "query"); `anchors_again` and
+    `contexts_again` are the same texts hidden anew at the decoder's rate.
+    """
+
+    anchors: MaskedTexts
+    contexts: MaskedTexts | None
+    anchors_again: MaskedTexts | None
+    contexts_again: MaskedTexts | None
+    step: int
+    steps: int
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device."""
+        parts = (self.contexts, self.anchors_again, self.contexts_again)
+        contexts, first, second = (None if part is None else part.to(device) for part in parts)
+        return type(self)(self.anchors.to(device), contexts, first, second, self.step, self.steps)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How cached tokens become texts that an encoder reads: special tokens around them, and what stands before each side's.
+
+    `ahead` holds the ids of a marker and a prefix by side; they count for a text's length and are never hidden.
+    """
+
+    signs: Signs
+    words: Words
+    query_length: int
+    ahead: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoint: OpenCheckpoint) -> Self:
+        """By a checkpoint's reading rules: its markers and prefixes."""
+        rules, signs, reader = checkpoint.rules, checkpoint.reader.signs, checkpoint.reader
+        ahead: dict[str, list[int]] = {}
+        for side, prefix, marker in (
+            ("query", rules.query_prefix, signs.query_marker),
+            ("document", rules.document_prefix, signs.document_marker),
+        ):
+            before = [marker] if checkpoint.architecture.markers and marker is not None else []
+            ahead[side] = [*before, *reader.ids([prefix.rstrip()])[0][1:-1]]  # the space behind it belongs to the text's first word
+        return cls(signs, Words.of(reader), rules.query_length, ahead)
+
+    def room(self, side: str, length: int) -> int:
+        """Tokens of its own that a text of `length` tokens may have."""
+        return length - 2 - len(self.ahead.get(side, ()))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an objective asks of a batch: contexts (`none`, `query`, or a kind of span) and rates; no `decoder_rate`, no second masks."""
+
+    context: str
+    encoder_rate: float
+    decoder_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.context not in ("none", "query", *CONTEXTS):
+            raise UsageError(f"contexts {self.context}: expected none, query, {', '.join(CONTEXTS)}")
+
+
+class Plan:
+    """Epochs of shuffled spans in batches of `size`; spans that cannot have the context asked for are left out."""
+
+    def __init__(
+        self, cache: TokenCache, queries: QueryCache | None, reading: Reading, needs: Needs, *, size: int, steps: int, seed: int
+    ) -> None:
+        if size < 1:
+            raise UsageError(f"--batch-size {size}: expected at least 1 span")
+        if (needs.context == "query") != (queries is not None):
+            raise UsageError("--queries: " + ("given, but the objective meets none" if queries else "missing; the objective meets queries"))
+        if reading.room("query", reading.query_length) < 1:
+            raise UsageError(f"--query-length {reading.query_length}: no room for a token beside special tokens and prefix")
+        self.cache, self.queries, self.reading, self.needs = cache, queries, reading, needs
+        self.steps, self.seed = steps, seed
+        self._spans = self._eligible()
+        self.size = min(size, len(self._spans))
+        self._ordered: tuple[int, npt.NDArray[Any]] = (-1, self._spans)
+
+    def _eligible(self) -> npt.NDArray[Any]:
+        """[n] the spans that can be anchors."""
+        parts = self.cache.parts
+        if self.queries is not None:
+            kept = np.repeat(self.queries.asked(), np.diff(parts.documents))
+            words = "no document that has a query has a token"
+        elif self.needs.context == "none":
+            kept, words = np.ones(len(parts), dtype=np.bool_), "no span"
+        else:
+            kept, words = parts.companions(), "no document has two spans, and a span's context is another; shorten --document-length"
+        if not kept.any():
+            raise DataError(f"the corpus: {words}")
+        return np.flatnonzero(kept).astype(np.int64 if len(kept) >= 2**31 else np.int32)
+
+    @property
+    def spans(self) -> int:
+        """Spans that are anchors in an epoch, before it is cut to whole batches."""
+        return len(self._spans)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in one epoch; the rest of an epoch, less than a batch, is left out of it."""
+        return len(self._spans) // self.size
+
+    def anchors(self, step: int) -> Numbers:
+        """[B] the spans of a step."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if self._ordered[0] != epoch:
+            self._ordered = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self._spans))
+        return self._ordered[1][place * self.size : (place + 1) * self.size].astype(np.int64)
+
+    def at(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
+        """The batch of a step, counted from 0 over all epochs; of `ranks` processes each takes its share of it, one beside the other."""
+        spans = np.array_split(self.anchors(step), ranks)[rank]
+        epoch, needs, parts = step // self.steps_per_epoch, self.needs, self.cache.parts
+        bounds = parts.bounds(spans)
+        anchors = self._texts(self.cache.ids, bounds, "document")
+        contexts = None
+        if needs.context != "none":
+            drawn = keys(self.seed, epoch, MEETING, spans)
+            if self.queries is not None:
+                begins, ends = self.queries.drawn(parts.owners(spans), drawn)
+                ends = np.minimum(ends, begins + self.reading.room("query", self.reading.query_length))
+                contexts = self._texts(self.queries.ids, (begins, ends), "query")
+            else:
+                contexts = self._texts(self.cache.ids, parts.contexts(needs.context, spans, drawn), "document")
+
+        def masked(texts: "_Texts | None", copy: int, rate: float | None) -> MaskedTexts | None:
+            return None if texts is None or rate is None else texts.hidden(keys(self.seed, epoch, copy, spans), rate)
+
+        return Batch(
+            anchors.hidden(keys(self.seed, epoch, ANCHOR, spans), needs.encoder_rate),
+            masked(contexts, CONTEXT, needs.encoder_rate),
+            masked(anchors, ANCHOR_AGAIN, needs.decoder_rate),
+            masked(contexts, CONTEXT_AGAIN, needs.decoder_rate),
+            step,
+            self.steps,
+        )
+
+    def _texts(self, ids: npt.NDArray[Any], bounds: tuple[Numbers, Numbers], side: str) -> "_Texts":
+        begins, ends = bounds
+        sizes = ends - begins
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        content = ids[np.arange(starts[-1]) + np.repeat(begins - starts[:-1], sizes)].astype(np.int64)
+        return _Texts(content, starts, side, self.reading)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts as they were, cut once and for all: content [T] without special tokens, starts [B+1]."""
+
+    content: Numbers
+    starts: Numbers
+    side: str
+    reading: Reading
+
+    def hidden(self, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
+        """The same texts with tokens hidden, and special tokens around them."""
+        read, hidden = hide(self.content, self.starts, keys, rate, self.reading.words)
+        ahead = [self.reading.signs.beginning, *self.reading.ahead.get(self.side, ())]
+        sizes = np.diff(self.starts)
+        starts = self.starts + np.arange(len(self.starts)) * (len(ahead) + 1)
+        places = np.arange(len(read)) + np.repeat(np.arange(len(sizes)) * (len(ahead) + 1) + len(ahead), sizes)
+        shown, plain = np.full((2, starts[-1]), self.reading.signs.separator, dtype=np.int64)
+        for values, content in ((shown, read), (plain, self.content)):
+            values[places] = content
+            values[starts[:-1, None] + np.arange(len(ahead))] = ahead
+        lengths = tuple((sizes + len(ahead) + 1).tolist())
+        tokens = Tokens(torch.from_numpy(shown), torch.from_numpy(starts), self.side, lengths)
+        return MaskedTexts(tokens, torch.from_numpy(plain), torch.from_numpy(places[hidden]))
+
+
+def ahead(plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2) -> Iterator[Batch]:
+    """The batches of the steps from `first` to below `last`, made in a thread up to `depth` ahead of their use."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
+        waiting: deque[Future[Batch]] = deque()
+        try:
+            for step in range(first, last):
+                waiting.append(pool.submit(plan.at, step, rank, ranks))
+                if len(waiting) > depth:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -1,0 +1,45 @@
+"""coCondenser: Condenser, and spans of one document closer to each other than to all others (Gao and Callan 2022)."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.pretraining.base import Loss, Pretraining, check_number, joined, outcome
+from moeir.pretraining.batches import Batch
+from moeir.pretraining.condensing import condensed
+from moeir.pretraining.decoder import BidirectionalDecoder
+
+
+class Cocondenser(Pretraining):
+    """Condenser on two spans of each document, and a contrastive loss between their vectors over the batch (Gao and Callan 2022).
+
+    loss = late MLM + MLM of the head + `contrastive_weight` · mean over spans of -log softmax(inner product with its partner) against
+    all other spans of the batch, itself left out, no temperature.
+    """
+
+    context: ClassVar[str] = "span"
+
+    def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2, contrastive_weight: float = 1.0) -> None:
+        super().__init__(architecture, rate=rate)
+        check_number("contrastive_weight", contrastive_weight, 0)
+        self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
+        self.weights = {"contrastive": contrastive_weight}
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Parts `mlm` (late), `head` and `contrastive`."""
+        assert batch.contexts is not None
+        read = self.encode(joined(batch.anchors, batch.contexts))
+        return outcome(condensed(self.decoder, read) | {"contrastive": contrasted(read.vectors)}, self.weights)
+
+
+def contrasted(vectors: Tensor) -> Loss:
+    """vectors [2 B, H], span b and span B + b of one document: each against all others. Gao and Callan 2022."""
+    count = len(vectors)
+    with torch.autocast(vectors.device.type, enabled=False):
+        scores = vectors.float() @ vectors.float().T  # [2 B, 2 B]
+    scores = scores.masked_fill(torch.eye(count, dtype=torch.bool, device=scores.device), float("-inf"))
+    partners = torch.arange(count, device=scores.device).roll(count // 2)
+    return Loss(F.cross_entropy(scores, partners), (scores.argmax(1) == partners).sum(), count)

@@ -1,0 +1,25 @@
+"""Condenser: a head that must fill gaps from the top [CLS] and the states of a middle layer (Gao and Callan 2021)."""
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.pretraining.base import Pretraining, outcome
+from moeir.pretraining.batches import Batch
+from moeir.pretraining.condensing import condensed
+from moeir.pretraining.decoder import BidirectionalDecoder
+
+
+class Condenser(Pretraining):
+    """The top vector must carry what the upper layers know: a short head joins it to the middle layer's tokens (Gao and Callan 2021).
+
+    loss = MLM of the head, `layers` of the encoder's kind over [late vector; states after the lower half of the layers] (6 of
+    12) + MLM of the encoder itself, whole words hidden at `rate`. The head is thrown away.
+    """
+
+    def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2) -> None:
+        super().__init__(architecture, rate=rate)
+        self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Parts `mlm` (late) and `head`."""
+        return outcome(condensed(self.decoder, self.encode(batch.anchors)))

@@ -1,0 +1,202 @@
+"""The tokens of a corpus, read once and kept on disk for every epoch and every restart; memory holds a chunk of texts at a time.
+
+A cache is a folder named by what it was made from: other texts, another tokenizer, or other settings are another folder.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.artifacts import making, manifests
+from moeir.artifacts.journals import GrowingArray, GrowingLines, Journal
+from moeir.backbones.tokenizer import FILES, TextReader
+from moeir.console import meter
+from moeir.errors import DataError, UsageError
+from moeir.pretraining.sentences import breaks
+from moeir.pretraining.spans import Spans, cut, packed
+from moeir.records import texts
+from moeir.records.texts import Text
+
+FORM = 1  # of the files of a cache; also of the rules that split and pack
+CHUNK_TEXTS, CHUNK_CHARACTERS = 1024, 1 << 21
+Ids: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+ARRAYS = ("ids", "sentences", "spans", "documents")
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """ids [T] of all documents end to end, without special tokens, and how they part; both memory-mapped."""
+
+    folder: Path
+    ids: Ids
+    parts: Spans
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """From a folder that `cached` has made."""
+        maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
+        ids, sentences, spans, documents = (mapped(folder / f"{name}.npy") for name in ARRAYS)
+        return cls(folder, ids, Spans(sentences, spans, documents, maximum))
+
+    def __len__(self) -> int:
+        """Spans."""
+        return len(self.parts)
+
+    def names(self) -> list[str]:
+        """The ids of the documents, in the order of the corpus."""
+        return manifests.read_lines(self.folder / "ids.txt")
+
+
+def cached(
+    folder: Path,
+    corpus: Path | str,
+    reader: TextReader,
+    *,
+    digest: str,
+    maximum: int,
+    short: float = 0.15,
+    seed: int = 42,
+    keep_empty: bool = False,
+) -> TokenCache:
+    """The tokens of a corpus, from `folder` if they are there, otherwise made; an interrupted making is continued.
+
+    `digest` says what the corpus is, `maximum` the most tokens of a span, without special tokens, `short` how often a span aims at less.
+    """
+    if maximum < 2:
+        raise UsageError(f"spans of {maximum} tokens: expected at least 2; raise the length of documents")
+    if not 0 <= short <= 1:
+        raise UsageError(f"short spans {short}: expected a ratio, 0 to 1")
+    settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
+
+    def fill(place: Path) -> dict[str, int]:
+        shelf = _Shelf(place, reader, maximum, short, seed)
+        documents = texts.read(corpus, keep_empty=keep_empty)
+        with meter("reading tokens of documents") as counter:
+            for _ in islice(documents, shelf.texts):
+                counter.advance()
+            for chunk in chunks(documents):
+                shelf.add(chunk)
+                counter.advance(len(chunk))
+        shelf.close()
+        if not shelf.spans.rows - 1:
+            raise DataError(f"{corpus}: no document has a token")
+        return {"texts": shelf.texts, "tokens": shelf.ids.rows, "spans": shelf.spans.rows - 1}
+
+    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer_digest(reader)]}, fill))
+
+
+def kept(
+    folder: Path, kind: str, settings: Mapping[str, Any], sources: Mapping[str, Sequence[str]], fill: Callable[[Path], dict[str, int]]
+) -> Path:
+    """The folder of a cache of these settings and sources; `fill` makes its files where there is none.
+
+    What comes from a stream is made anew: nobody knows whether it is the same again.
+    """
+    record = {"stage": "pretrain", "settings": {"form": FORM, **settings}, "sources": {name: list(one) for name, one in sources.items()}}
+    key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+    place = folder / f"{kind}-{key}"
+    streamed = any("stdin" in digests for digests in sources.values())
+    if streamed or not manifests.same(place, record):
+        with making.making(place, f"{kind} cache", record, force=streamed, folder=True) as (beside, counts):
+            counts.update(fill(beside))
+    return place
+
+
+def tokenizer_digest(reader: TextReader) -> str:
+    """What a tokenizer is: one digest of its files."""
+    files = (reader.folder / name for name in FILES)
+    return manifests.digest_of({file.name: {"sha256": manifests.checksum(file)} for file in files if file.exists()})
+
+
+def mapped(path: Path) -> npt.NDArray[Any]:
+    """An array on disk, read where it is asked."""
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def id_type(reader: TextReader) -> type[np.unsignedinteger[Any]]:
+    """The smallest kind of number that holds every id."""
+    highest = max(number for number, _, _ in reader.pieces())
+    return np.uint16 if max(highest, *reader.special) < 2**16 else np.uint32
+
+
+def chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
+    """Documents in groups that memory can hold."""
+    chunk: list[Text] = []
+    characters = 0
+    for document in documents:
+        chunk.append(document)
+        characters += len(document.content)
+        if len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+class _Shelf:
+    """The growing files of a cache; a journal says what of them is whole."""
+
+    def __init__(self, folder: Path, reader: TextReader, maximum: int, short: float, seed: int) -> None:
+        (folder / making.RESUME).mkdir(exist_ok=True)
+        self._journal = Journal(folder / making.RESUME / "journal.jsonl")
+        marks = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
+        self.texts: int = marks["texts"]
+        types: tuple[type[np.integer[Any]], ...] = (id_type(reader), np.int64, np.int64, np.int64)
+        arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=marks[name]) for name, kind in zip(ARRAYS, types, strict=True)]
+        self.ids, self.sentences, self.spans, self.documents = arrays
+        self._names = GrowingLines(folder / "ids.txt", marks["names"])
+        self._reader, self._maximum, self._short, self._seed = reader, maximum, short, seed
+
+    def add(self, chunk: list[Text]) -> None:
+        """Read a chunk and bring it to disk."""
+        ids: list[int] = []
+        sentences: list[int] = []
+        spans: list[int] = []
+        documents: list[int] = []
+        located = self._reader.located([text.content for text in chunk])
+        for text, (tokens, characters) in zip(chunk, located, strict=True):
+            begins = cut(_begins(text, characters), len(tokens), self._maximum)
+            lengths = [stop - begin for begin, stop in pairwise([*begins, len(tokens)])]
+            dice = random.Random(f"{self._seed} {text.id}")
+            documents.append(self.spans.rows + len(spans))
+            spans += [self.sentences.rows + len(sentences) + first for first in packed(lengths, self._maximum, dice, short=self._short)]
+            sentences += [self.ids.rows + len(ids) + begin for begin in begins]
+            ids += tokens
+        for array, block in zip(self._arrays, (ids, sentences, spans, documents), strict=True):
+            array.append(np.array(block, dtype=np.int64))
+            array.flush()
+        self._names.append(text.id for text in chunk)
+        self.texts += len(chunk)
+        rows = {name: array.rows for name, array in zip(ARRAYS, self._arrays, strict=True)}
+        self._journal.write({"texts": self.texts, "names": self._names.flush(), **rows})
+
+    @property
+    def _arrays(self) -> tuple[GrowingArray, ...]:
+        return self.ids, self.sentences, self.spans, self.documents
+
+    def close(self) -> None:
+        """Set the ends of the last sentence, span and document, and settle the arrays' headers."""
+        for inner, outer in pairwise(self._arrays):
+            outer.append(np.array([inner.rows if inner is self.ids else inner.rows - 1]))
+        for array in self._arrays:
+            array.close()
+        self._names.close()
+        self._journal.close()
+
+
+def _begins(text: Text, characters: list[int]) -> list[int]:
+    """The tokens at which sentences begin, from the characters at which tokens do; a title is a sentence of its own."""
+    if not characters:
+        return []
+    title = len(text.title.lstrip()) if text.title.strip() else 0
+    places = [0, *(title + place for place in breaks(text.content[title:]))]
+    found = np.searchsorted(np.array(characters), places[1:])
+    return sorted({0, *(int(place) for place in found if place < len(characters))})

@@ -1,0 +1,33 @@
+"""CoT-MAE: two spans of a document, each encoded, each reconstructed from the other's vector (Wu et al. 2023)."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.pretraining.base import Pretraining, aligned, joined, masked_loss, outcome
+from moeir.pretraining.batches import Batch
+from moeir.pretraining.decoder import BidirectionalDecoder
+
+
+class Cotmae(Pretraining):
+    """Contextual masked auto-encoder: a span's vector helps a small decoder to fill the gaps of its neighbour (Wu et al. 2023).
+
+    loss = MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of the one; the other hidden
+    anew at `decoder_rate`]; each a mean over all hidden tokens of the batch. As published and as caskcsg/ir `cotmae/` computes it.
+    """
+
+    context: ClassVar[str] = "span"
+
+    def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.45, layers: int = 2) -> None:
+        super().__init__(architecture, rate=rate, decoder_rate=decoder_rate)
+        self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
+        assert batch.contexts is not None and batch.anchors_again is not None and batch.contexts_again is not None
+        read = self.encode(joined(batch.anchors, batch.contexts))
+        vectors, texts = aligned(read.vectors, joined(batch.contexts_again, batch.anchors_again))
+        states = self.decoder(vectors, read.encoder.embeddings(texts.tokens), texts.tokens)
+        parts = {"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": masked_loss(states, texts, read.encoder)}
+        return outcome(parts)

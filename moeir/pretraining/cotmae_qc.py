@@ -1,0 +1,35 @@
+"""CoT-MAE-qc: a span's vector writes a query that was generated for it (Wu et al. 2023b, query-as-context)."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.pretraining.base import Pretraining, check_number, masked_loss, outcome
+from moeir.pretraining.batches import Batch
+from moeir.pretraining.decoder import CausalDecoder
+
+
+class CotmaeQc(Pretraining):
+    """Query as context: only the span is encoded, and a causal decoder writes a query for it from its vector (Wu et al. 2023b).
+
+    loss = MLM of the span at `rate` + `decoder_weight` · CLM of the query by `layers` blocks that see the vector and the last `window`
+    tokens (-1: all before). As caskcsg/ir `cotmae-qc/` computes it.
+    """
+
+    context: ClassVar[str] = "query"
+
+    def __init__(
+        self, architecture: Architecture, *, rate: float = 0.30, layers: int = 1, window: int = 3, decoder_weight: float = 1.0
+    ) -> None:
+        super().__init__(architecture, rate=rate)
+        check_number("decoder_weight", decoder_weight, 0)
+        self.decoder = CausalDecoder(architecture.encoder.shape, layers=layers, window=window)
+        self.weights = {"decoder": decoder_weight}
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The query never meets the encoder's layers."""
+        assert batch.contexts is not None
+        read = self.encode(batch.anchors)
+        told = self.decoder(read.vectors, batch.contexts, read.encoder)
+        return outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told}, self.weights)

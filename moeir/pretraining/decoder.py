@@ -1,0 +1,127 @@
+"""Weak decoders that must tell a text from one vector: what they cannot know by themselves, the encoder learns to put into it.
+
+Word embeddings, positions and vocabulary head are the encoder's own and get the decoder's gradient too; its layers get it through the
+vector alone.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from moeir.backbones.encoder import Encoder, run
+from moeir.backbones.layers import Layer
+from moeir.backbones.shape import ACTIVATIONS, Shape
+from moeir.backbones.tokens import Tokens
+from moeir.errors import UsageError
+from moeir.kernels.attention import Layout, rotated
+from moeir.kernels.selective import Seen, causal, selective
+from moeir.pretraining.base import Loss, aligned, check_number, predicted
+from moeir.pretraining.batches import MaskedTexts
+
+
+def placed(vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
+    """States [T, H] with the vector [B, H] of each text in the place of its first token."""
+    return states.index_copy(0, tokens.starts[:-1], vectors.to(states.dtype))
+
+
+def start(module: nn.Module, spread: float) -> None:
+    """Draw every linear map and embedding within from N(0, spread); biases are zero."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=spread)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+
+
+class BidirectionalDecoder(nn.Module):
+    """A few layers of the encoder's own kind over [vector; states of the other tokens]; each token looks at all of its text.
+
+    CoT-MAE's decoder (Wu et al. 2023) and Condenser's head (Gao and Callan 2021). Where the encoder's layers normalise before and look
+    through windows (ModernBERT), these normalise before, look everywhere, and end normalised.
+    """
+
+    def __init__(self, shape: Shape, *, layers: int) -> None:
+        super().__init__()
+        check_number("layers", layers, 1)
+        prenorm = shape.prenorm
+        if prenorm is not None:
+            wide = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
+            thetas = (wide or prenorm.thetas)[:1] * (layers + 1)
+            prenorm = replace(prenorm, windows=(None,) * (layers + 1), thetas=tuple(thetas))
+        above = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder would not normalise
+        self.layers = nn.ModuleList(Layer(above, number) for number in range(1, layers + 1))
+        start(self, shape.spread)
+
+    def forward(self, vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
+        """vectors [B, H], states [T, H] -> [T, H]."""
+        return run(self.layers, placed(vectors, states, tokens), tokens)
+
+
+class CausalBlock(nn.Module):
+    """One block of GPT-2 (Radford et al. 2019): normalise, attend, add; normalise, feed forward through 4 H, add."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        hidden = shape.hidden
+        self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=shape.epsilon) for _ in range(2))
+        self.joint, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.activation = ACTIVATIONS[shape.activation]
+        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
+        self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # embeddings without positions need rotary ones
+
+    def forward(self, states: Tensor, layout: Layout, seen: Seen) -> Tensor:
+        """states [T, H] -> [T, H]."""
+        query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        if self.theta is not None:
+            turns = layout.turns(self.theta, query.shape[-1])
+            query, key = rotated(query, *turns), rotated(key, *turns)
+        mixed = selective(query, key, value, layout, seen, self.attention_dropout if self.training else 0.0)
+        states = states + self.dropout(self.output(mixed.flatten(-2)))
+        added: Tensor = states + self.dropout(self.down(self.activation(self.up(self.before_feedforward(states)))))
+        return added
+
+
+class CausalDecoder(nn.Module):
+    """Writes a text from one vector, word by word, seeing that vector and only the last `window` tokens (CoT-MAE-qc, CoT-MoTE §3.2).
+
+    The input is the encoder's embeddings of the plain text with the vector in the place of the first token, then dropout; position t
+    tells token t + 1, the separator included. Weights are drawn from N(0, initializer_range), those of the maps back into the states
+    from 1 / √(2 layers) of that. The activation, heads and dropout are the encoder's. `window=-1`: all tokens before.
+    """
+
+    def __init__(self, shape: Shape, *, layers: int = 1, window: int = 3) -> None:
+        super().__init__()
+        check_number("layers", layers, 1)
+        if window != -1 and window < 1:
+            raise UsageError(f"window={window}: expected 1 or more tokens, or -1 for all before")
+        blocks = [CausalBlock(shape) for _ in range(layers)]
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.seen = causal(window)
+        start(self, shape.spread)
+        for block in blocks:
+            for back in (block.output, block.down):
+                nn.init.normal_(back.weight, std=shape.spread / math.sqrt(2 * layers))
+
+    def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
+        """vectors [B, H] -> states [T, H], normalised; those of position t are for token t + 1."""
+        tokens = replace(texts.tokens, ids=texts.plain)
+        states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens))
+        layout = tokens.layout
+        for block in self.blocks:
+            states = block(states, layout, self.seen)
+        normed: Tensor = self.norm(states)
+        return normed
+
+    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
+        """The mean cost of every token but the first of each text, each from all it may see before it."""
+        vectors, texts = aligned(vectors, texts)
+        telling = torch.ones_like(texts.plain, dtype=torch.bool)
+        telling[texts.tokens.starts[1:] - 1] = False  # nothing follows the last token
+        rows = telling.nonzero()[:, 0]
+        return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows + 1], encoder)

@@ -1,0 +1,83 @@
+"""RetroMAE's enhanced decoder: every token of a text is told from the text's vector and a sample of the other tokens of its own."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.layers import FeedForward
+from moeir.backbones.shape import Shape
+from moeir.backbones.tokens import Signs
+from moeir.kernels.scattered import scattered
+from moeir.kernels.selective import Seen, selective
+from moeir.pretraining.base import Loss, aligned, predicted, special
+from moeir.pretraining.batches import MaskedTexts
+from moeir.pretraining.decoder import placed, start
+
+STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
+
+
+class EnhancedDecoder(nn.Module):
+    """One layer whose queries are vector + position and whose keys and values are [vector; embeddings] (Xiao et al. 2022).
+
+    Token i looks at the first place, where the vector is, and at each other token but itself with probability 1 - `rate`: a sample of
+    its own for every i. Place 0, from which nothing is told, also sees itself, as a short text may leave it no other. Normalised after
+    attention and after the feed-forward, as BERT is, whatever the encoder's family; positions are the encoder's, or the decoder's own
+    where the encoder has none as wide as its states (ModernBERT, small ELECTRA).
+    """
+
+    def __init__(self, shape: Shape, *, rate: float = 0.5) -> None:
+        super().__init__()
+        hidden, self.rate, self.heads = shape.hidden, rate, shape.heads
+        self.query, self.key, self.value, self.output = (nn.Linear(hidden, hidden) for _ in range(4))
+        self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
+        self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
+        self.feedforward = FeedForward(shape)
+        lacking = shape.prenorm is not None or shape.width != hidden
+        self.places = nn.Embedding(shape.positions, hidden) if lacking else None
+        start(self, shape.spread)
+
+    def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
+        """vectors [B, H] -> states [T, H]."""
+        tokens = replace(texts.tokens, ids=texts.plain)
+        if self.places is not None:
+            places = self.places(tokens.positions())
+        else:
+            assert encoder.embeddings.places is not None
+            places = encoder.embeddings.places(tokens.positions() + encoder.embeddings.first_position)
+        asking = vectors.index_select(0, tokens.owners()) + places  # [T, H]
+        telling = placed(vectors, encoder.embeddings(tokens), tokens)
+        parts = (self.query(asking), self.key(telling), self.value(telling))
+        query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in parts)
+        dropout = self.attention_dropout if self.training else 0.0
+        mixed = selective(query, key, value, tokens.layout, sampled(seeds(texts), self.rate), dropout)
+        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2))))
+        made: Tensor = self.feedforward(attended, tokens, asking)
+        return made
+
+    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, signs: Signs) -> Loss:
+        """The mean cost of every token but the special ones."""
+        vectors, texts = aligned(vectors, texts)
+        rows = (~special(texts, signs)).nonzero()[:, 0]
+        return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows], encoder)
+
+
+def seeds(texts: MaskedTexts) -> Tensor:
+    """A number [B] for each text, from its tokens and from which of them are hidden: another at each epoch, the same in any batch."""
+    tokens = texts.tokens
+    marked = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
+    each = scattered(marked + STRIDE * (tokens.positions() + 1))
+    return each.new_zeros(len(tokens)).index_add_(0, tokens.owners(), each)
+
+
+def sampled(numbers: Tensor, rate: float) -> Seen:
+    """Each token but itself is seen with probability 1 - `rate`, by the text's number [B] and the two places; the first place always."""
+
+    def seen(texts: Tensor, length: int) -> Tensor:
+        places = torch.arange(length, device=texts.device)
+        pairs = (places[:, None] << 20) + places + 1
+        drawn = scattered(numbers[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
+        return ((drawn >= int(rate * 0x80000000)) & (places[:, None] != places)) | (places == 0)
+
+    return seen

@@ -1,0 +1,118 @@
+"""Which tokens of a text are hidden, and what stands in their place: whole words, 80 % masks, 10 % random tokens, 10 % as they were.
+
+Hiding is the last thing that happens to a text: it is cut before, so that no mask can lie beside its token.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.backbones.tokenizer import TextReader
+from moeir.errors import UsageError
+from moeir.pretraining.draws import HALF, Bits, Numbers, bits, lower
+
+Flags = npt.NDArray[np.bool_]
+MASKED, RANDOM = int(0.8 * 2**32), int(0.9 * 2**32)
+WHOLE_SCRIPTS = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))  # written without white space
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a vocabulary says of words: `begins` [V] tokens that begin one, `alone` [V] tokens that are one, `special` [V] tokens that
+    are never hidden; `ordinary` [n] ids of the others, `mask` the token that hides."""
+
+    begins: Flags
+    alone: Flags
+    special: Flags
+    ordinary: Numbers
+    mask: int
+
+    @classmethod
+    def of(cls, reader: TextReader) -> Self:
+        """From a tokenizer: word pieces say what continues a word (##), the others what follows white space (Ġ, ▁).
+
+        Where nothing says it, punctuation and ideographs are words of their own, and letters after letters continue a word.
+        """
+        if reader.signs.mask is None:
+            raise UsageError(f"{reader.folder}: its vocabulary has no [MASK]; pre-training by hidden tokens needs one")
+        pieces = list(reader.pieces())
+        special = list(reader.special)
+        ordinary = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)
+        begins, alone, hidden_never = np.zeros((3, 1 + max(*special, int(ordinary[-1]))), dtype=np.bool_)
+        for number, letters, stands in pieces:
+            begins[number] = stands == "apart"
+            alone[number] = stands != "joined" and _is_a_word(letters)
+        alone[special] = hidden_never[special] = True
+        return cls(begins, alone, hidden_never, ordinary, reader.signs.mask)
+
+    def firsts(self, ids: Numbers, starts: Numbers) -> Flags:
+        """[T] whether a token begins a word, for texts ids[starts[b]:starts[b+1]]."""
+        found = self.begins[ids] | self.alone[ids]
+        found[1:] |= self.alone[ids[:-1]]
+        found[starts[:-1][np.diff(starts) > 0]] = True
+        return found
+
+
+def _is_a_word(letters: str) -> bool:
+    """Whether a token is a word whatever stands beside it: punctuation, a symbol, an ideograph; part of a character is not."""
+    if not letters or "\ufffd" in letters:
+        return False
+    first = letters[0]
+    return unicodedata.category(first)[0] in "PSZC" or any(low <= first <= high for low, high in WHOLE_SCRIPTS)
+
+
+def hide(ids: Numbers, starts: Numbers, keys: Bits, rate: float, words: Words) -> tuple[Numbers, Flags]:
+    """The ids as the encoder reads them [T], and which were chosen to be predicted [T].
+
+    ids [T] the plain texts end to end without special tokens, starts [B+1], keys [B] of the draws. Each text has a budget of
+    max(1, round(rate · length)) tokens; its words come in random order, and each that fits into what is left is chosen whole; where
+    none fits, the shortest is. Of the chosen tokens 80 % become the mask, 10 % a random token, 10 % stay. Devlin et al. 2019.
+    """
+    sizes = np.diff(starts)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    places = np.arange(len(ids)) - starts[owners]
+    first = np.flatnonzero(words.firsts(ids, starts))  # [W] the words, by their first tokens
+    lengths = np.diff(np.append(first, len(ids)))
+    candidates = np.flatnonzero(~words.special[ids[first]])
+    budgets = np.maximum(1, np.rint(rate * sizes)).astype(np.int64)
+    order = bits(keys[owners[first[candidates]]], 2 * places[first[candidates]])
+    chosen = np.zeros(len(first), dtype=np.bool_)
+    chosen[candidates] = _chosen(lengths[candidates], owners[first[candidates]], order, budgets)
+    hidden = np.repeat(chosen, lengths)
+    read = ids.copy()
+    where = np.flatnonzero(hidden)
+    read[where] = _instead(ids[where], bits(keys[owners[where]], 2 * places[where] + 1), words)
+    return read, hidden
+
+
+def _chosen(lengths: Numbers, owners: Numbers, order: Bits, budgets: Numbers) -> Flags:
+    """[W] which words are hidden: in the order of their bits, each that fits into what its text's budget still holds.
+
+    Texts are worked side by side, the words of one in turn.
+    """
+    counts = np.bincount(owners, minlength=len(budgets))
+    sorted_words = np.lexsort((order, owners))
+    ranks = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    grid = np.full((counts.max(initial=0), len(budgets)), np.iinfo(np.int64).max)  # [most words, B]
+    taken = np.zeros(grid.shape, dtype=np.bool_)
+    grid[ranks, owners[sorted_words]] = lengths[sorted_words]
+    left = budgets.copy()
+    for rank, row in enumerate(grid):
+        taken[rank] = row <= left
+        left -= np.where(taken[rank], row, 0)
+    bare = np.flatnonzero((left == budgets) & (counts > 0))
+    if len(bare):
+        taken[grid[:, bare].argmin(axis=0), bare] = True
+    result = np.zeros(len(owners), dtype=np.bool_)
+    result[sorted_words] = taken[ranks, owners[sorted_words]]
+    return result
+
+
+def _instead(plain: Numbers, drawn: Bits, words: Words) -> Numbers:
+    """[m] what stands in the place of each hidden token."""
+    share = (drawn >> HALF).astype(np.int64)
+    other = words.ordinary[lower(drawn, len(words.ordinary))]
+    return np.select([share < MASKED, share < RANDOM], [np.full_like(plain, words.mask), other], plain)

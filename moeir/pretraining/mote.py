@@ -1,0 +1,100 @@
+"""CoT-MoTE's pre-training: queries and passages through experts of their own, dense and sparse bottlenecks (Ma et al. 2023)."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from moeir.architectures.base import Architecture
+from moeir.errors import UsageError
+from moeir.heads.lexical import Lexical
+from moeir.pretraining.base import Loss, Pretraining, Read, check_number, masked_loss, outcome, special
+from moeir.pretraining.batches import Batch, MaskedTexts
+from moeir.pretraining.decoder import CausalDecoder
+
+SIDES = ("document", "query")
+DECODED = ("query", "passage", "none")
+SMALL = 1e-4
+
+
+class Mote(Pretraining):
+    """Textual experts: query and passage encoded each on its own side, the query written from dense and from sparse vectors.
+
+    loss = MLM of passages + MLM of queries + `decoder_weight` · Σ CLM(dense) + `sparse_weight` · Σ CLM(sparse), each a mean over its
+    tokens; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc). The passage's vectors write the
+    query; the query's write what `decode_from_query` says. The sparse bottleneck is Σ_v w_v E_v / (Σ w + 1e-4) with w the
+    log-saturated maximum of the vocabulary logits over all but the special tokens, and E the word embeddings without gradient: our
+    reading, as LexMAE's. `switch_corpus` reads queries by the passage's expert and passages by the query's (Table 4).
+    """
+
+    context: ClassVar[str] = "query"
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        rate: float = 0.30,
+        layers: int = 1,
+        window: int = 3,
+        decode_from_query: str = "query",
+        switch_corpus: bool = False,
+        sparse: bool = True,
+        decoder_weight: float = 1.0,
+        sparse_weight: float = 1.0,
+    ) -> None:
+        super().__init__(architecture, rate=rate)
+        if decode_from_query not in DECODED:
+            raise UsageError(f"decode_from_query={decode_from_query}: expected one of {', '.join(DECODED)}")
+        check_number("decoder_weight", decoder_weight, 0)
+        check_number("sparse_weight", sparse_weight, 0)
+        self.decoder = CausalDecoder(architecture.encoder.shape, layers=layers, window=window)
+        self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
+        self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Parts are named after what was encoded: `mlm.document`, `dense.document`, `sparse.query`, …"""
+        assert batch.contexts is not None
+        given = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
+        reads = {side: self.encode(self._sided(texts)) for side, texts in given.items()}
+        parts = {f"mlm.{side}": masked_loss(read.states, read.texts, read.encoder) for side, read in reads.items()}
+        weights = {}
+        for side, wanted in self._wanted(batch).items():
+            for kind, weight in self.weights.items():
+                parts[f"{kind}.{side}"] = self._decoded(reads[side], kind, wanted)
+                weights[f"{kind}.{side}"] = weight
+        return outcome(parts, weights)
+
+    def _sided(self, texts: MaskedTexts) -> MaskedTexts:
+        """Texts with the side whose expert reads them."""
+        if not self.switch_corpus:
+            return texts
+        other = SIDES[1 - SIDES.index(texts.tokens.side)]
+        return replace(texts, tokens=replace(texts.tokens, side=other))
+
+    def _wanted(self, batch: Batch) -> dict[str, MaskedTexts]:
+        """What the decoder writes from the vectors of each side."""
+        assert batch.contexts is not None
+        found = {"document": batch.contexts}
+        if self.decode_from_query != "none":
+            found["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
+        return found
+
+    def _decoded(self, read: Read, kind: str, wanted: MaskedTexts) -> Loss:
+        vectors = read.vectors if kind == "dense" else self.bottleneck(read)
+        told: Loss = self.decoder(vectors, wanted, read.encoder)
+        return told
+
+    def bottleneck(self, read: Read) -> Tensor:
+        """The sparse representation of each text as a mean of word embeddings, [B, H], in the order the texts came in."""
+        tokens = replace(read.texts.tokens, silent=special(read.texts, self.architecture.signs))  # silent tokens never win
+        sparse = Lexical()(read.states, tokens, read.encoder)
+        owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
+        sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)
+        words, project = read.encoder.embeddings.words.weight.detach(), read.encoder.embeddings.project
+        means = F.embedding_bag(sparse.terms, words, sparse.starts[:-1], mode="sum", per_sample_weights=sparse.weights)
+        means = means / (sums[:, None] + SMALL)
+        if project is not None:  # to the width of the states
+            means = F.linear(means, project.weight.detach(), project.bias.detach())
+        return means.index_select(0, read.back)

@@ -1,0 +1,142 @@
+"""The tokens of the queries that belong to the documents of a corpus, kept on disk beside them.
+
+They come as `generate-queries` writes them, or as queries and judgements: a query belongs to the documents judged above 0 for it.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.artifacts import manifests
+from moeir.artifacts.journals import GrowingArray
+from moeir.backbones.tokenizer import TextReader
+from moeir.console import meter
+from moeir.errors import DataError
+from moeir.pretraining.corpus import Ids, TokenCache, id_type, kept, mapped, tokenizer_digest
+from moeir.pretraining.draws import Bits, Numbers, bits, upper
+from moeir.records import generated, qrels, texts
+
+CHUNK = 4096
+ARRAYS = ("ids", "starts", "links", "documents")
+
+
+@dataclass(frozen=True)
+class QueryCache:
+    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links [n] the queries of the documents, one
+    document after the other, documents [N+1] where each begins among them. All memory-mapped."""
+
+    folder: Path
+    ids: Ids
+    starts: Numbers
+    links: Numbers
+    documents: Numbers
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """From a folder that `cached` has made."""
+        return cls(folder, *(mapped(folder / f"{name}.npy") for name in ARRAYS))
+
+    def __len__(self) -> int:
+        """Queries."""
+        return len(self.starts) - 1
+
+    def asked(self) -> npt.NDArray[np.bool_]:
+        """[N] whether a document has a query."""
+        return np.diff(self.documents) > 0
+
+    def drawn(self, documents: Numbers, keys: Bits) -> tuple[Numbers, Numbers]:
+        """[B] bounds of one query of each document, drawn by its key; every document must have one."""
+        first = self.documents[documents]
+        picked = first + upper(bits(keys, np.zeros(1, dtype=np.int64)), self.documents[documents + 1] - first)
+        queries = self.links[picked]
+        return self.starts[queries], self.starts[queries + 1]
+
+
+def cached(
+    folder: Path,
+    corpus: TokenCache,
+    queries: Sequence[Path],
+    judgements: Path | None,
+    reader: TextReader,
+    *,
+    digests: Mapping[str, Sequence[str]],
+) -> QueryCache:
+    """The tokens of the queries of a corpus, from `folder` if they are there, otherwise made.
+
+    Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` says what the
+    files are. Queries without a token, or that no judgement names, are left out.
+    """
+    sources = {"documents": [manifests.digest(corpus.folder)], "tokenizer": [tokenizer_digest(reader)], **digests}
+
+    def fill(place: Path) -> dict[str, int]:
+        rows = {name: row for row, name in enumerate(corpus.names())}
+        pairs = _written(queries, rows) if judgements is None else _judged(queries, judgements, rows)
+        owners, members, empty = _read(place, pairs, reader)
+        if not members:
+            raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
+        linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=len(rows))
+        _whole(place / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
+        _whole(place / "documents.npy", np.concatenate([[0], np.cumsum(counts)]))
+        return {"queries": 1 + max(members), "links": len(members), "empty": empty}
+
+    return QueryCache.open(kept(folder, "queries", {"judged": judgements is not None}, sources, fill))
+
+
+def _written(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
+    """Queries that were written for one document each, and its row."""
+    for file in files:
+        for record in generated.read(file):
+            if record.id not in rows:
+                raise DataError(f"{file}: has queries of document {record.id!r}, which is not in the corpus")
+            yield from ((query, [rows[record.id]]) for query in record.queries)
+
+
+def _judged(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
+    """Queries that a judgement names, and the rows of the documents that answer each."""
+    answers = {query: [name for name, grade in grades.items() if grade > 0] for query, grades in qrels.read(judgements).items()}
+    for query, names in answers.items():
+        if (missing := next((name for name in names if name not in rows), None)) is not None:
+            raise DataError(f"{judgements}: query {query!r} names document {missing!r}, which is not in the corpus")
+    for file in files:
+        for text in texts.read(file, keep_empty=True):
+            if names := answers.pop(text.id, []):
+                yield text.content, [rows[name] for name in names]
+    if unknown := next((query for query, names in answers.items() if names), None):
+        raise DataError(f"{judgements}: query {unknown!r} is not among the queries")
+
+
+def _read(place: Path, pairs: Iterable[tuple[str, list[int]]], reader: TextReader) -> tuple["array[int]", "array[int]", int]:
+    """Tokens to disk; which document has which query, and how many queries have no token."""
+    ids, starts = (GrowingArray(place / f"{name}.npy", kind) for name, kind in (("ids", id_type(reader)), ("starts", np.int64)))
+    owners, members = array("q"), array("q")
+    queries = empty = 0
+    walked = iter(pairs)
+    starts.append(np.zeros(1))
+    with meter("reading tokens of queries") as counter:
+        while chunk := list(islice(walked, CHUNK)):
+            found = [tokens[1:-1] for tokens in reader.ids([text for text, _ in chunk])]
+            for tokens, (_, documents) in zip(found, chunk, strict=True):
+                if tokens:
+                    owners.extend(documents)
+                    members.extend([queries] * len(documents))
+                    queries += 1
+                else:
+                    empty += 1
+            starts.append(np.array(list(accumulate((len(tokens) for tokens in found if tokens), initial=ids.rows))[1:]))
+            ids.append(np.array([number for tokens in found for number in tokens], dtype=np.int64))
+            counter.advance(len(chunk))
+    for growing in (ids, starts):
+        growing.close()
+    return owners, members, empty
+
+
+def _whole(path: Path, values: npt.NDArray[Any]) -> None:
+    growing = GrowingArray(path, np.int64)
+    growing.append(values)
+    growing.close()

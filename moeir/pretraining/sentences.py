@@ -1,0 +1,75 @@
+"""Where sentences begin in a text, by rules: a full stop ends one unless it belongs to an abbreviation, an initial or a number."""
+
+import re
+from itertools import pairwise
+
+_OPENING, _CLOSING = "\"'“‘«([{", "\"'”’»)\\]}"
+_CANDIDATE = re.compile(
+    rf"(?<![.!?…])(?P<mark>[.!?…؟۔।॥]++)[{_CLOSING}]*+(?=\s)"  # a mark before white space, with what it closes
+    r"|[。！？｡]++[」』”’）】》]*+"  # CJK: no white space follows
+    r"|(?P<blank>\n)(?:[^\S\n]*+\n)++"  # empty lines
+)
+_FOLLOWING = re.compile(rf"\s*[{re.escape(_OPENING)}]*(\w*)")
+_ACRONYM = re.compile(r"(?:\w\.)+\w")
+_WORD_SIZE = 24
+
+
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(word for line in lines for word in line.split())
+
+
+# Words whose full stop is their own, whatever follows.
+_TITLES = _words(
+    "mr mrs ms dr prof rev hon gen col capt lt sgt maj cmdr adm gov sen rep pres st mt ft messrs mme mlle vs cf viz fig figs eq eqs",
+    "ref refs e.g i.e ca approx resp univ dept est ave blvd jan feb mar apr jun jul aug sep sept oct nov dec",
+)
+# Words that are abbreviations before a number.
+_COUNTED = _words("no nos p pp vol vols ch sec art par para cap op sect")
+# Words that may end a sentence all the same: they do before a word that usually begins one.
+_LATE = _words("etc inc ltd co corp jr sr bros al a.m p.m ph.d")
+_BEGINNERS = _words(
+    "a an and as at but by for from he her his how however i if in it its many most my no on one our she since so some such that the their",
+    "then there these they this those though thus to we what when where while who why with you your",
+)
+
+
+def breaks(text: str) -> list[int]:
+    """The characters at which sentences begin, 0 first; white space between two belongs to the later one, so that nothing is lost.
+
+    >>> breaks('Dr. Owl slept. "Why?" he asked. It was 3.5 km.')
+    [0, 14, 31]
+    """
+    begins, last = [0], len(text.rstrip())
+    for found in _CANDIDATE.finditer(text):
+        place = found.start() if found["blank"] else found.end()
+        if not begins[-1] < place < last:
+            continue
+        if found["mark"] is None or _ends(text, begins[-1], found.end("mark") - 1, place, found["mark"]):
+            begins.append(place)
+    return begins
+
+
+def split(text: str) -> list[str]:
+    """The sentences of a text; end to end they are the text."""
+    return [text[begin:end] for begin, end in pairwise([*breaks(text), len(text)])]
+
+
+def _ends(text: str, begin: int, stop: int, place: int, mark: str) -> bool:
+    """Whether a mark that stops at `stop`, what it closes at `place`, ends the sentence that begins at `begin`."""
+    following = _FOLLOWING.match(text, place)
+    word = following[1] if following else ""
+    if word[:1].islower():
+        return False
+    if mark != ".":
+        return True
+    before = text[max(begin, stop - _WORD_SIZE) : stop].split()[-1:]
+    last = before[0].lstrip(_OPENING) if before else ""
+    if last.isdigit() and not text[begin : stop - len(last)].strip():
+        return False  # "1. Heat the oven."
+    if (len(last) == 1 and last.isalpha() and last.isupper()) or last.lower() in _TITLES:
+        return False
+    if last.lower() in _COUNTED:
+        return not word[:1].isdigit()
+    if last.lower() in _LATE or _ACRONYM.fullmatch(last):
+        return word.lower() in _BEGINNERS
+    return True

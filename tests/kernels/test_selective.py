@@ -1,0 +1,60 @@
+"""Attention to chosen tokens: the plain form text by text, and the same in a padded batch."""
+
+import math
+
+import pytest
+import torch
+
+from moeir.kernels import selective as kernel
+from moeir.kernels.attention import Layout
+from moeir.kernels.selective import causal, selective
+from tests.oracles import pretraining as oracles
+
+LENGTHS = (3, 3, 5, 1, 4, 4, 7)
+
+
+def inputs(seed=0):
+    made = torch.Generator().manual_seed(seed)
+    return [torch.randn(sum(LENGTHS), 2, 4, generator=made).requires_grad_() for _ in range(3)]
+
+
+def layout():
+    return Layout(LENGTHS, torch.tensor([0, *LENGTHS]).cumsum(0))
+
+
+def plain(query, key, value, mask):
+    parts = zip(*(part.flatten(1).split(LENGTHS) for part in (query, key, value)), strict=True)
+    mixed = [oracles.attended(*(part[None] for part in text), mask(number, len(text[0])), 2)[0] for number, text in enumerate(parts)]
+    return torch.cat(mixed).unflatten(-1, (2, 4))
+
+
+def own(texts, length):
+    """Another pattern for each text: what divides the sum of the places and the text's number."""
+    places = torch.arange(length)
+    return ((places[:, None] + places + texts[:, None, None]) % 3 == 0) | (places == 0)
+
+
+@pytest.mark.parametrize("form", [selective, lambda *given: kernel._padded(*given, 0.0)], ids=["groups", "padded"])
+@pytest.mark.parametrize("pattern", ["own", -1, 1, 3])
+def test_values_and_gradients_are_those_of_the_plain_form(form, pattern):
+    seen = own if pattern == "own" else causal(pattern)
+
+    def mask(number, length):
+        if pattern != "own":
+            return oracles.window_mask(length, pattern)
+        return torch.where(own(torch.tensor([number]), length)[0], 0.0, -math.inf)
+
+    weigh, found = torch.randn(sum(LENGTHS), 2, 4, generator=torch.Generator().manual_seed(9)), []
+    for each in (lambda *given: plain(*given, mask), lambda *given: form(*given, layout(), seen)):
+        given = inputs()
+        made = each(*given)
+        (made * weigh).sum().backward()
+        found.append([made.detach(), *(part.grad for part in given)])
+    for expected, value in zip(*found, strict=True):
+        assert torch.allclose(value, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [-1, 1, 2, 3, 9])
+def test_the_window_is_the_first_token_and_the_last_few(window):
+    mask = oracles.window_mask(7, window)
+    assert torch.equal(causal(window)(torch.arange(1), 7)[0], mask == 0)

@@ -1,0 +1,99 @@
+"""Cross-entropy against the tied embeddings, part by part: values and gradients of the plain form."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from moeir.kernels import token_loss as kernel
+from moeir.kernels.token_loss import token_loss
+
+V, E, ROWS = 50, 12, 23
+
+
+def inputs(seed=0, rows=ROWS):
+    made = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(*shape, generator=made).requires_grad_() for shape in ((rows, E), (V, E), (V,))]
+    return parts, torch.randint(V, (rows,), generator=made)
+
+
+def plain(states, embedding, bias, targets):
+    logits = states @ embedding.T + bias
+    return F.cross_entropy(logits, targets), (logits.argmax(1) == targets).sum()
+
+
+@pytest.mark.parametrize("logits_at_once", [1, 7 * V, 1 << 25])
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, logits_at_once):
+    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
+    found = []
+    for each in (plain, token_loss):
+        given, targets = inputs()
+        loss, correct = each(*given, targets)
+        (3.0 * loss).backward()
+        found.append([loss.detach(), correct, *(part.grad for part in given)])
+    for expected, value in zip(*found, strict=True):
+        assert (value - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
+
+
+def test_a_worked_example():
+    """Two words of logits 0 and ln 3: three quarters and one quarter."""
+    embedding, bias = torch.tensor([[0.0], [1.0]]), torch.zeros(2)
+    states = torch.tensor([[3.0], [3.0]]).log()
+    loss, correct = token_loss(states, embedding, bias, torch.tensor([1, 0]))
+    assert float(loss) == pytest.approx(-(torch.tensor(0.75).log() + torch.tensor(0.25).log()) / 2)
+    assert int(correct) == 1
+
+
+def test_nothing_to_predict_costs_nothing_and_moves_nothing():
+    given, targets = inputs(rows=0)
+    loss, correct = token_loss(*given, targets)
+    loss.backward()
+    assert float(loss.detach()) == 0 and int(correct) == 0 and float(given[1].grad.abs().sum()) == 0
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    given, targets = inputs(2, rows=4)
+    loss, _ = token_loss(*given, targets)
+    loss.backward()
+    for part in given:
+        direction = torch.randn_like(part)
+        with torch.no_grad():
+            moved = []
+            for sign in (1, -1):
+                part += sign * 1e-2 * direction
+                moved.append(token_loss(*given, targets)[0])
+                part -= sign * 1e-2 * direction
+        assert float((moved[0] - moved[1]) / 2e-2) == pytest.approx(float((part.grad * direction).sum()), rel=2e-2, abs=2e-3)
+
+
+def test_one_gradient_may_be_all_that_is_wanted():
+    (states, embedding, bias), targets = inputs(3)
+    loss, _ = token_loss(states, embedding.detach(), bias.detach(), targets)
+    loss.backward()
+    reference = inputs(3)[0]
+    plain(*reference, targets)[0].backward()
+    assert torch.allclose(states.grad, reference[0].grad, atol=1e-6) and embedding.grad is None
+
+
+def test_half_precision_is_for_products_only():
+    given, targets = inputs(4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = token_loss(*given, targets)
+    loss.backward()
+    whole = inputs(4)[0]
+    full, _ = token_loss(*whole, targets)
+    full.backward()
+    half, one = loss.item(), full.item()
+    assert loss.dtype == torch.float32 and half == pytest.approx(one, rel=2e-2) and half != one
+    for left, right in zip(given, whole, strict=True):
+        assert left.grad.dtype == torch.float32 and (left.grad - right.grad).norm() <= 0.03 * right.grad.norm()
+
+
+def test_no_more_logits_than_a_part_are_kept(monkeypatch):
+    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", 2 * V)
+    kept = []
+    given, targets = inputs(5, rows=200)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        token_loss(*given, targets)
+    assert max(kept) <= max(200 * E, V * E) < 200 * V
+    with torch.no_grad():
+        assert token_loss(*given, targets)[0].requires_grad is False

@@ -1,0 +1,63 @@
+"""Small seeded architectures with vocabulary heads, and masked texts: what the tests of objectives are run on."""
+
+import torch
+
+from moeir.architectures.dense import Dense
+from moeir.architectures.mote import Mote
+from moeir.backbones.encoder import Encoder, VocabularyHead
+from moeir.backbones.shape import PreNorm, Shape
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.pretraining.batches import Batch, MaskedTexts
+
+CLS, SEP, MASK = 1, 2, 3
+SIGNS = Signs(beginning=CLS, separator=SEP, mask=MASK, query_marker=None, document_marker=None, punctuation=())
+SIZES = {"vocabulary": 40, "hidden": 16, "layers": 4, "heads": 2, "inner": 24, "positions": 32, "spread": 0.3}
+QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
+BERT = Shape(**SIZES, **QUIET)
+NARROW = Shape(**SIZES, **QUIET, embedding=10)
+MODERN = Shape(**SIZES, **QUIET, prenorm=PreNorm(windows=(None, 4, 4, None), thetas=(160.0, 10.0, 10.0, 160.0)))
+SHAPES = {"bert": BERT, "narrow": NARROW, "modern": MODERN}
+FAMILIES = {"dense": Dense, "mote": Mote}
+
+SPANS = [[1, 7, 9, 11, 6, 2], [1, 8, 5, 2], [1, 13, 14, 5, 15, 16, 2], [1, 17, 20, 2]]
+OTHERS = [[1, 9, 21, 2], [1, 22, 23, 8, 24, 5, 2], [1, 25, 2], [1, 26, 27, 28, 29, 2]]
+
+
+def masked(texts, side, *hidden):
+    """Texts with the places `hidden` of each text replaced by [MASK]."""
+    given = [[MASK if place in gone else word for place, word in enumerate(text)] for text, gone in zip(texts, hidden, strict=True)]
+    starts = torch.tensor([0, *map(len, texts)]).cumsum(0).tolist()
+    places = [start + place for start, gone in zip(starts, hidden) for place in sorted(gone)]
+    plain = torch.tensor([word for text in texts for word in text])
+    return MaskedTexts(Tokens.pack(given, side), plain, torch.tensor(places, dtype=torch.int64))
+
+
+def batch(context="span", again=True):
+    """Four spans, and for each another span or a query."""
+    side = "query" if context == "query" else "document"
+    anchors, contexts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1}), masked(OTHERS, side, {1}, {3, 5}, {1}, set())
+    anchors_again = masked(SPANS, "document", {1, 3}, {1}, {2, 4, 5}, {1, 2}) if again else None
+    contexts_again = masked(OTHERS, side, {2}, {1, 2}, {1}, {2, 4}) if again else None
+    return Batch(anchors, contexts, anchors_again, contexts_again, 0, 10)
+
+
+def architecture(name="dense", shape=BERT, seed=0, **options):
+    """Weights as if they had learned: copies of an expert are no longer alike, normalisations and biases not as they start."""
+    torch.manual_seed(seed)
+    made = FAMILIES[name](Encoder(shape, vocabulary_head=True), SIGNS, **options)
+    for encoder in (made.encoder, made.encoder_of("document")):
+        if encoder.vocabulary_head is None:
+            encoder.vocabulary_head = VocabularyHead(shape)
+    for parameter in made.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return made
+
+
+def objective(kind, given, seed=1, **options):
+    """An objective over an architecture; its decoder's weights as if they had learned."""
+    torch.manual_seed(seed)
+    made = kind(given, **options)
+    for name, parameter in made.named_parameters():
+        if not name.startswith("architecture."):
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return made

@@ -1,0 +1,207 @@
+"""Tokens read once: every token is there, in order, in one span; a cache is used again, grows in bounded memory, and survives a kill."""
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moeir.backbones.tokenizer import TextReader
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.pretraining import corpus as corpora
+from moeir.pretraining import queries as asked
+from moeir.pretraining.sentences import split
+from moeir.records import lines, texts
+from tests.deaths import deaths, died
+
+ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
+
+
+@pytest.fixture(scope="session")
+def reader(tiny_model: Path) -> TextReader:
+    """The tokenizer of the toy texts."""
+    return TextReader(tiny_model)
+
+
+def written(path, documents):
+    """A corpus of (id, title, text)."""
+    records = (json.dumps({"_id": name, "title": title, "text": text}) for name, title, text in documents)
+    path.write_text("".join(f"{line}\n" for line in records), encoding="utf-8")
+    return path
+
+
+def many(count, sentences=6):
+    """Documents of sentences like `The owl hunts the bat.`"""
+    for row in range(count):
+        chosen = [(ANIMALS[(row + place) % 8], ANIMALS[(3 * row + place) % 7]) for place in range(sentences)]
+        yield f"d{row}", "", " ".join(f"The {one} hunts the {other}." for one, other in chosen)
+
+
+def made(folder, path, reader, **options):
+    return corpora.cached(folder, path, reader, **({"digest": "one", "maximum": 14} | options))
+
+
+def tokens(cache, begin, end):
+    return cache.ids[begin:end].tolist()
+
+
+def contents(folder):
+    """Every product file of the caches in a folder, but for manifests, which hold times."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
+
+
+def test_a_worked_example(tmp_path, reader):
+    documents = [
+        ("one", "Owl", "The owl hunts. It sleeps by day."),
+        ("none", "", "\u200b"),
+        ("two", "", "The bat finds the moths and the bee and the fox"),
+    ]
+    cache = made(tmp_path, written(tmp_path / "c.jsonl", documents), reader, maximum=8, short=0, keep_empty=True)
+    words = [" ".join(map(reader.token, part)) for part in np.split(cache.ids, cache.parts.sentences[1:-1])]
+    # A title is a sentence of its own; the last sentence, of eleven tokens, is cut at the eighth.
+    assert words == ["owl", "the owl hunts .", "it sleeps by day .", "the bat finds the moths and the bee", "and the fox"]
+    assert cache.parts.sentences.tolist() == [0, 1, 5, 10, 18, 21]
+    assert cache.parts.spans.tolist() == [0, 2, 3, 4, 5]  # 1 + 4 tokens, with 5 more than 8; then 5; then 8 and 3
+    assert cache.parts.documents.tolist() == [0, 2, 2, 4]
+    assert cache.names() == ["one", "none", "two"]
+    assert cache.ids.dtype == np.uint16
+
+
+def test_every_token_of_a_document_is_in_one_span_and_the_order_is_kept(tmp_path, reader):
+    documents = list(many(40))
+    cache = made(tmp_path, written(tmp_path / "c.jsonl", documents), reader)
+    spans = np.arange(len(cache))
+    begins, ends = cache.parts.bounds(spans)
+    assert begins.tolist() == [0, *ends[:-1].tolist()]
+    assert ends[-1] == len(cache.ids)
+    assert (ends - begins).max() <= 14
+    owners = cache.parts.owners(spans)
+    for row, (name, _, text) in enumerate(documents):
+        own = [tokens(cache, *bounds) for bounds in zip(begins[owners == row], ends[owners == row], strict=True)]
+        assert [token for span in own for token in span] == reader.ids([text])[0][1:-1], name
+    sentences = [tokens(cache, *bounds) for bounds in zip(cache.parts.sentences[:-1], cache.parts.sentences[1:], strict=True)]
+    assert sentences == [ids[1:-1] for _, _, text in documents for ids in reader.ids([part.strip() for part in split(text)])]
+
+
+def test_a_cache_is_read_again_and_other_settings_make_another(tmp_path, reader, monkeypatch):
+    path = written(tmp_path / "c.jsonl", many(5))
+    first = made(tmp_path / "cache", path, reader)
+    before, spans = contents(tmp_path / "cache"), first.parts.spans.tolist()
+    with monkeypatch.context() as patch:
+        patch.setattr(TextReader, "located", None)  # nothing is read again
+        assert made(tmp_path / "cache", path, reader).ids.tolist() == first.ids.tolist()
+    assert contents(tmp_path / "cache") == before
+    for options in ({"maximum": 20}, {"seed": 7}, {"short": 0.9}, {"digest": "two"}):
+        assert made(tmp_path / "cache", path, reader, **options).folder != first.folder
+    (first.folder / "spans.npy").write_bytes(b"torn")
+    assert made(tmp_path / "cache", path, reader).parts.spans.tolist() == spans
+    assert {name: file for name, file in contents(tmp_path / "cache").items() if name in before} == before
+
+
+def test_what_comes_from_a_pipe_is_read_anew(tmp_path, reader):
+    one, other = (written(tmp_path / name, many(count)) for name, count in (("a.jsonl", 3), ("b.jsonl", 5)))
+    assert len(made(tmp_path / "cache", one, reader, digest="stdin").names()) == 3
+    assert len(made(tmp_path / "cache", other, reader, digest="stdin").names()) == 5
+
+
+def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
+    monkeypatch.setattr(corpora, "CHUNK_TEXTS", 3)
+    path = written(tmp_path / "c.jsonl", many(8))
+    made(tmp_path / "whole", path, reader)
+    wanted = contents(tmp_path / "whole")
+    for moment in deaths(every=3):
+        folder = tmp_path / f"killed{moment}"
+        if not died(lambda folder=folder: made(folder, path, reader), moment):
+            break
+        made(folder, path, reader)
+        assert contents(folder) == wanted
+    assert moment > 10
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
+    monkeypatch.setattr(corpora, "CHUNK_TEXTS", 30)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
+    peaks = []
+    for count in (90, 90, 600):  # the first warms up
+        path = written(tmp_path / f"{count}.jsonl", many(count, sentences=20))
+        tracemalloc.start()
+        cache = made(tmp_path / f"{len(peaks)}", path, reader)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(cache.names()) == count
+    grown = (peaks[2] - peaks[1]) / (600 - 90)  # bytes for each text more: its name is kept, its 600 characters and 120 tokens are not
+    assert grown < 250
+
+
+def test_a_chunk_ends_at_its_characters_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "CHUNK_CHARACTERS", 400)
+    path = written(tmp_path / "c.jsonl", many(10))
+    assert list(map(len, corpora.chunks(texts.read(path)))) == [3, 3, 3, 1]
+
+
+def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):
+    path = written(tmp_path / "c.jsonl", many(2))
+    with pytest.raises(UsageError, match="spans of 1 tokens"):
+        made(tmp_path / "cache", path, reader, maximum=1)
+    with pytest.raises(UsageError, match="short spans 2"):
+        made(tmp_path / "cache", path, reader, short=2)
+    with pytest.raises(DataError, match="no document has a token"):
+        made(tmp_path / "cache", written(tmp_path / "e.jsonl", [("a", "", "")]), reader, keep_empty=True)
+    with pytest.raises(ArtifactError):
+        corpora.TokenCache.open(tmp_path)
+
+
+# Queries
+
+LINES = [("d3", ["the owl", "", "a bat"]), ("d0", ["the fox"]), ("d1", [])]
+
+
+def generated(path, given=LINES):
+    path.write_text("".join(json.dumps({"_id": name, "queries": queries}) + "\n" for name, queries in given))
+    return path
+
+
+def of(cache, reader, row):
+    """The queries of a document."""
+    links = cache.links[cache.documents[row] : cache.documents[row + 1]]
+    return [" ".join(map(reader.token, cache.ids[cache.starts[link] : cache.starts[link + 1]])) for link in links]
+
+
+def test_generated_queries_belong_to_their_documents(tmp_path, reader):
+    cache = made(tmp_path, written(tmp_path / "c.jsonl", many(5)), reader)
+    found = asked.cached(tmp_path, cache, [generated(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]})
+    assert [of(found, reader, row) for row in range(5)] == [["the fox"], [], [], ["the owl", "a bat"], []]
+    assert found.asked().tolist() == [True, False, False, True, False]
+    begins, _ = found.drawn(np.full(200, 3), np.arange(200, dtype=np.uint64))
+    assert 60 < (begins == found.starts[0]).sum() < 140
+    assert set(begins.tolist()) == {int(found.starts[0]), int(found.starts[1])}
+
+
+def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reader):
+    cache = made(tmp_path, written(tmp_path / "c.jsonl", many(4)), reader)
+    queries = written(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])
+    qrels = tmp_path / "train.qrels"
+    qrels.write_text("q2 0 d2 1\nq1 0 d2 1\nq1 0 d0 1\nq1 0 d1 0\n")
+    found = asked.cached(tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]})
+    assert [of(found, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
+    assert len(found) == 2  # nobody judged the other one
+
+
+@pytest.mark.parametrize(
+    ("given", "judged", "words"),
+    [
+        ([("d9", ["the owl"])], None, "has queries of document 'd9', which is not in the corpus"),
+        ([("d0", [])], None, "no query for a document of the corpus"),
+        (None, "q1 0 d9 1\n", "names document 'd9', which is not in the corpus"),
+        (None, "q7 0 d0 1\n", "query 'q7' is not among the queries"),
+    ],
+)
+def test_queries_that_belong_to_nothing_are_refused(tmp_path, reader, given, judged, words):
+    cache = made(tmp_path, written(tmp_path / "c.jsonl", many(3)), reader)
+    qrels = tmp_path / "train.qrels" if judged else None
+    path = written(tmp_path / "q.jsonl", [("q1", "", "the owl")]) if judged else generated(tmp_path / "q.jsonl", given)
+    if qrels:
+        qrels.write_text(judged)
+    with pytest.raises(DataError, match=words):
+        asked.cached(tmp_path, cache, [path], qrels, reader, digests={"queries": ["q"]})

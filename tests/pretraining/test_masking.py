@@ -1,0 +1,156 @@
+"""What is hidden: worked by hand, as a loop over one text says, and in the shares that were promised."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from moeir.backbones.tokenizer import TextReader
+from moeir.errors import UsageError
+from moeir.pretraining.draws import keys
+from moeir.pretraining.masking import Words, hide
+from tests.oracles import masking as oracle
+
+# A vocabulary of 40: 0-4 special (4 hides), 5-24 begin words, 25-29 are words alone, 30-39 continue one.
+NUMBERS = np.arange(40)
+WORDS = Words((NUMBERS >= 5) & (NUMBERS < 30), (NUMBERS < 5) | ((NUMBERS >= 25) & (NUMBERS < 30)), NUMBERS < 5, NUMBERS[5:], 4)
+TEXTS = st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=30), min_size=1, max_size=8)
+
+
+def packed(texts):
+    return np.array([token for text in texts for token in text]), np.cumsum([0, *map(len, texts)])
+
+
+def hidden(texts, rate, *, seed=1, epoch=0, copy=0, numbers=None):
+    """For each text the ids read and the places hidden."""
+    ids, starts = packed(texts)
+    drawn = keys(seed, epoch, copy, np.arange(len(texts)) if numbers is None else np.array(numbers))
+    read, chosen = hide(ids, starts, drawn, rate, WORDS)
+    cuts = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
+    return [(read[begin:end].tolist(), np.flatnonzero(chosen[begin:end]).tolist()) for begin, end in cuts]
+
+
+def test_a_worked_example():
+    # "owl ##s , sleep ##ing [UNK] day": words 0-1, 2, 3-4, 6; the unknown word 5 is never hidden; half of 7 tokens is a budget of 4.
+    text = [5, 30, 25, 6, 31, 1, 7]
+    assert oracle.words(text, set(range(5, 30)), {0, 1, 2, 3, 4, 25}) == [[0, 1], [2], [3, 4], [5], [6]]
+    key = oracle.key(293, 0, 0, 0)
+    order = sorted([0, 2, 3, 6], key=lambda first: oracle.bits(key, 2 * first))
+    assert order == [2, 0, 3, 6]  # one token, then two, then two that do not fit into what is left, then one that does
+    shares = [round(oracle.bits(key, 2 * place + 1) / 2**64, 2) for place in (0, 1, 2, 6)]
+    assert shares == [0.03, 0.99, 0.0, 0.83]  # a mask, the token as it was, a mask, a random token:
+    assert oracle.bits(key, 2 * 6 + 1) % 2**32 * 35 >> 32 == 13  # the 13th of the ordinary ones, which begin at 5
+    assert hidden([text], 0.5, seed=293) == [([4, 30, 4, 6, 31, 1, 18], [0, 1, 2, 6])]
+
+
+@settings(max_examples=200)
+@given(TEXTS, st.floats(0.01, 1), st.integers(0, 10**6), st.integers(0, 50), st.integers(0, 3))
+def test_all_texts_at_once_are_as_each_by_itself_in_a_loop(texts, rate, seed, epoch, copy):
+    sets = {"begins": set(range(5, 30)), "alone": {*range(5), *range(25, 30)}, "special": set(range(5)), "ordinary": list(range(5, 40))}
+    wanted = [oracle.hide(text, oracle.key(seed, epoch, copy, row), rate, **sets, mask=4) for row, text in enumerate(texts)]
+    assert hidden(texts, rate, seed=seed, epoch=epoch, copy=copy) == wanted
+
+
+@given(TEXTS, st.floats(0.01, 1))
+def test_whole_words_are_hidden_and_never_a_special_token(texts, rate):
+    for text, (read, places) in zip(texts, hidden(texts, rate), strict=True):
+        for word in oracle.words(text, set(range(5, 30)), {*range(5), *range(25, 30)}):
+            assert len(set(word) & set(places)) in (0, len(word))
+        assert all(text[place] >= 5 for place in places)
+        assert all(read[place] >= 4 for place in places)  # the mask, or an ordinary token
+        assert all(read[place] == text[place] for place in set(range(len(text))) - set(places))
+        assert bool(places) == (max(text) >= 5)
+
+
+@given(TEXTS, st.randoms())
+def test_what_is_hidden_of_a_text_does_not_depend_on_its_neighbours(texts, dice):
+    rows = list(range(len(texts)))
+    dice.shuffle(rows)
+    together = hidden(texts, 0.3)
+    assert hidden([texts[row] for row in rows], 0.3, numbers=rows) == [together[row] for row in rows]
+    assert [hidden([text], 0.3, numbers=[row])[0] for row, text in enumerate(texts)] == together
+
+
+def test_the_shares_are_those_promised():
+    dice = np.random.default_rng(5)
+    texts = [dice.integers(5, 40, size=100).tolist() for _ in range(2000)]
+    ids, starts = packed(texts)
+    read, chosen = hide(ids, starts, keys(1, 0, 0, np.arange(2000)), 0.3, WORDS)
+    assert np.diff(np.concatenate([[0], np.cumsum(chosen)])[starts]).max() == 30
+    assert 0.295 < chosen.mean() <= 0.3
+    count = chosen.sum()
+    masked, same = (read[chosen] == 4).sum() / count, (read[chosen] == ids[chosen]).sum() / count
+    assert abs(masked - 0.8) < 0.006  # four standard deviations and more of 60,000 draws
+    assert abs(same - 0.1 - 0.1 / 35) < 0.006  # kept, or drawn by chance
+    drawn = read[chosen & (read != 4) & (read != ids)]
+    assert set(drawn.tolist()) == set(range(5, 40))
+    assert np.bincount(drawn, minlength=40)[5:].std() < 0.15 * len(drawn) / 35
+
+
+def test_the_same_seed_hides_the_same_and_another_epoch_or_copy_does_not():
+    texts = [[*range(5, 25), 30, 31] * 3] * 4
+    first = hidden(texts, 0.3)
+    assert hidden(texts, 0.3) == first
+    others = [hidden(texts, 0.3, **change) for change in ({"seed": 2}, {"epoch": 1}, {"copy": 1})]
+    assert all(one != other for group in others for one, other in zip(group, first, strict=True))
+    assert len({str(one) for one in first}) == 4
+
+
+def test_a_text_whose_words_are_all_too_long_gives_its_shortest():
+    assert [places for _, places in hidden([[5, 30, 30, 6, 30, 7, 30, 30]], 0.1)] == [[3, 4]]
+
+
+def vocabulary(folder, tokenizer):
+    folder.mkdir()
+    special = ("<s>", "</s>", "<mask>")
+    tokenizer.add_special_tokens(list(special))
+    ends = [(token, tokenizer.token_to_id(token)) for token in special[:2]]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return TextReader(folder)
+
+
+def words_of(reader, text):
+    """The words of a text, as the pieces that make them up."""
+    ids = reader.ids([text])[0][1:-1]
+    firsts = np.flatnonzero(Words.of(reader).firsts(np.array(ids), np.array([0, len(ids)])))
+    return ["".join(reader.token(number) for number in part) for part in np.split(ids, firsts[1:])]
+
+
+def test_words_of_word_pieces(tiny_model):
+    reader = TextReader(tiny_model)
+    assert words_of(reader, "Owls hunts.") == ["owl##s", "hunts", "."]
+    words = Words.of(reader)
+    assert not {reader.token(number) for number in words.ordinary} & {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"}
+    assert words.mask == reader.signs.mask
+
+
+def test_words_of_byte_pairs(tmp_path: Path):
+    pieces = {piece: number for number, piece in enumerate(["<s>", "</s>", "<mask>", *pre_tokenizers.ByteLevel.alphabet()])}
+    merges = [("o", "w"), ("ow", "l"), ("Ġ", "a"), ("Ġ", "b")]
+    pieces |= {"".join(pair): len(pieces) + place for place, pair in enumerate(merges)}
+    tokenizer = Tokenizer(models.BPE(pieces, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    reader = vocabulary(tmp_path / "bytes", tokenizer)
+    assert words_of(reader, "owls (a,b) él") == ["owls", "Ġ", "(", "a", ",", "b", ")", "ĠÃ©l"]
+
+
+def test_words_of_sentence_pieces(tmp_path: Path):
+    pieces = ["<s>", "</s>", "<unk>", "<mask>", "▁", "▁owl", "s", "▁a", "b", ",", "猫", "狗", "が", "한"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -float(place)) for place, piece in enumerate(pieces)], unk_id=2))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    reader = vocabulary(tmp_path / "pieces", tokenizer)
+    assert words_of(reader, "owls a,b 猫狗が 한s") == ["▁owls", "▁a", ",", "b", "▁", "猫", "狗", "が", "▁한s"]
+
+
+def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path):
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "owl": 2, "<unk>": 3}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ends = [("<s>", 0), ("</s>", 1)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match=r"has no \[MASK\]"):
+        Words.of(TextReader(tmp_path))

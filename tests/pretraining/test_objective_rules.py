@@ -1,0 +1,126 @@
+"""Objectives: what learns from what, what they ask of the data, and what they refuse."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from moeir.architectures.came import Came
+from moeir.backbones.encoder import Encoder
+from moeir.errors import UsageError
+from moeir.pretraining.base import Read
+from moeir.pretraining.cocondenser import Cocondenser
+from moeir.pretraining.condenser import Condenser
+from moeir.pretraining.cotmae import Cotmae
+from moeir.pretraining.cotmae_qc import CotmaeQc
+from moeir.pretraining.mlm import Mlm
+from moeir.pretraining.mote import Mote
+from moeir.pretraining.retromae import Retromae
+from tests.pretraining.made import BERT, OTHERS, SIGNS, SPANS, architecture, batch, masked, objective
+
+KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
+
+
+def gradients(model, given):
+    """Of the encoder's layers, of what the decoder shares with it, and of the decoder."""
+    encoder = model.architecture.encoder
+    shared = [encoder.embeddings.words.weight, encoder.vocabulary_head.transform.weight]
+    groups = [list(encoder.layers.parameters()), shared, list(model.decoder.parameters())]
+    found = iter(torch.autograd.grad(model(given)[0], [part for group in groups for part in group], allow_unused=True))
+    return [[next(found) for _ in group] for group in groups]
+
+
+@pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Mote, Retromae])
+def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, monkeypatch):
+    """Nothing is hidden from the encoder, so the loss is the decoder's: with the vectors detached no layer learns from it."""
+    model, given = objective(kind, architecture("mote")), batch(kind.context)
+    side = "query" if kind.context == "query" else "document"
+    open_texts = {"anchors": masked(SPANS, "document", *[set()] * 4), "contexts": masked(OTHERS, side, *[set()] * 4)}
+    given = replace(given, **open_texts)
+    layers, shared, decoder = gradients(model, given)
+    assert sum(part.abs().sum() for part in layers if part is not None) > 0.1
+    monkeypatch.setattr(Read, "vectors", property(lambda read: read.pooled.index_select(0, read.back).detach()))
+    bottleneck = Mote.bottleneck
+    monkeypatch.setattr(Mote, "bottleneck", lambda self, read: bottleneck(self, read).detach())
+    apart, still, own = gradients(model, given)
+    assert all(part is None or not part.any() for part in apart)
+    for left, right in zip(shared + decoder, still + own, strict=True):
+        assert right is not None and right.shape == left.shape
+    assert all(part.any() for part in still) and any(part.any() for part in own)
+
+
+def test_the_query_of_qc_never_meets_the_encoders_layers():
+    model, given = objective(CotmaeQc, architecture("mote")), batch("query")
+    sides = []
+    model.architecture.encoder.layers[0].register_forward_pre_hook(lambda _, inputs: sides.append((inputs[1].side, len(inputs[0]))))
+    model(given)
+    assert sides == [("document", sum(map(len, SPANS)))]
+
+
+def test_the_decoder_goes_with_the_objective_and_nothing_of_the_encoder_is_doubled():
+    given = architecture("mote")
+    own = {parameter for parameter in given.parameters()}
+    for kind in KINDS:
+        added = [name for name, parameter in objective(kind, given).named_parameters() if parameter not in own]
+        assert all(name.startswith("decoder.") for name in added) and bool(added) == (kind is not Mlm)
+
+
+def test_what_the_data_side_must_bring():
+    needs = {kind: (kind.context, made.encoder_rate, made.decoder_rate) for kind in KINDS for made in [kind(architecture())]}
+    assert needs == {
+        Mlm: ("none", 0.15, None),
+        Cotmae: ("span", 0.30, 0.45),
+        CotmaeQc: ("query", 0.30, None),
+        Mote: ("query", 0.30, None),
+        Condenser: ("none", 0.15, None),
+        Cocondenser: ("span", 0.15, None),
+        Retromae: ("none", 0.30, None),
+    }
+
+
+def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
+    model, given = objective(Mote, architecture("mote")), batch("query")
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tuple(tensor.shape)) or tensor, lambda tensor: tensor):
+        model(given)
+    positions = {sum(map(len, SPANS)), sum(map(len, OTHERS)), sum(map(len, OTHERS)) - 4}
+    assert not [shape for shape in kept if len(shape) > 1 and shape[-1] == BERT.vocabulary and shape[0] in positions]
+
+
+def test_routers_keep_no_graph_of_a_past_step():
+    given = Came(Encoder(BERT), SIGNS, shared_layers=4, experts=("global",), routing="token")
+    given.encoder.vocabulary_head = architecture().encoder.vocabulary_head
+    model = Mlm(given)
+    model(batch())
+    assert given.routers() and all(router.routed is None for router in given.routers().values())
+
+
+WRONG = [
+    (Mlm, {"rate": 0.0}, "rate=0.0"),
+    (Mlm, {"rate": 1.0}, "rate=1.0"),
+    (Cotmae, {"decoder_rate": 1.5}, "decoder_rate=1.5"),
+    (Cotmae, {"layers": 0}, "layers=0"),
+    (CotmaeQc, {"window": 0}, "window=0"),
+    (CotmaeQc, {"decoder_weight": -1.0}, "decoder_weight=-1.0"),
+    (Mote, {"decode_from_query": "both"}, "decode_from_query=both"),
+    (Mote, {"sparse_weight": -0.5}, "sparse_weight=-0.5"),
+    (Mote, {"rate": float("nan")}, "rate=nan"),
+    (Cocondenser, {"contrastive_weight": -1.0}, "contrastive_weight=-1.0"),
+    (Retromae, {"decoder_rate": 1.0}, "decoder_rate=1.0"),
+]
+
+
+@pytest.mark.parametrize("kind, wrong, said", WRONG)
+def test_an_option_that_cannot_be_is_refused_with_what_was_found(kind, wrong, said):
+    with pytest.raises(UsageError, match=f"^{said}: expected"):
+        kind(architecture(), **wrong)
+
+
+def test_an_architecture_that_is_not_one_encoder_is_refused():
+    towers = Came(Encoder(replace(BERT), vocabulary_head=True), SIGNS, shared_layers=2, local_dim=4)
+    with pytest.raises(UsageError, match=r"came cannot be pre-trained as one encoder: .* 2 of 4 layers, .* --arch dense"):
+        Mlm(towers)
+    headless = architecture()
+    headless.encoder.vocabulary_head = None
+    with pytest.raises(UsageError, match="needs a vocabulary head"):
+        Mlm(headless)

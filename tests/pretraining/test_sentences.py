@@ -1,0 +1,47 @@
+"""Where sentences end and where a full stop means something else; end to end the sentences are the text."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.pretraining.sentences import breaks, split
+
+PARTED = [
+    "An owl hunts at night.| It sleeps by day!| Does it dream?| Nobody knows…| So we asked.",
+    "Dr. Owl met Mrs. Bat, e.g. in Fig. 3, at 3.5 km.| They flew on.",
+    "J. R. Hen wrote No. 5 of Vol. 2.| The answer was no.| It still is.",
+    "The U.S. Army came at 5 p.m. Monday.| It left at 6 p.m.| The end of Owl Inc.| It was sold.",
+    "Ants, bees, etc. are small.| Smith et al. (2003) counted them.| So did Ant et al.| We did not.",
+    "He said “Stop!”| Then he left.| (See below.)| [It stops.]| End.",
+    "“Why?” he asked.| “I know,” she said.",
+    "1. Heat the oven.| 2. Wait.| Chapter 7.| Then eat.",
+    "A heading|\n \n An item without a stop|\n\n\nthe next one. and so on.|\n\nEnd\n\n",
+    "猫在睡觉。|狗「不睡！」|鸟呢？|是。",
+    "Wait...| What?!| Yes... maybe.| Version 2.0.1 is out.| See moeir.org for it.",
+]
+
+
+@pytest.mark.parametrize("parted", PARTED)
+def test_a_text_parts_where_a_reader_would_part_it(parted):
+    assert split(parted.replace("|", "")) == parted.split("|")
+
+
+@given(
+    st.text(alphabet="aB. !?\n\"')。“”1…", max_size=60)
+    | st.lists(st.sampled_from(["A.", "\n\n", "b", " ", "。", "!"])).map("".join)
+    | st.text(max_size=60)
+)
+def test_no_character_is_lost_and_the_order_is_kept(text):
+    assert "".join(split(text)) == text
+    found = breaks(text)
+    assert found[0] == 0
+    assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize("unit", [".", "\n", " ", "\n ", ". ", "a.", "。", '."', "(", "A. "])
+def test_odd_texts_take_linear_time(unit):
+    began = time.perf_counter()
+    breaks(unit * 50_000)
+    assert time.perf_counter() - began < 5

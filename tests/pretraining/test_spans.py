@@ -1,0 +1,147 @@
+"""Sentences pack to spans by the rule, worked by hand; contexts are what a list of all that may be says."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.pretraining.draws import bits, keys, lower, upper
+from moeir.pretraining.spans import CONTEXTS, Spans, cut, packed
+from tests.oracles import masking as oracle_of_bits
+from tests.oracles import spans as oracle
+
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=30)
+
+
+def laid(documents, maximum):
+    """Spans from lists of lists of sentence lengths: documents -> spans -> sentences."""
+    lengths = [length for document in documents for span in document for length in span]
+    counts = [len(span) for document in documents for span in document]
+    sizes = [len(document) for document in documents]
+    return Spans(*(np.concatenate([[0], np.cumsum(np.array(part, dtype=np.int64))]) for part in (lengths, counts, sizes)), maximum)
+
+
+def drawn(parts, kind, span, times=300):
+    """Bounds of the contexts that a span meets under many keys."""
+    begins, ends = parts.contexts(kind, np.full(times, span), keys(1, 0, 4, np.arange(times)))
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+
+def bounds(parts, spans):
+    """The bounds of some spans."""
+    return {tuple(int(one[0]) for one in parts.bounds(np.array([span]))) for span in spans}
+
+
+# One document of ten tokens in four spans, maximum 4: sentences of 2, 1 | 3 | 1, 1, 1 | 1.
+WORKED = laid([[[2, 1], [3], [1, 1, 1], [1]]], 4)
+
+
+def test_a_worked_example_of_packing():
+    assert cut([0, 5, 6], 15, 4) == [0, 4, 5, 6, 10, 14]  # sentences of 5, 1 and 9 tokens
+    assert packed([4, 1, 1, 4, 4, 1], 4, random.Random(1), short=0) == [0, 1, 3, 4, 5]
+    assert packed([2, 2, 1, 1, 1, 4], 4, random.Random(1), short=0) == [0, 2, 5]
+    assert packed([1, 1, 1, 1, 1, 1], 2, random.Random(1), short=1) == [0, 2, 4]  # from 2 to 2: every target is 2
+
+
+def test_a_worked_example_of_contexts():
+    spans = [(0, 3), (3, 6), (6, 9), (9, 10)]
+    for number, own in enumerate(spans):
+        assert set(drawn(WORKED, "random", number)) == set(spans) - {own}
+        assert set(drawn(WORKED, "nearby", number)) == {spans[other] for other in (number - 1, number + 1) if 0 <= other < 4}
+    # Span 0: its last sentence (2, 3), then (3, 6) fits: 4 tokens. Span 1: (3, 6), then (6, 7). Span 2: (8, 9) and (9, 10).
+    # Span 3, the last: its first sentence (9, 10), and before it (8, 9), (7, 8), (6, 7).
+    assert [set(drawn(WORKED, "overlap", number)) for number in range(4)] == [{(2, 6)}, {(3, 7)}, {(8, 10)}, {(6, 10)}]
+    assert set(drawn(WORKED, "mixed", 0)) == {*spans[1:], (2, 6)}
+
+
+def test_every_choice_is_as_likely_as_the_others():
+    parts = laid([[[3]] * 7], 3)
+    met = [begin // 3 for begin, _ in drawn(parts, "random", 3, 6000)]
+    assert all(abs(met.count(other) - 1000) < 150 for other in (0, 1, 2, 4, 5, 6))
+    met = [begin // 3 for begin, _ in drawn(parts, "mixed", 3, 9000)]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
+    assert abs(met.count(3) - 3000) < 250
+    assert abs(met.count(2) - 2000) < 250
+    assert abs(met.count(0) - 500) < 150
+
+
+def test_a_random_context_is_at_most_a_hundred_spans_away():
+    parts = laid([[[1]] * 5, [[1]] * 400, [[1]] * 5], 1)
+    met = {begin for begin, _ in drawn(parts, "random", 205, 5000)}
+    assert met == set(range(105, 306)) - {205}
+    assert {begin for begin, _ in drawn(parts, "random", 6, 5000)} == set(range(5, 107)) - {6}
+
+
+def test_an_overlap_without_room_for_a_sentence_takes_a_part_of_one():
+    parts = laid([[[2], [4], [4]]], 4)
+    assert [set(drawn(parts, "overlap", number)) for number in range(3)] == [{(0, 4)}, {(2, 6)}, {(6, 10)}]
+
+
+@given(LENGTHS, st.integers(2, 12), st.floats(0, 1), st.integers())
+def test_every_sentence_is_in_one_span_and_no_span_is_too_long(lengths, maximum, short, seed):
+    begins = [int(begin) for begin in np.cumsum([0, *lengths[:-1]])]
+    pieces = cut(begins, sum(lengths), maximum)
+    assert set(begins) <= set(pieces)
+    assert pieces == sorted(set(pieces))
+    sizes = np.diff([*pieces, sum(lengths)]).tolist()
+    firsts = packed(sizes, maximum, random.Random(seed), short=short)
+    assert firsts[0] == 0
+    assert firsts == sorted(set(firsts))
+    totals = [sum(sizes[begin:end]) for begin, end in zip(firsts, [*firsts[1:], None], strict=True)]
+    assert max(totals) <= maximum
+    assert sum(totals) == sum(lengths)
+    if short == 0:
+        assert all(total + sizes[first] > maximum for total, first in zip(totals, firsts[1:], strict=False))
+
+
+DOCUMENTS = st.lists(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=2), min_size=2, max_size=5), min_size=1, max_size=4)
+
+
+@given(DOCUMENTS, st.integers(0, 2**40), st.data())
+def test_contexts_are_among_those_that_may_be(documents, seed, data):
+    maximum, place, listed = 8, 0, []
+    for document in documents:
+        spans = []
+        for lengths in document:
+            spans.append([])
+            for length in lengths:
+                spans[-1].append((place, place + length))
+                place += length
+        listed.append(spans)
+    parts = laid(documents, maximum)
+    assert parts.companions().all()
+    owner = data.draw(st.integers(0, len(documents) - 1))
+    span = data.draw(st.integers(0, len(documents[owner]) - 1))
+    first = sum(len(document) for document in documents[:owner])
+    assert parts.owners(np.array([first + span])).tolist() == [owner]
+    whole = [(one[0][0], one[-1][1]) for one in listed[owner]]
+    numbers = range(len(whole))
+    may = {
+        "random": {whole[other] for other in oracle.others(span, numbers)},
+        "nearby": {whole[other] for other in oracle.others(span, numbers, 1)},
+        "overlap": oracle.overlaps(span, listed[owner], maximum),
+    }
+    may["mixed"] = set().union(*may.values())
+    for kind in CONTEXTS:
+        begins, ends = parts.contexts(kind, np.array([first + span]), keys(seed, 0, 4, np.array([first + span])))
+        assert (int(begins[0]), int(ends[0])) in may[kind]
+        if kind in ("random", "nearby"):
+            assert (int(begins[0]), int(ends[0])) != whole[span]
+
+
+def test_spans_without_companions_are_known():
+    assert laid([[[1]], [], [[1], [2]], [[3]]], 4).companions().tolist() == [False, True, True, False]
+
+
+@given(st.integers(0, 2**62), st.integers(0, 1000), st.integers(0, 4), st.integers(0, 2**40), st.integers(0, 10**6))
+def test_bits_are_those_of_a_loop_in_python_numbers(seed, epoch, copy, text, place):
+    key = keys(seed, epoch, copy, np.array([text]))
+    assert int(key[0]) == oracle_of_bits.key(seed, epoch, copy, text)
+    assert int(bits(key, np.array([place]))[0]) == oracle_of_bits.bits(int(key[0]), place)
+
+
+@pytest.mark.parametrize("half", [upper, lower])
+def test_draws_are_even(half):
+    found = half(bits(keys(3, 0, 0, np.arange(30_000)), np.array([5])), 3)
+    assert [abs(int((found == number).sum()) - 10_000) < 400 for number in range(3)] == [True] * 3

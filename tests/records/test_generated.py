@@ -1,0 +1,36 @@
+"""Files of generated queries: read as they were written, and refused with one line where they are something else."""
+
+import pytest
+
+from moeir.errors import DataError
+from moeir.records import generated
+from moeir.records.generated import Generated
+
+
+def test_what_is_written_is_read(tmp_path):
+    records = [Generated("a", ("what do ötters eat", 'a "b"\u2028c')), Generated("7", ())]
+    path = tmp_path / "generated.jsonl"
+    path.write_text("".join(f"{generated.line(record.id, record.queries)}\n" for record in records), encoding="utf-8")
+    assert list(generated.read(path)) == records
+    assert "ötters" in path.read_text(encoding="utf-8")
+
+
+BAD = [
+    ("", "generated.jsonl: holds no record"),
+    ('{"_id": "a"}', "generated.jsonl:1: an object with _id and queries was expected"),
+    ('{"queries": []}', "generated.jsonl:1: an object with _id and queries was expected"),
+    ("[1]", "generated.jsonl:1: an object with _id and queries was expected"),
+    ('{"_id": "a", "queries": "b"}', "generated.jsonl:1: queries is not a list of strings"),
+    ('{"_id": "a", "queries": [1]}', "generated.jsonl:1: queries is not a list of strings"),
+    ('{"_id": "a b", "queries": []}', "generated.jsonl:1: id with white space"),
+    ('\n{"_id": "a", "queries": []}\n{"_id": "a", "queries": []}', "generated.jsonl:3: id 'a' stands on an earlier line too"),
+    ("{", "generated.jsonl:1: broken JSON"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), BAD)
+def test_another_file_is_refused(content, words, tmp_path):
+    (tmp_path / "generated.jsonl").write_text(content)
+    with pytest.raises(DataError) as said:
+        list(generated.read(tmp_path / "generated.jsonl"))
+    assert words in str(said.value)

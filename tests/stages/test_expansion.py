@@ -1,0 +1,91 @@
+"""docT5query: BM25 over documents that are followed by the queries they answer."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def room(toy, tmp_path, monkeypatch):
+    """The toy corpus, queries for two of its documents, and a question in words that only they hold."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.jsonl").symlink_to(toy / "corpus.jsonl")
+    written = {"owl": ["which raptor is nocturnal", "strigiformes"], "bat": ["echolocation strigiformes"]}
+    lines = [json.dumps({"_id": document, "queries": queries}) + "\n" for document, queries in written.items()]
+    (tmp_path / "generated.jsonl").write_text("".join(lines))
+    (tmp_path / "queries.tsv").write_text("q1\tstrigiformes\nq2\tmoths\n")
+    return tmp_path
+
+
+def index(moeir, *flags, output="idx"):
+    return moeir("index", "--corpus", "corpus.jsonl", "--engine", "bm25", *flags, "--output", output)
+
+
+def found(moeir, place):
+    said = moeir("search", "--index", place, "--queries", "queries.tsv", "--output", "-")
+    assert said.code == 0, said.stderr
+    return [tuple(line.split()[0:3:2]) for line in said.stdout.splitlines()]
+
+
+def test_a_word_of_the_queries_alone_finds_their_document(room, moeir):
+    assert index(moeir, output="plain").code == 0
+    assert found(moeir, "plain") == [("q2", "bat")]
+    said = index(moeir, "--expansion", "generated.jsonl")
+    assert said.code == 0
+    assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in said.stderr
+    assert sorted(found(moeir, "idx")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
+    assert (room / "idx/ids.txt").read_bytes() == (room / "plain/ids.txt").read_bytes()
+
+
+def test_only_the_first_queries_are_added_if_so_wished(room, moeir):
+    assert index(moeir, "--expansion", "generated.jsonl", "--expansion-queries", 1).code == 0
+    assert found(moeir, "idx") == [("q1", "bat"), ("q2", "bat")]
+
+
+def test_an_expanded_index_is_that_of_the_expanded_texts(room, moeir):
+    added = {"owl": "which raptor is nocturnal strigiformes", "bat": "echolocation strigiformes"}
+    records = [json.loads(line) for line in (room / "corpus.jsonl").read_text().splitlines()]
+    longer = [{**record, "text": f"{record['text']} {added.get(record['_id'], '')}".strip()} for record in records]
+    (room / "longer.jsonl").write_text("".join(json.dumps(record) + "\n" for record in longer))
+    assert index(moeir, "--expansion", "generated.jsonl").code == 0
+    assert moeir("index", "--corpus", "longer.jsonl", "--engine", "bm25", "--output", "said").code == 0
+    for file in sorted((room / "said/bm25").iterdir()):
+        assert file.read_bytes() == (room / "idx/bm25" / file.name).read_bytes()
+
+
+def test_queries_of_documents_that_are_not_there_are_counted(room, moeir):
+    with open("generated.jsonl", "a") as file:
+        file.write('{"_id": "yak", "queries": ["hairy cattle"]}\n')
+    said = index(moeir, "--expansion", "generated.jsonl")
+    assert said.code == 0 and "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in said.stderr
+
+
+BAD = [
+    (("--expansion", "other.jsonl"), 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
+    (("--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: an object with _id and queries was expected"),
+    (("--expansion", "absent.jsonl"), 3, "absent.jsonl: no such file (--expansion)"),
+    (("--expansion-queries", 1), 2, "--expansion-queries 1: without --expansion"),
+    (("--expansion", "generated.jsonl", "--expansion-queries", 0), 2, "--expansion-queries 0: expected at least 1"),
+]
+
+
+@pytest.mark.parametrize(("flags", "code", "words"), BAD)
+def test_an_expansion_that_cannot_be_is_one_line(flags, code, words, room, moeir):
+    (room / "other.jsonl").write_text('{"_id": "yak", "queries": ["hairy cattle"]}\n')
+    said = index(moeir, *flags)
+    assert (said.code, said.stderr.count("error: ")) == (code, 1) and words in said.stderr.splitlines()[-1]
+    assert not list(room.glob("idx*"))
+
+
+def test_encodings_are_not_expanded(room, moeir, encodings):
+    said = moeir("index", "--encodings", encodings, "--expansion", "generated.jsonl", "--output", "idx")
+    assert (said.code, said.stderr) == (2, "error: --expansion: goes with --corpus and --engine bm25; encodings are not expanded\n")
+
+
+def test_what_a_t5_wrote_expands_an_index(room, moeir, t5_model):
+    flags = ("--max-output", 6, "--dtype", "float32", "--output", "written.jsonl")
+    assert moeir("generate-queries", "--model", t5_model, "--corpus", "corpus.jsonl", *flags).code == 0
+    written = {record["_id"]: record["queries"] for record in map(json.loads, (room / "written.jsonl").read_text().splitlines())}
+    (room / "queries.tsv").write_text("".join(f"{document}\t{' '.join(queries)}\n" for document, queries in written.items()))
+    assert index(moeir, "--expansion", "written.jsonl").code == 0
+    assert {(document, document) for document in written} <= set(found(moeir, "idx"))

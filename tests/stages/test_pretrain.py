@@ -1,0 +1,118 @@
+"""`moeir pretrain` on the toy texts: every objective, killed and resumed, and what finetune makes of it."""
+
+import json
+
+import pytest
+from transformers import AutoModelForMaskedLM
+
+from moeir import variants
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.backbones.checkpoints import files
+from tests.conftest import run_here
+from tests.deaths import died
+
+SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
+QUERIES = ("cotmae-qc", "mote")
+OBJECTIVES = [variant.name for variant in variants.listed("pretraining")]
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, toy):
+    """Long documents of the toy texts, so that each has several spans, and queries for them."""
+    place = tmp_path_factory.mktemp("pretraining")
+    every = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    parts = {first: " ".join(one["text"] for one in every[first : first + 4]) for first in range(0, len(every) - 3, 2)}
+    long = [{"_id": f"d{first}", "text": text} for first, text in parts.items()]
+    (place / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in long))
+    asked = [{"_id": one["_id"], "queries": ["who hunts at night", "what is " + one["text"].split()[1]]} for one in long]
+    (place / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    return place
+
+
+def flags(room, model, objective, output, *more):
+    arch = "mote" if objective == "mote" else "dense"
+    asked = ("--queries", room / "queries.jsonl") if objective in QUERIES else ()
+    sources = ("--model", model, "--corpus", room / "corpus.jsonl", *asked)
+    return ("pretrain", *sources, "--arch", arch, "--objective", objective, *SIZES, *more, "--output", output)
+
+
+def run(*arguments):
+    said = run_here(*arguments)
+    assert said.code == 0, said.stderr
+    return said
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, toy, tmp_path, tiny_model_with_head, came_checkpoint):
+    run(*flags(room, tiny_model_with_head, objective, tmp_path / "pre"))
+    lines = [json.loads(line) for line in (tmp_path / "pre" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3] and all(0 < line["loss"] < 100 for line in lines)
+    assert {key.split(".")[0] for key in lines[0]} >= {"loss", "accuracy"} and lines[0]["tokens"] > 0
+    opened = open_checkpoint(tmp_path / "pre")
+    assert not [name for name in opened.architecture.state_dict() if name.startswith("decoder")], "the decoder is thrown away"
+    assert opened.architecture.encoder.vocabulary_head is not None, "the vocabulary head is kept"
+    counts = json.loads((tmp_path / "pre" / "manifest.json").read_text())["counts"]
+    assert counts["tokens_per_second"] > 0 and 0 < counts["share_of_peak"] < 2
+    if objective != "mote":
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path / "pre")
+        words = files.read_weights(tmp_path / "pre", files.read_config(tmp_path / "pre"))["embeddings.words.weight"]
+        assert model.get_input_embeddings().weight.equal(words)
+    examples = tmp_path / "train.jsonl"
+    examples.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
+    sources = ("--train", examples, "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    for arch in ("mote",) if objective == "mote" else ("dense:head=false", "came:shared_layers=2,local_dim=8"):
+        tuned = ("finetune", "--model", tmp_path / "pre", "--arch", arch, *sources, "--steps", 1, "--batch-size", 1, "--negatives", 1)
+        run(*tuned, "--dtype", "float32", "--output", tmp_path / arch.split(":")[0])
+
+
+def test_from_scratch_and_with_any_context(room, tmp_path, tiny_model):
+    bytes_of = {}
+    for context in ("mixed", "random", "nearby", "overlap"):
+        run(*flags(room, tiny_model, "cotmae", tmp_path / context, "--from-scratch", "--context", context))
+        bytes_of[context] = (tmp_path / context / "model.safetensors").read_bytes()
+    assert len(set(bytes_of.values())) > 1
+
+
+def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_with_head):
+    shared = ("--cache", tmp_path / "cache")
+    first = run(*flags(room, tiny_model_with_head, "mlm", tmp_path / "one", *shared))
+    again = run(*flags(room, tiny_model_with_head, "mlm:rate=0.3", tmp_path / "two", *shared))
+    assert len(list((tmp_path / "cache").glob("documents-*[0-9a-f]"))) == 1
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() != (tmp_path / "two" / "model.safetensors").read_bytes()
+    assert first.code == again.code == 0
+
+
+def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, tmp_path, tiny_model_with_head):
+    """Death at disk events all along the way; then the same command again."""
+    run(*flags(room, tiny_model_with_head, "cotmae", tmp_path / "whole", "--save-minutes", 0))
+    whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
+    survived, killed = False, 0
+    for moment in range(0, 200, 5):
+        output = tmp_path / f"killed-{moment}"
+        arguments = flags(room, tiny_model_with_head, "cotmae", output, "--save-minutes", 0)
+        survived = not died(lambda arguments=arguments: run(*arguments), moment)
+        killed += not survived
+        run(*arguments)
+        assert (output / "model.safetensors").read_bytes() == whole, moment
+        if survived:
+            break
+    assert survived and killed >= 5
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        (("--objective", "mlm:rate=2"), "rate=2"),
+        (("--objective", "cotmay"), "did you mean"),
+        (("--context", "far"), "--context far: expected mixed"),
+        (("--arch", "came:shared_layers=2"), "came"),
+        (("--objective", "mote"), "--queries"),
+        (("--short-spans", "2"), "--short-spans 2"),
+        (("--query-qrels", "q.tsv"), "--query-qrels: needs --queries"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(wrong, words, room, tmp_path, tiny_model_with_head):
+    sources = ("--model", tiny_model_with_head, "--corpus", room / "corpus.jsonl")
+    said = run_here("pretrain", *sources, *SIZES, *wrong, "--output", tmp_path / "x")
+    assert said.code == 2 and words in said.stderr and len(said.stderr.strip().splitlines()) == 1, said.stderr
+    assert not (tmp_path / "x").exists()

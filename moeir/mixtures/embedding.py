@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
+from moeir.kernels.scattered import scattered
 from moeir.mixtures.routing import Routing, by_expert
 
 GATES = ("learned", "random")
@@ -91,21 +92,11 @@ class EmbeddingMixture(nn.Module):
 
 def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
     """`count` numbers in [0, 1) for each text, a function of its token ids alone: [B, count]."""
-    mixed = (tokens.ids + 1) * _scattered(tokens.positions() + 1)
+    mixed = (tokens.ids + 1) * scattered(tokens.positions() + 1)
     texts = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), mixed)
     steps = torch.arange(1, count + 1, device=texts.device)
-    return _logical_shift(_scattered(texts[:, None] + _scattered(steps)), 40).float() / 2**24
-
-
-def _scattered(numbers: Tensor) -> Tensor:
-    """SplitMix64's finaliser on int64, wrapping around (Steele et al. 2014)."""
-    numbers = (numbers ^ _logical_shift(numbers, 30)) * -0x40A7B892E31B1A47
-    numbers = (numbers ^ _logical_shift(numbers, 27)) * -0x6B2FB644ECCEEE15
-    return numbers ^ _logical_shift(numbers, 31)
-
-
-def _logical_shift(numbers: Tensor, places: int) -> Tensor:
-    return (numbers >> places) & ((1 << (64 - places)) - 1)
+    bits = (scattered(texts[:, None] + scattered(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
+    return bits.float() / 2**24
 
 
 def _check(experts: int, said: dict[str, tuple[str, tuple[str, ...]]]) -> None:

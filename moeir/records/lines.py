@@ -65,7 +65,7 @@ def writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _packed(stream, Path(path).suffix) as packed,
+        _packed(stream, Path(str(path).removesuffix(".partial")).suffix) as packed,  # a product is written beside its place
         io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
     ):
         yield text

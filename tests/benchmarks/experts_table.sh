@@ -55,14 +55,15 @@ P
   fi
 done
 
+head -n 1000 data/corpus.jsonl >data/usage.jsonl
 printf '\n== Usage on held-out texts: what the arg-max without noise takes of the %s development questions and %s passages\n' \
-  "$(wc -l <data/dev-queries.jsonl)" "$(wc -l <data/corpus.jsonl)"
+  "$(wc -l <data/dev-queries.jsonl)" "$(wc -l <data/usage.jsonl)"
 for row in ckpt/taser-{sequence,token}-* ckpt/sbmoe-learned-*; do
   if [ -e "$row/metrics.jsonl" ]; then
-    moeir analyze usage --model "$row" --corpus data/corpus.jsonl --queries data/dev-queries.jsonl --dtype auto --form tsv \
+    moeir analyze usage --model "$row" --corpus data/usage.jsonl --queries data/dev-queries.jsonl --dtype auto --form tsv \
       --output "table/$(basename "$row").usage.tsv" 2>/dev/null
     echo "$(basename "$row")"
-    awk -F '\t' 'NR > 1 && $3 != "all" { share[$1 " " $2] = share[$1 " " $2] sprintf(" %.3f", $6) } END { for (key in share) print "  " key ":" share[key] }' \
+    awk -F '\t' 'NR > 1 && $4 != "all" { share[$1 " " $2] = share[$1 " " $2] sprintf(" %.3f", $6) } END { for (key in share) print "  " key ":" share[key] }' \
       "table/$(basename "$row").usage.tsv" | sort
   fi
 done

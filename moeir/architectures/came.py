@@ -64,8 +64,6 @@ class Came(Architecture):
         encoder.layers = encoder.layers[:shared_layers]
         self.router = None
         if routing != "shared":
-            if not shared_layers:
-                raise UsageError(f"came:routing={routing} puts experts into shared layers, but shared_layers=0; expected 1 or more")
             chosen = specialised(shared_layers, every=routed_every)
             self.router = specialise(encoder.layers, chosen, experts=routed_experts, routing=routing, one_gate=True)
         if "lexical" not in self._experts:
@@ -81,9 +79,6 @@ class Came(Architecture):
         }
         self.heads.update({name: heads[name]() for name in self._experts})
         if global_experts:
-            if "global" not in self._experts:
-                words = f"a block over the global vector, but experts={'+'.join(self._experts)} has no global expert"
-                raise UsageError(f"came:global_experts={global_experts}: {words}")
             options = {"inference": global_inference, "combine": global_combine}
             self.mixture = EmbeddingMixture(encoder.shape.hidden, experts=global_experts, **options)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}

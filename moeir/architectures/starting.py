@@ -5,11 +5,12 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.base import ReadingRules
@@ -87,18 +88,23 @@ def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str]
 @torch.no_grad()
 def _blind_gates(started: OpenCheckpoint, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
     """Fresh gates start without a favourite: each forgets the mean of what it reads in its layers, of queries and of documents."""
-    means: dict[nn.Linear, list[Tensor]] = {router._gate: [] for router in routers.values()}
+    sums: dict[tuple[str, str], Tensor] = {}
+    counts: dict[tuple[str, str], int] = {}
+    side = "query"
 
-    def note(router: RoutedFeedForward, given: tuple[Tensor, Tokens, Tensor]) -> None:
-        means[router._gate].append(router.seen(*given).float().mean(0))
+    def note(name: str, router: RoutedFeedForward, given: tuple[Tensor, Tokens, Tensor]) -> None:
+        seen = router.seen(*given).float()
+        sums[name, side] = sums.get((name, side), 0.0) + seen.sum(0)
+        counts[name, side] = counts.get((name, side), 0) + len(seen)
 
-    hooks = [router.register_forward_pre_hook(note) for router in routers.values()]
+    hooks = [router.register_forward_pre_hook(partial(note, name)) for name, router in routers.items()]
     for side in ("query", "document"):
-        started.architecture.eval()(started.read(texts[:TEXTS_FOR_A_GATE], side))
+        started.encode(texts[:TEXTS_FOR_A_GATE], side)
     for hook in hooks:
         hook.remove()
-    for gate, seen in means.items():
-        blind(gate, torch.stack(seen))
+    gates = {router.chooser: [name for name, other in routers.items() if other.chooser is router.chooser] for router in routers.values()}
+    for gate, names in gates.items():
+        blind(gate, torch.stack([total / counts[name, side] for (name, side), total in sums.items() if name in names]))
 
 
 def _tell_unlike(folder: Path, arch: str, brought: dict[str, str]) -> None:

@@ -7,12 +7,11 @@ from torch import Tensor, nn
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
 from moeir.kernels.scattered import scattered
-from moeir.mixtures.routing import Routing, by_expert
+from moeir.mixtures.routing import Routing, by_expert, check_experts
 
 GATES = ("learned", "random")
 INFERENCES = ("top1", "all", "random")
 COMBINES = ("norm_expert", "weighted", "release")
-MOST_EXPERTS = 1024
 SMALLEST = 1e-6
 
 
@@ -100,8 +99,7 @@ def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
 
 
 def _check(experts: int, said: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    if not 2 <= experts <= MOST_EXPERTS:
-        raise UsageError(f"experts={experts}: expected 2 to {MOST_EXPERTS}")
+    check_experts(experts)
     for name, (value, known) in said.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import FeedForward
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
-from moeir.mixtures.routing import Routing, by_expert
+from moeir.mixtures.routing import Routing, by_expert, check_experts
 
 LEARNED = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED)
 GATE_INPUTS = ("ffn_input", "block_input")
-MOST_EXPERTS = 1024
 GRADIENTS = ("chosen", "full", "none")
 
 
@@ -52,7 +51,13 @@ class RoutedFeedForward(nn.Module):
         if routing in LEARNED:
             hidden = plain.down.out_features
             self.gate = started_gate(hidden, experts) if gate is None else None
-            self.__dict__["_gate"] = gate or self.gate  # a gate of several layers is registered once, by the architecture
+            self.__dict__["_shared_gate"] = gate  # registered once, by the architecture
+
+    @property
+    def chooser(self) -> nn.Linear:
+        """The gate that chooses here: its own, or one of several layers."""
+        gate: nn.Linear = self.gate if self._shared_gate is None else self._shared_gate
+        return gate
 
     def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         """states [T, H] after attention, block [T, H] before it -> [T, H]; leaves what the router said in `routed`."""
@@ -60,8 +65,7 @@ class RoutedFeedForward(nn.Module):
             return self._by_role(states, tokens, block)
         seen = self.seen(states, tokens, block)
         with torch.autocast(seen.device.type, enabled=False):
-            gate: nn.Linear = self._gate
-            logits = F.linear(seen.float(), gate.weight.float(), gate.bias.float())  # [B or T, I]
+            logits = F.linear(seen.float(), self.chooser.weight.float(), self.chooser.bias.float())  # [B or T, I]
         said = logits.softmax(-1)
         self.routed = Routing.of_texts(said) if self.routing == "sequence" else Routing(said, tokens.starts)
         drawn = gumbel_softmax(logits, self.temperature) if self.training else said
@@ -166,8 +170,7 @@ def specialise(
     for name, (value, known) in allowed.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
-    if not 2 <= experts <= MOST_EXPERTS:
-        raise UsageError(f"experts={experts}: expected 2 to {MOST_EXPERTS}")
+    check_experts(experts)
     if not float(str(options.get("temperature", 1.0))) > 0:
         raise UsageError(f"temperature={options['temperature']}: expected more than 0")
     places = list(chosen)

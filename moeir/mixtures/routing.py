@@ -7,7 +7,16 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from moeir.errors import UsageError
 from moeir.representations.base import spans
+
+MOST_EXPERTS = 1024
+
+
+def check_experts(experts: int) -> None:
+    """UsageError for a number of experts among which there is nothing to choose, or more than anybody means."""
+    if not 2 <= experts <= MOST_EXPERTS:
+        raise UsageError(f"experts={experts}: expected 2 to {MOST_EXPERTS}")
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Plan:
         else:
             kept, words = parts.companions(), "no document has two spans, and a span's context is another; shorten --document-length"
         if not kept.any():
-            raise DataError(f"the corpus: {words}")
+            raise DataError(f"--corpus: {words}")
         return np.flatnonzero(kept).astype(np.int64 if len(kept) >= 2**31 else np.int32)
 
     @property

@@ -39,22 +39,29 @@ class Task:
         batch = next(self._batches).to(device)
         tokens = sum(len(part.plain) for part in (batch.anchors, batch.contexts) if part is not None)
         if not self._products:
-            with FlopCounterMode(display=False) as counter, autocast(self._dtype, str(device)):
-                loss, facts = self.model(batch)
-            self._products, self._products_tokens, self._began = counter.get_total_flops(), tokens, time.monotonic()
+            with FlopCounterMode(display=False) as counter:
+                loss, facts = self._cost(batch, device)
+                learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+                torch.autograd.grad(loss, learning, retain_graph=True, allow_unused=True)  # counted only: the loop steps on its own
+            self._products, self._products_tokens = counter.get_total_flops(), tokens
             return loss, facts, tokens
+        self._began = time.monotonic() if self._began is None else self._began
         self._tokens += tokens
+        return *self._cost(batch, device), tokens
+
+    def _cost(self, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, float]]:
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
-        return loss, facts, tokens
+        return loss, facts
 
     def speed(self) -> dict[str, float]:
-        """Tokens a second over the steps after the first, the products they took (forward, and twice that backward), and which share of
-        the machine's largest measured rate that is; nothing for a single step."""
+        """Tokens a second over the steps after the first, the operations of matrix products they took, and which share of the machine's
+        largest measured rate that is; nothing for a single step. The products of the first step, forward and backward as torch counts
+        them, stand for those of the others, token by token."""
         if self._began is None or not self._tokens:
             return {}
         per_second = self._tokens / (time.monotonic() - self._began)
-        rate = 3 * self._products / self._products_tokens * per_second
+        rate = self._products / self._products_tokens * per_second
         peak = measured_peak(self._dtype, next(self.model.parameters()).device)
         return {"tokens_per_second": per_second, "flops_per_second": rate, "measured_peak": peak, "share_of_peak": rate / peak}
 

@@ -100,8 +100,8 @@ class Evaluate(Stage):
         by_run = answers.judged(read, asked, self.corpus)
         for (name, path), run, judged in zip(named.items(), read, by_run, strict=True):
             reach = measures.coverage(run, judged)
-            note = f"{reach.returned} of {reach.judged} questions, {reach.missing} without hits, {reach.extra} not asked"
-            yield name, path, run, judged, note
+            note = f"{reach.returned} of {reach.judged} questions, {reach.missing} without hits"
+            yield name, path, run, judged, f"{note}; {reach.extra} queries of the run are no questions"
 
     def _lines(self, systems: "dict[str, Samples]") -> Iterator[str]:
         from moeir.evaluation import listings

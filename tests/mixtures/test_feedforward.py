@@ -148,7 +148,7 @@ def test_one_gate_for_all_layers_or_one_for_each():
         gate = specialise(layers, [1, 3], experts=3, routing="token", one_gate=one)
         assert [name for name in layers.state_dict() if name.endswith("gate.weight")] == names
         assert (gate is not None) == one
-        assert (layers[1].feedforward._gate is layers[3].feedforward._gate) == one
+        assert (layers[1].feedforward.chooser is layers[3].feedforward.chooser) == one
 
 
 def test_no_gate_no_cost():

@@ -45,7 +45,7 @@ def test_success_by_answers(room, moeir):
         *(["RR@20", "q1", "0.500000"], ["RR@20", "q2", "1.000000"]),
         *(["RR@20", "q3", "0.000000"], ["RR@20", "all", "0.500000"]),
     ]
-    assert said == "one: 3 of 3 questions, 0 without hits, 0 not asked\n"
+    assert said == "one: 3 of 3 questions, 0 without hits; 0 queries of the run are no questions\n"
     found, _ = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--run", "two.trec")
     assert found == [
         *(["one", "Success@20", "all", "0.666667"], ["one", "Success@100", "all", "0.666667"]),

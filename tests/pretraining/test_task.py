@@ -1,0 +1,75 @@
+"""Pre-training as the loop sees it: one batch after another, and products that are counted as they are made."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from moeir.pretraining.mlm import Mlm
+from moeir.pretraining.task import Task, measured_peak
+from tests.pretraining import made
+
+
+class OneBatch:
+    """A plan whose every step is the same batch."""
+
+    steps, spans = 6, 4
+
+    def __init__(self):
+        self.asked = []
+
+    def at(self, step, rank=0, ranks=1):
+        self.asked.append(step)
+        return made.batch()
+
+
+def task(seed=1):
+    return Task(made.objective(Mlm, made.architecture(), seed=seed), OneBatch(), torch.float32)
+
+
+def plain(states, embedding, bias, targets):
+    logits = F.linear(states, embedding, bias)
+    return F.cross_entropy(logits, targets), (logits.argmax(1) == targets).sum()
+
+
+def test_products_of_forward_and_backward_are_counted_once_each(monkeypatch):
+    """Our loss makes its gradient's products on the way forward, the plain one on the way back: the same in all."""
+    ours = task()
+    ours.outcome(0)
+    monkeypatch.setattr("moeir.pretraining.base.token_loss", plain)
+    theirs = task()
+    theirs.outcome(0)
+    assert ours._products == theirs._products > 0
+
+
+def test_counting_leaves_no_gradient_and_changes_none():
+    counted, again = task(), task()
+    loss, _, tokens = counted.outcome(0)
+    assert all(parameter.grad is None for parameter in counted.model.parameters())
+    loss.backward()
+    again.outcome(0)
+    later, _, _ = again.outcome(1)  # not counted any more
+    later.backward()
+    for one, other in zip(counted.model.parameters(), again.model.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None) and (one.grad is None or torch.allclose(one.grad, other.grad, atol=1e-6))
+    assert tokens == sum(map(len, made.SPANS)) + sum(map(len, made.OTHERS))
+
+
+def test_batches_are_asked_for_once_each_from_wherever_a_training_goes_on():
+    resumed = task()
+    for step in (3, 4, 5):
+        resumed.outcome(step)
+    assert resumed._plan.asked == [3, 4, 5]
+
+
+def test_speed_is_said_of_the_steps_after_the_first():
+    short = task()
+    short.outcome(0)
+    assert short.speed() == {}
+    short.outcome(1)
+    said = short.speed()
+    assert said["share_of_peak"] == pytest.approx(said["flops_per_second"] / said["measured_peak"])
+    assert said["flops_per_second"] == pytest.approx(short._products / short._products_tokens * said["tokens_per_second"])
+
+
+def test_the_peak_is_more_than_a_thousand_million_a_second():
+    assert measured_peak(torch.float32, torch.device("cpu")) > 1e9

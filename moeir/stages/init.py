@@ -17,6 +17,7 @@ class Init(Stage):
     model: Path = source("weights", "Folder of weights, a checkpoint, or a hub id.")
     arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true; see: moeir variants architectures.", None)
     corpus: Path | None = source("texts", "Texts on which a vocabulary head that the weights lack is fitted.", None)
+    from_scratch: bool = option("Take sizes and tokenizer from --model, and draw the weights.", False)
     query_prefix: str | None = option("Text put before every query.", None)
     document_prefix: str | None = option("Text put before every document.", None)
     query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64].", None)
@@ -34,7 +35,7 @@ class Init(Stage):
         from moeir.architectures.starting import start
 
         texts = first_texts(self.corpus)
-        checkpoint = start(self.model, self.arch, reading_rules(self), texts, self.seed)
+        checkpoint = start(self.model, self.arch, reading_rules(self), texts, self.seed, scratch=self.from_scratch)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

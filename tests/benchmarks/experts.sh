@@ -16,26 +16,8 @@ TRAIN=${TRAIN:-4000} DEV=${DEV:-1000} PASSAGES=${PASSAGES:-3000} RATE=${RATE:-3e
 GATED_RATE=${GATED_RATE:-1e-3} BACKBONE_RATE=${BACKBONE_RATE:-1e-5} BALANCE=${BALANCE:-0.01}
 mkdir -p "$work"
 cd "$work"
-if [ ! -s data/train.jsonl ]; then
-  [ -s data/dev.tsv ] || python "$here/sample_squad.py" "$source" data "$TRAIN" "$DEV"
-  [ -s data/corpus.jsonl ] || python "$here/sample_corpus.py" "$source/corpus.jsonl.gz" data/dev.tsv data/corpus.jsonl "$PASSAGES"
-  moeir index --corpus "$source/corpus.jsonl.gz" --engine bm25 --output idx/bm25-whole
-  moeir search --index idx/bm25-whole --queries data/train-queries.jsonl --depth 50 --output runs/train.trec
-  moeir mine-negatives --run runs/train.trec --qrels data/train.tsv --method band:first=0,last=10 --output data/train.jsonl
-  moeir index --corpus data/corpus.jsonl --engine bm25 --output idx/bm25
-  moeir search --index idx/bm25 --queries data/dev-queries.jsonl --depth "$DEPTH" --output runs/bm25.trec
-fi
-
-searched() { # CHECKPOINT RUN
-  moeir encode --model "$1" --corpus data/corpus.jsonl --output "enc/$2"
-  moeir index --encodings "enc/$2" --output "idx/$2"
-  moeir search --index "idx/$2" --queries data/dev-queries.jsonl --depth "$DEPTH" --output "runs/$2"
-  rm -rf "enc/$2"
-}
-trained() { # NAME SEED ARCH OBJECTIVE [MORE FLAGS]
-  moeir finetune --model "$model" --arch "$3" --objective "$4" --train data/train.jsonl --corpus "$source/corpus.jsonl.gz" \
-    --queries data/train-queries.jsonl --query-length "$QUERY_LENGTH" --document-length "$LENGTH" --seed "$2" --output "ckpt/$1" "${@:5}"
-}
+. "$here/small_steps.sh"
+prepared
 cosine=pooling=mean,normalise=true
 for row in "$@"; do
   IFS=- read -r family kind experts seed balanced <<<"$row"
@@ -45,12 +27,12 @@ for row in "$@"; do
   case $family-$kind in
   mote-*)
     seed=$experts flops=flops_query=$FLOPS,flops_document=$FLOPS,flops_ramp=$((STEPS / 2))
-    trained "$row" "$seed" "mote:encoders=$kind,$cosine,global_scale=20" "contrastive:$flops" "${plain[@]}" ;;
-  taser-separate) trained "$row" "$seed" "dense:encoders=separate,$cosine,scale=20" contrastive "${plain[@]}" ;;
-  taser-*) trained "$row" "$seed" "taser:routing=$kind,experts=$experts,$cosine,scale=20" "contrastive:$balance" "${plain[@]}" ;;
-  sbmoe-plain) trained "$row" "$seed" dense:pooling=mean contrastive "${gated[@]}" ;;
+    trained "$model" "$row" "$seed" "mote:encoders=$kind,$cosine,global_scale=20" "contrastive:$flops" "${plain[@]}" ;;
+  taser-separate) trained "$model" "$row" "$seed" "dense:encoders=separate,$cosine,scale=20" contrastive "${plain[@]}" ;;
+  taser-*) trained "$model" "$row" "$seed" "taser:routing=$kind,experts=$experts,$cosine,scale=20" "contrastive:$balance" "${plain[@]}" ;;
+  sbmoe-plain) trained "$model" "$row" "$seed" dense:pooling=mean contrastive "${gated[@]}" ;;
   sbmoe-*)
-    trained "$row" "$seed" "sbmoe:experts=$experts,gate=$kind" "contrastive:$balance" "${gated[@]}" --group-rate "mixture=$GATED_RATE" ;;
+    trained "$model" "$row" "$seed" "sbmoe:experts=$experts,gate=$kind" "contrastive:$balance" "${gated[@]}" --group-rate "mixture=$GATED_RATE" ;;
   *) echo "$row: no such row" >&2 && exit 2 ;;
   esac
   searched "ckpt/$row" "$row"

@@ -8,6 +8,7 @@ from moeir.kernels import token_loss as kernel
 from moeir.kernels.token_loss import token_loss
 
 V, E, ROWS = 50, 12, 23
+SIZES = [(1, 1), (7 * V * 4, 3 * V * 4), (7 * V * 4, 1 << 20), (1 << 27, 5 * V * 4), (1 << 27, 1 << 20)]
 
 
 def inputs(seed=0, rows=ROWS):
@@ -21,9 +22,10 @@ def plain(states, embedding, bias, targets):
     return F.cross_entropy(logits, targets), (logits.argmax(1) == targets).sum()
 
 
-@pytest.mark.parametrize("logits_at_once", [1, 7 * V, 1 << 25])
-def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, logits_at_once):
-    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
+@pytest.mark.parametrize(("at_once", "in_cache"), SIZES)
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once, in_cache):
+    monkeypatch.setattr(kernel, "BYTES_AT_ONCE", at_once)
+    monkeypatch.setattr(kernel, "BYTES_IN_CACHE", in_cache)
     found = []
     for each in (plain, token_loss):
         given, targets = inputs()
@@ -89,7 +91,7 @@ def test_half_precision_is_for_products_only():
 
 
 def test_no_more_logits_than_a_part_are_kept(monkeypatch):
-    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", 2 * V)
+    monkeypatch.setattr(kernel, "BYTES_AT_ONCE", 2 * V * 4)
     kept = []
     given, targets = inputs(5, rows=200)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):

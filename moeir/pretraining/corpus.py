@@ -158,19 +158,19 @@ class _Shelf:
     def add(self, chunk: list[Text]) -> None:
         """Read a chunk and bring it to disk."""
         ids: list[int] = []
-        sentences: list[int] = []
+        parts: list[int] = []
         spans: list[int] = []
         documents: list[int] = []
         located = self._reader.located([text.content for text in chunk])
         for text, (tokens, characters) in zip(chunk, located, strict=True):
-            begins = cut(_begins(text, characters), len(tokens), self._maximum)
+            begins = cut(sentences(text, characters), len(tokens), self._maximum)
             lengths = [stop - begin for begin, stop in pairwise([*begins, len(tokens)])]
             dice = random.Random(f"{self._seed} {text.id}")
             documents.append(self.spans.rows + len(spans))
-            spans += [self.sentences.rows + len(sentences) + first for first in packed(lengths, self._maximum, dice, short=self._short)]
-            sentences += [self.ids.rows + len(ids) + begin for begin in begins]
+            spans += [self.sentences.rows + len(parts) + first for first in packed(lengths, self._maximum, dice, short=self._short)]
+            parts += [self.ids.rows + len(ids) + begin for begin in begins]
             ids += tokens
-        for array, block in zip(self._arrays, (ids, sentences, spans, documents), strict=True):
+        for array, block in zip(self._arrays, (ids, parts, spans, documents), strict=True):
             array.append(np.array(block, dtype=np.int64))
             array.flush()
         self._names.append(text.id for text in chunk)
@@ -192,7 +192,7 @@ class _Shelf:
         self._journal.close()
 
 
-def _begins(text: Text, characters: list[int]) -> list[int]:
+def sentences(text: Text, characters: Sequence[int]) -> list[int]:
     """The tokens at which sentences begin, from the characters at which tokens do; a title is a sentence of its own."""
     if not characters:
         return []

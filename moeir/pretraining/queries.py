@@ -91,7 +91,7 @@ def cached(
 def _written(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
     """Queries that were written for one document each, and its row."""
     for file in files:
-        for record in generated.read(file):
+        for record in generated.read(file, part=len(files) > 1):
             if record.id not in rows:
                 raise DataError(f"{file}: has queries of document {record.id!r}, which is not in the corpus")
             yield from ((query, [rows[record.id]]) for query in record.queries)

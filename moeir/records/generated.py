@@ -26,8 +26,11 @@ def line(document: str, queries: Sequence[str]) -> str:
     return json.dumps({"_id": document, "queries": list(queries)}, ensure_ascii=False)
 
 
-def read(source: Path | str) -> Iterator[Generated]:
-    """The records of a file or a pipe, one at a time; a faulty one stops the reading and says where it stands."""
+def read(source: Path | str, *, part: bool = False) -> Iterator[Generated]:
+    """The records of a file or a pipe, one at a time; a faulty one stops the reading and says where it stands.
+
+    One `part` of several may hold none: a shard of a corpus too small for so many.
+    """
     known: set[str] = set()
     with lines.opened(source) as numbered:
         for number, text in numbered:
@@ -38,7 +41,7 @@ def read(source: Path | str) -> Iterator[Generated]:
                 raise DataError(f"{where}: id {record.id!r} stands on an earlier line too; ids must be unique")
             known.add(record.id)
             yield record
-    if not known:
+    if not known and not part:
         raise DataError(f"{lines.label(source)}: holds no record; JSON lines of _id and queries were expected")
 
 

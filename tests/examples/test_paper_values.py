@@ -24,6 +24,8 @@ def calls(toy: Path, tmp_path: Path) -> Any:
         (tmp_path / "odqa" / name).mkdir(parents=True)
         for file in ("dev-queries.jsonl", "dev.qrels", "dev-corpus.jsonl", "dev-answers.jsonl"):
             (tmp_path / "odqa" / name / file).write_text(f"{file}\n", encoding="utf-8")
+    (tmp_path / "work/data").mkdir(parents=True)
+    (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
     recorder = tmp_path / "recorder"
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n[ "$1" != info ] || echo "alpha 1.1"\n', encoding="utf-8")
     recorder.chmod(0o755)
@@ -115,15 +117,43 @@ def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:
     assert all(said(call, "corpus")[0].endswith("beir/nq/corpus.jsonl") for call in found if call[0] == "encode")
 
 
+ROWS_OF_MOTE = ("mote", "siamese", "separate", "switched")
+
+
+def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls: Any) -> None:
+    found = calls("cot_mote_msmarco.sh", SEPARATE="other", SHARDS=2)
+    asked = [call for call in found if call[0] == "generate-queries"]
+    assert [said(call, "shard") for call in asked] == [["0/2"], ["1/2"]] * 3
+    values = {"queries-per-passage": "5", "top-k": "25", "top-p": "0.95", "max-output": "64", "seed": "42"}
+    assert all(said(call, name) == [value] for call in asked for name, value in values.items())
+    learned = {Path(said(call, "output")[0]).name: call for call in found if call[0] == "pretrain"}
+    assert list(learned) == ["mote", "siamese", "switched"], "separate encoders are given"
+    values = {"steps": "80000", "batch-size": "1024", "learning-rate": "3e-4", "warmup": "0.1", "document-length": "144", "model": "base"}
+    for name, call in learned.items():
+        assert names(said(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and names(said(call, "corpus")) == ["spans.jsonl"]
+        assert all(said(call, flag) == [value] for flag, value in values.items())
+        assert said(call, "arch") == [f"mote:encoders={'siamese' if name == 'siamese' else 'mote'}"]
+        assert said(call, "objective") == ["mote:switch_corpus=true" if name == "switched" else "mote"]
+
+
+def test_table_1_pre_trains_cot_mae_on_spans_of_the_documents_themselves(calls: Any) -> None:
+    (call,) = (call for call in calls("cot_mote_figure4_divergence.sh", MOTE="a", SIAMESE="b", SEPARATE="c") if call[0] == "pretrain")
+    assert names(said(call, "corpus")) == ["msmarco-docs.tsv"] and not said(call, "queries")
+    values = {"arch": "dense", "objective": "cotmae", "steps": "800000", "batch-size": "512"}
+    values |= {"learning-rate": "1e-4", "document-length": "128"}
+    assert all(said(call, name) == [value] for name, value in values.items())
+
+
 def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
-    found = calls("mote_msmarco.sh", SIAMESE="other")
+    found = calls("cot_mote_msmarco.sh", SIAMESE="other")
     trained = trainings(found)
-    assert list(trained) == [f"{encoders}{stage}" for encoders in ("mote", "siamese", "separate") for stage in ("-bm25", "")]
+    assert list(trained) == [f"{encoders}{stage}" for encoders in ROWS_OF_MOTE for stage in ("-bm25", "")]
     for name, call in trained.items():
-        assert said(call, "model") == ["other" if name.startswith("siamese") else "base"]
+        row = name.removesuffix("-bm25")
+        assert said(call, "model")[0].endswith("other" if row == "siamese" else f"work/pre/{row}")
         assert names(said(call, "train")) == ["bm25.jsonl" if name.endswith("-bm25") else f"{name}-bm25.jsonl"]
         assert said(call, "objective") == ["contrastive:flops_query=0,flops_document=0"]
         assert names(said(call, "corpus")) == ["titled.tsv"]
     mined = [(names(said(call, "run")), said(call, "method")) for call in found if call[0] == "mine-negatives"]
-    assert mined == [(["bm25.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 3]
+    assert mined == [(["bm25.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 4]
     assert [said(call, "engine") for call in found if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]

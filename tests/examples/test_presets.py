@@ -17,7 +17,7 @@ SCRIPTS = {  # preset -> the script with its values, the checkpoint in question,
     "taser-role": ("taser_nq.sh", "nq-role", {}),
     "taser-token": ("taser_nq.sh", "nq-token-2", {}),
     "sbmoe": ("sbmoe_table1.sh", "top1", {"BACKBONE": "base"}),
-    "mote": ("mote_msmarco.sh", "mote", {}),
+    "mote": ("cot_mote_msmarco.sh", "mote", {"MOTE": "base", "ROWS": "mote"}),
 }
 PLACES = ("model", "train", "corpus", "queries", "output", "dev_queries", "dev_qrels", "dev_corpus", "dev_measure")
 

@@ -50,7 +50,7 @@ def write_entity_questions(toy: Toy, folder: Path) -> None:
 
 
 def write_msmarco(toy: Toy, folder: Path) -> None:
-    """The collection under its own names, a training query without judgements among them, and its passages with titles."""
+    """The collection under its own names, a training query without judgements among them, its passages with titles, and documents."""
     folder.mkdir(parents=True)
     unjudged = Text("t99", "nobody judged this")
     tabs = {"collection.tsv": toy.documents, "queries.train.tsv": [*toy.train, unjudged], "queries.dev.small.tsv": toy.test}
@@ -61,6 +61,8 @@ def write_msmarco(toy: Toy, folder: Path) -> None:
         (folder / name).write_text("".join(f"{text.id}\t{text.text}\n" for text in kept), encoding="utf-8")
     rows = "".join(f"{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
     (folder / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
+    rows = "".join(f"D{text.id}\thttp://{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
+    (folder / "msmarco-docs.tsv").write_text("id\turl\ttitle\ttext\n" + rows, encoding="utf-8")
     qrels.write(toy.train_qrels, folder / "qrels.train.tsv")
     qrels.write(toy.test_qrels, folder / "qrels.dev.small.tsv")
 

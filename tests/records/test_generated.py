@@ -34,3 +34,8 @@ def test_another_file_is_refused(content, words, tmp_path):
     with pytest.raises(DataError) as said:
         list(generated.read(tmp_path / "generated.jsonl"))
     assert words in str(said.value)
+
+
+def test_a_part_of_several_may_be_empty(tmp_path):
+    (tmp_path / "part.jsonl").write_text("", encoding="utf-8")
+    assert list(generated.read(tmp_path / "part.jsonl", part=True)) == []

@@ -1,0 +1,46 @@
+"""Documents cut into the spans that pre-training reads, whole sentences as far as they fit: what queries are written for.
+
+    python examples/spans.py WEIGHTS DOCUMENTS OUTPUT LENGTH [SEED]
+
+WEIGHTS bring the tokenizer, LENGTH counts a span's tokens with the two around it. A span keeps its document's id, a # and its number.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from moeir.backbones.checkpoints import files
+from moeir.backbones.tokenizer import TextReader
+from moeir.pretraining.corpus import chunks, sentences
+from moeir.pretraining.spans import cut, packed
+from moeir.records import texts
+from moeir.records.texts import Text
+
+
+def spans(reader: TextReader, documents: Path, maximum: int, seed: int) -> Iterator[Text]:
+    for chunk in chunks(texts.read(documents, keep_empty=True)):
+        for text, (tokens, characters) in zip(chunk, reader.located([text.content for text in chunk]), strict=True):
+            begins = cut(sentences(text, characters), len(tokens), maximum)
+            lengths = [stop - begin for begin, stop in pairwise([*begins, len(tokens)])]
+            firsts = packed(lengths, maximum, random.Random(f"{seed} {text.id}"))
+            places = [characters[begins[first]] for first in firsts]
+            for number, (begin, end) in enumerate(pairwise([*places, len(text.content)])):
+                yield Text(f"{text.id}#{number}", text.content[begin:end].strip())
+
+
+def main(weights: Path, documents: Path, output: Path, length: int, seed: int = 42) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    beside = output.with_name(f".{output.name}")
+    with open(beside, "w", encoding="utf-8") as lines:
+        for span in spans(TextReader(files.located(weights)), documents, length - 2, seed):
+            lines.write(json.dumps({"_id": span.id, "text": span.text}, ensure_ascii=False) + "\n")
+    beside.rename(output)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (5, 6):
+        sys.exit(__doc__)
+    main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:]))

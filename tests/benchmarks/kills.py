@@ -1,0 +1,78 @@
+"""A command killed at random moments and begun again until it ends: the same bytes as without a kill, or a line that says which differ.
+
+    python kills.py WORK_FOLDER [--kills 20 --seed 1] -- COMMAND... {output}
+
+{output} stands where the command's product goes. One run goes through undisturbed; the moments are drawn evenly over the time it took
+after its first tenth, which starts Python. Each killed run is begun again and killed again, at a new moment, until one goes through
+before its moment or it was killed three times; the last goes through. SIGKILL, so that nothing is tidied up.
+"""
+
+import argparse
+import hashlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MOST = 3  # kills of one product
+
+
+def digests(product: Path) -> dict[str, str]:
+    """Of every file of a product, but for what the times and speeds of its making are in."""
+    files = sorted(path for path in product.rglob("*") if path.is_file()) if product.is_dir() else [product]
+    kept = (path for path in files if path.name not in ("manifest.json", "metrics.jsonl", "README.md"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
+
+
+def killed(command: list[str], moment: float) -> bool:
+    """Whether a command was still at work at its moment."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        if process.wait(timeout=moment):
+            sys.exit(f"{' '.join(command)}: ended with {process.returncode}")
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False
+
+
+def main() -> None:
+    """Print a line for each product, and exit with 1 if any differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+
+    def command(name: str) -> list[str]:
+        return [word.replace("{output}", str(given.work / name)) for word in given.command]
+
+    began = time.monotonic()
+    subprocess.run(command("whole"), check=True, stderr=subprocess.DEVNULL)
+    took = time.monotonic() - began
+    expected, dice, kills, products, unlike = digests(given.work / "whole"), random.Random(given.seed), 0, 0, 0
+    while kills < given.kills:
+        name = f"killed-{products}"
+        moments: list[float] = []
+        while len(moments) < MOST and kills < given.kills and killed(command(name), moment := dice.uniform(0.1, 1) * took):
+            moments.append(moment)
+            kills += 1
+        subprocess.run(command(name), check=True, stderr=subprocess.DEVNULL)
+        found = digests(given.work / name)
+        differing = sorted(file for file in expected.keys() | found.keys() if expected.get(file) != found.get(file))
+        unlike += bool(differing)
+        said = f"differs in {', '.join(differing)}" if differing else f"the same {len(found)} files"
+        print(f"killed after {', '.join(f'{moment:.1f}' for moment in moments) or 'nothing'} of {took:.1f} s: {said}", flush=True)
+        products += 1
+        shutil.rmtree(given.work / name, ignore_errors=True)
+    print(f"{kills} kills, {products} products, {unlike} unlike")
+    sys.exit(unlike > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ before its moment or it was killed three times; the last goes through. SIGKILL, 
 
 import argparse
 import hashlib
+import json
 import random
 import shutil
 import subprocess
@@ -17,13 +18,22 @@ import time
 from pathlib import Path
 
 MOST = 3  # kills of one product
+TIMED = {"seconds", "tokens_per_second"}  # facts of a training's steps that no two runs share
 
 
 def digests(product: Path) -> dict[str, str]:
-    """Of every file of a product, but for what the times and speeds of its making are in."""
+    """Of every file of a product, but for its name and the times and speeds of its making."""
     files = sorted(path for path in product.rglob("*") if path.is_file()) if product.is_dir() else [product]
-    kept = (path for path in files if path.name not in ("manifest.json", "metrics.jsonl", "README.md"))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
+    kept = (path for path in files if path.name not in ("manifest.json", "README.md"))
+    return {str(path.relative_to(product)): hashlib.sha256(contents(path).replace(bytes(product), b"")).hexdigest() for path in kept}
+
+
+def contents(path: Path) -> bytes:
+    """A file's bytes; of a training's steps what is not timed."""
+    if path.name != "metrics.jsonl":
+        return path.read_bytes()
+    steps = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return json.dumps([{name: value for name, value in step.items() if name not in TIMED} for step in steps]).encode()
 
 
 def killed(command: list[str], moment: float) -> bool:

@@ -45,8 +45,10 @@ def summed(states, embedding, bias, silent=None):
 @pytest.mark.parametrize("pooling, form", [("max", fast), ("sum", summed)])
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("tokens_at_once", [1, 7, 10_000])
-def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, tokens_at_once, pooling, form):
+@pytest.mark.parametrize("many", [0.0, 2.0])
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, tokens_at_once, pooling, form, many):
     monkeypatch.setattr(vocabulary, "TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr(vocabulary, "MANY", many)
     monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", tokens_at_once)
     quiet = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
     weigh = torch.randn(len(LENGTHS), V, generator=torch.Generator().manual_seed(5))

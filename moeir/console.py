@@ -3,15 +3,21 @@
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment, Segments
 
 Item = TypeVar("Item")
-SECONDS_BETWEEN_LINES = 30.0
+Line = Sequence[tuple[str, str]]  # parts of a line, each with its style
+SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_DRAWINGS = 30.0, 0.25
+BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; a trend of 0, 1 and -1
+PLAIN = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # where only ASCII can be shown
 _quiet = False
 
 
@@ -35,8 +41,8 @@ def hush() -> None:
 class Meter:
     """Counts work done; a bar on a terminal, otherwise a line every 30 s."""
 
-    def __init__(self, what: str, total: int | None, bar: Any = None) -> None:
-        self.what, self.total, self.done, self.note = what, total, 0, ""
+    def __init__(self, what: str, total: int | None, bar: Any = None, *, done: int = 0) -> None:
+        self.what, self.total, self.done, self.note, self._first = what, total, done, "", done
         self._bar, self._began, self._said = bar, time.monotonic(), time.monotonic()
         self._task = bar.add_task(what, total=total, note="") if bar else None
 
@@ -50,13 +56,20 @@ class Meter:
             self._said = time.monotonic()
             logging.getLogger("moeir").info(self.line())
 
+    @property
+    def rate(self) -> float:
+        """Done a second since this process began."""
+        return (self.done - self._first) / max(time.monotonic() - self._began, 1e-9)
+
+    @property
+    def left(self) -> str:
+        """The time that the rest will take, once something says how fast it goes."""
+        return f"{clock((self.total - self.done) / self.rate)} left" if self.total and self.done > self._first else ""
+
     def line(self) -> str:
         """One line of plain text: how far, how fast, how long still."""
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = self.done / seconds
-        words = [f"{self.what}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), f"{rate:,.1f}/s"]
-        if self.total and self.done:
-            words.append(f"{clock((self.total - self.done) / rate)} left")
+        words = [f"{self.what}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), f"{self.rate:,.1f}/s"]
+        words += [self.left] if self.left else []
         return ", ".join([*words, self.note] if self.note else words)
 
 
@@ -67,8 +80,65 @@ def meter(what: str, total: int | None = None) -> Iterator[Meter]:
         yield Meter(what, total)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar, _lines_above():
         yield Meter(what, total, bar)
+
+
+class _Panel(Meter):
+    """Lines that are drawn anew in their place, four times a second at most."""
+
+    def __init__(self, what: str, total: int, done: int, live: Live, drawn: Callable[[Meter, int, int], Sequence[Line]]) -> None:
+        super().__init__(what, total, done=done)
+        self._live, self._drawn, self._last = live, drawn, -SECONDS_BETWEEN_DRAWINGS
+
+    def advance(self, count: int = 1, note: str | None = None) -> None:
+        self.done += count
+        if time.monotonic() - self._last >= SECONDS_BETWEEN_DRAWINGS:
+            console = self._live.console
+            plain, parts = console.options.ascii_only, list[Segment]()
+            for line in self._drawn(self, *console.size):
+                parts += [Segment(words.translate(PLAIN) if plain else words, console.get_style(style or "none")) for words, style in line]
+                parts.append(Segment.line())
+            self._live.update(Segments(parts[:-1]), refresh=True)
+            self._last = time.monotonic()
+
+
+@contextmanager
+def panel(what: str, total: int, drawn: Callable[[Meter, int, int], Sequence[Line]], *, done: int = 0) -> Iterator[Meter]:
+    """A meter that shows on a terminal what `drawn` makes of it, of the columns and of the rows there are; elsewhere it is a meter."""
+    console = Console(stderr=True)
+    if _quiet or not sys.stderr.isatty() or console.is_dumb_terminal:
+        yield Meter(what, total, done=done)
+        return
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live, _lines_above():
+        yield _Panel(what, total, done, live, drawn)
+
+
+@contextmanager
+def _lines_above() -> Iterator[None]:
+    """Log lines go where stderr now leads, above what is drawn, and not into it."""
+    before = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
+    for handler, _ in before:
+        handler.stream = sys.stderr
+    try:
+        yield
+    finally:
+        for handler, stream in before:
+            handler.stream = stream
+
+
+def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """The course of values in at most `width` signs, from `low` to `high` if they are not those of the values.
+
+    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), sparkline([1, 1, 3, 3], 2), sparkline([0.5], 4, 0, 1), sparkline([], 4)
+    ('▁▂▃▄▅▆▇█', '▁█', '▅', '')
+    """
+    width = min(width, len(values))
+    ends = [number * len(values) // width for number in range(width + 1)] if width else [0]
+    means = [sum(values[first:last]) / (last - first) for first, last in pairwise(ends)]
+    least, most = (min(means, default=0.0) if low is None else low), (max(means, default=0.0) if high is None else high)
+    scaled = ((mean - least) / (most - least) if most > least else 0.0 for mean in means)
+    return "".join(BARS[max(0, min(len(BARS) - 1, int(part * len(BARS))))] for part in scaled)
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

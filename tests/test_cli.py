@@ -196,6 +196,7 @@ DRY = {
     "fuse": "--run one.trec --run two.trec",
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
+    "report": "--training trained",
     "info": "came",
     "variants": "",
 }
@@ -206,6 +207,8 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     for name, place in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index}.items():
         (room / name).symlink_to(place)
     (room / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    (room / "trained").mkdir()
+    (room / "trained" / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
     before = sorted(room.rglob("*"))
     output = ("--output", "out") if any(setting.role == "product" for setting in settings.settings_of(cli.stage_class(stage))) else ()
     said = moeir(stage, *DRY[stage].split(), *output, "--dry-run")
@@ -217,7 +220,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     assert sorted(room.rglob("*")) == before
 
 
-SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index")
+SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index", "--training")
 
 
 def test_a_dry_run_checks_the_sources(room, moeir):

@@ -30,7 +30,8 @@ def test_a_command_of_the_readme_resolves(command: str) -> None:
         assert flag in flags, f"{flag} is no flag of {name}"
         given.setdefault(flags[flag], []).append(value)
         if flag in ROOMS:
-            variants.resolve(ROOMS[flag], value)
+            pretrains = (name, flag) == ("pretrain", "--objective")
+            variants.resolve("pretraining" if pretrains else ROOMS[flag], value)
     repeated = {setting.name for setting in settings.settings_of(stage) if setting.repeated}
     settings.resolve(stage, {key: value if key in repeated else value[0] for key, value in given.items()}).check()
 

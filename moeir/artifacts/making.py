@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path, read_manifest
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, MoeirError, UsageError
 
 RESUME = "resume"
+TOKENS = "tokens"  # within resume/: caches, named by what they were made from, so that work of other settings can use them
 FORGOTTEN = f"{RESUME}.forgotten"
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
@@ -30,7 +31,7 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
     `record` holds stage, settings and source digests: unfinished work of the same record is handed back to be continued.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.partial")
+    beside = beside_of(path)
     claim = path.with_name(f".{path.name}.record")
     with _locked(path):
         _settle(path)
@@ -44,12 +45,27 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
             manifest = compose(beside, kind, record, path.name, without=(RESUME, FORGOTTEN))
             _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
-            if not _holds_work(beside):
+            refused = isinstance(problem, MoeirError | OSError)  # what a user or a disk said; anything else may be tried again as it is
+            if not _holds_work(beside) and (refused or not (beside / RESUME / TOKENS).exists()):
                 _remove_all((beside, resume_place(beside), claim, claim.with_name(claim.name + ".new")))
             if isinstance(problem, OSError) and problem.filename is None:
                 problem.filename = str(path)
             raise
         _remove_all((resume_place(beside), claim))
+
+
+def beside_of(path: Path) -> Path:
+    """Where the product that is to be at `path` is written.
+
+    >>> beside_of(Path("ckpt/came")), place_of(beside_of(Path("ckpt/came")))
+    (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
+    """
+    return path.with_name(f".{path.name}.partial")
+
+
+def place_of(beside: Path) -> Path:
+    """Where the product that is written at `beside` is to be; `beside_of` the other way round."""
+    return beside.with_name(beside.name.removeprefix(".").removesuffix(".partial"))
 
 
 def resume_place(beside: Path) -> Path:
@@ -63,16 +79,21 @@ def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | Non
             return
         changed = ", ".join(sorted(changes(unfinished, record)))
         raise UsageError(f"{path}: unfinished work of other settings ({changed}); repeat those to finish it, or --force to start over")
+    if not force and (beside / RESUME / TOKENS).is_dir():
+        others = [path for folder in (beside, beside / RESUME) for path in folder.iterdir()]
+        _remove_all(path for path in others if path not in (beside / RESUME, beside / RESUME / TOKENS))
+        return
     _remove(beside)
     _remove(resume_place(beside))
 
 
 def _holds_work(beside: Path) -> bool:
-    """Whether an interrupted stage has left something to continue from."""
+    """Whether an interrupted stage has left something to continue from, beside tokens."""
     place = resume_place(beside)
     for aside in place.glob(".*.old"):
         _settle(aside.with_name(aside.name.removeprefix(".").removesuffix(".old")))
-    return any(file.is_file() and file.stat().st_size for file in place.rglob("*"))
+    files = (file for file in place.rglob("*") if file.relative_to(place).parts[0] != TOKENS)
+    return any(file.is_file() and file.stat().st_size for file in files)
 
 
 def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:

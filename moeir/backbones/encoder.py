@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from moeir.backbones.layers import FeedForward, Layer
 from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
+from moeir.kernels.noise import Dropout
 
 __all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "run"]
 
@@ -22,7 +23,7 @@ class Embeddings(nn.Module):
         self.places = nn.Embedding(shape.first_position + shape.positions, width) if prenorm is None else None
         self.kinds = nn.Embedding(shape.segments, width) if shape.segments else None
         self.norm = nn.LayerNorm(width, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.dropout = nn.Dropout(shape.dropout if prenorm is None else prenorm.embedding_dropout)
+        self.dropout = Dropout(shape.dropout if prenorm is None else prenorm.embedding_dropout)
         self.project = None if shape.embedding is None else nn.Linear(width, shape.hidden)
         self.first_position = shape.first_position
 
@@ -34,7 +35,7 @@ class Embeddings(nn.Module):
             added = added + self.kinds(tokens.segments if known else torch.zeros_like(tokens.ids))
         if self.places is not None:
             added = added + self.places(tokens.positions() + self.first_position)
-        normed: Tensor = self.dropout(self.norm(added))
+        normed: Tensor = self.dropout(self.norm(added), tokens.layout.noise() if self.training else None)
         return normed if self.project is None else self.project(normed)
 
 

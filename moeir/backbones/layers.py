@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
 from moeir.kernels.attention import Layout, attention, rotated
+from moeir.kernels.noise import Dropout
 
 
 class Attention(nn.Module):
@@ -14,13 +15,14 @@ class Attention(nn.Module):
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(shape.hidden, shape.hidden) for _ in range(4))
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
+        self.dropout, self.forget = Dropout(shape.dropout), Dropout(shape.attention_dropout)
+        self.heads = shape.heads
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         query, key, value = (part(states).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key, self.value))
-        mixed = attention(query, key, value, layout, self.attention_dropout if self.training else 0.0)
-        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
+        noise = layout.noise() if self.training else None
+        mixed = attention(query, key, value, layout, forgetting=self.forget.forgetting(noise))
+        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2)), noise))
         return added
 
 
@@ -36,16 +38,17 @@ class RotaryAttention(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
         self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
         self.output = nn.Linear(hidden, hidden, bias=bias)
-        self.dropout = nn.Dropout(shape.attention_dropout)
-        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
+        self.dropout, self.forget = Dropout(shape.attention_dropout), Dropout(shape.attention_dropout)
+        self.heads = shape.heads
         self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         query, key, value = self.joint(self.norm(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         turns = layout.turns(self.theta, query.shape[-1])
         query, key = rotated(query, *turns), rotated(key, *turns)
-        mixed = attention(query, key, value, layout, self.attention_dropout if self.training else 0.0, self.window)
-        added: Tensor = states + self.dropout(self.output(mixed.flatten(-2)))
+        noise = layout.noise() if self.training else None
+        mixed = attention(query, key, value, layout, self.window, self.forget.forgetting(noise))
+        added: Tensor = states + self.dropout(self.output(mixed.flatten(-2)), noise)
         return added
 
 
@@ -57,22 +60,23 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(shape.hidden, shape.inner)
         self.down = nn.Linear(shape.inner, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.activation = ACTIVATIONS[shape.activation]
 
-    def change(self, states: Tensor) -> Tensor:
-        """What is added to the states, before dropout: [n, H] -> [n, H]."""
+    def change(self, states: Tensor, noise: Tensor | None) -> Tensor:
+        """What is added to the states, before dropout: [n, H] -> [n, H]. `noise` [n] are the numbers that dropout comes from, if any."""
         added: Tensor = self.down(self.activation(self.up(states)))
         return added
 
-    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+    def joined(self, states: Tensor, change: Tensor, noise: Tensor | None) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        normed: Tensor = self.norm(states + self.dropout(change))
+        normed: Tensor = self.norm(states + self.dropout(change, noise))
         return normed
 
     def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         """states [T, H] after attention; `block` [T, H], what the layer was given, is for mixtures whose gate reads it."""
-        return self.joined(states, self.change(states))
+        noise = tokens.layout.noise() if self.training else None
+        return self.joined(states, self.change(states, noise), noise)
 
 
 class GatedFeedForward(FeedForward):
@@ -83,16 +87,16 @@ class GatedFeedForward(FeedForward):
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=prenorm.norm_bias)
         self.up = nn.Linear(shape.hidden, 2 * shape.inner, bias=prenorm.feedforward_bias)
         self.down = nn.Linear(shape.inner, shape.hidden, bias=prenorm.feedforward_bias)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.activation = ACTIVATIONS[shape.activation]
 
-    def change(self, states: Tensor) -> Tensor:
+    def change(self, states: Tensor, noise: Tensor | None) -> Tensor:
         """What is added to the states: [n, H] -> [n, H]."""
         opened, gate = self.up(self.norm(states)).chunk(2, dim=-1)
-        added: Tensor = self.down(self.dropout(self.activation(opened) * gate))
+        added: Tensor = self.down(self.dropout(self.activation(opened) * gate, noise))
         return added
 
-    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+    def joined(self, states: Tensor, change: Tensor, noise: Tensor | None) -> Tensor:
         """The residual alone: [n, H] -> [n, H]."""
         return states + change
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
+from moeir.artifacts import manifests
 from moeir.backbones.tokens import Signs
 from moeir.errors import ArtifactError
 
@@ -94,6 +96,18 @@ class TextReader:
         token = self.token(number)
         word = token.removeprefix(self._space)
         return word if word.isalpha() and (word != token or not self._space) else ""
+
+    @property
+    def id_type(self) -> type[np.unsignedinteger[Any]]:
+        """The smallest kind of number that holds every id."""
+        highest = max(number for number, _, _ in self.pieces())
+        return np.uint16 if max(highest, *self.special) < 2**16 else np.uint32
+
+    @property
+    def digest(self) -> str:
+        """What a tokenizer is: one digest of its files."""
+        files = (self.folder / name for name in FILES)
+        return manifests.digest_of({file.name: {"sha256": manifests.checksum(file)} for file in files if file.exists()})
 
     @property
     def vocabulary(self) -> int:

@@ -1,7 +1,8 @@
 """Packed tokens: the tokens of B texts end to end, with no padding between the tokenizer and the head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -55,9 +56,10 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
-        return Layout(self.lengths, self.starts, self.silent)
+        """Where the texts lie, for attention and for noise."""
+        return Layout(self.lengths, self.starts, self.silent, self.ids)
 
     def owners(self) -> Tensor:
         """[T] the text each token belongs to."""
@@ -69,9 +71,16 @@ class Tokens:
         return self.layout.positions()
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device."""
-        moved = {name: None if (part := getattr(self, name)) is None else part.to(device) for name in ("segments", "silent")}
-        return replace(self, ids=self.ids.to(device), starts=self.starts.to(device), **moved)
+        """The same on a device; what is pinned is moved while the host goes on."""
+        return self._each(lambda part: part.to(device, non_blocking=part.is_pinned()))
+
+    def pinned(self) -> Self:
+        """The same in memory that a CUDA device reads by itself."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        names = ("ids", "starts", "segments", "silent")
+        return replace(self, **{name: change(part) for name in names if (part := getattr(self, name)) is not None})
 
     def by_length(self) -> tuple[Self, Tensor]:
         """Texts of one length beside one another, and rows [B] that lead back: sorted.select(rows) is the old order."""

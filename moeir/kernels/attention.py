@@ -7,18 +7,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moeir.kernels.forgetful import forgetful
+from moeir.kernels.noise import Forgetting, of_tokens
+
 
 @dataclass(frozen=True)
 class Layout:
     """Where the texts of a batch lie among its packed tokens, worked out once for all layers.
 
-    `lengths` (host) are in the order of the tokens; `silent` [T] marks tokens that look but are not looked at.
+    `lengths` (host) are in the order of the tokens; `silent` [T] marks tokens that look but are not looked at; `ids` [T] are what noise
+    comes from, where there is any.
     """
 
     lengths: tuple[int, ...]
     starts: Tensor
     silent: Tensor | None = None
+    ids: Tensor | None = None
     _turns: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+
+    _noise: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def noise(self) -> Tensor:
+        """[T] a number for each token, of which its dropout comes: see `kernels.noise`."""
+        seed = torch.initial_seed()
+        if seed not in self._noise:
+            assert self.ids is not None
+            owners = torch.repeat_interleave(self.starts[1:] - self.starts[:-1], output_size=len(self.ids))
+            self._noise.clear()
+            self._noise[seed] = of_tokens(self.ids, owners, self.positions(), len(self.lengths))
+        return self._noise[seed]
 
     def positions(self) -> Tensor:
         """[T] the place of each token in its text, from 0."""
@@ -64,7 +81,9 @@ def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return turned.to(states.dtype)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float = 0.0, window: int | None = None) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, window: int | None = None, forgetting: Forgetting | None = None
+) -> Tensor:
     """Scaled dot-product attention within each text, and within `window` // 2 tokens on either side if there is a window.
 
     query, key, value [T, heads, width] -> [T, heads, width]. On CUDA in half precision without dropout, for widths its kernels know:
@@ -72,12 +91,12 @@ def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout
     the same. A token whose window holds nothing but silent tokens looks at itself.
     """
     reach = None if window is None or max(layout.lengths, default=0) <= window // 2 + 1 else window // 2
-    fast = query.is_cuda and dropout == 0.0 and query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] % 8 == 0
+    fast = query.is_cuda and forgetting is None and query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] % 8 == 0
     if fast and (reach is None or layout.silent is None):  # without its silent keys a text has other distances
         return _varlen(query, key, value, layout, reach)
     if query.is_cuda:
-        return _masked(query, key, value, layout, dropout, reach)
-    parts = [_group(query, key, value, layout, place, dropout, reach) for place in layout.groups()]
+        return _masked(query, key, value, layout, reach, forgetting)
+    parts = [_group(query, key, value, layout, place, reach, forgetting) for place in layout.groups()]
     return torch.cat(parts)
 
 
@@ -94,22 +113,35 @@ def _seen(heard: Tensor | None, length: int, reach: int | None, device: torch.de
 
 
 def _group(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, place: tuple[int, int, int], dropout: float, reach: int | None
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, place: tuple[int, int, int], reach: int | None, forgetting: Forgetting | None
 ) -> Tensor:
     first, texts, length = place
     last = first + texts * length
     q, k, v = (part[first:last].unflatten(0, (texts, length)).transpose(1, 2) for part in (query, key, value))  # [n, heads, L, width]
     heard = None if layout.silent is None else ~layout.silent[first:last].view(texts, length)
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(heard, length, reach, query.device), dropout_p=dropout)
+    keys = None if forgetting is None else forgetting.keys[first:last].view(texts, length)
+    mixed = dotted(q, k, v, _seen(heard, length, reach, query.device), forgetting, keys)
     return mixed.transpose(1, 2).flatten(0, 1)  # [n * L, heads, width]
 
 
-def _masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float, reach: int | None = None) -> Tensor:
+def _masked(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None = None, forgetting: Forgetting | None = None
+) -> Tensor:
     rows, real = layout.padded()  # [B, L]
     heard = real if layout.silent is None else real & ~layout.silent[rows]
     q, k, v = (part.index_select(0, rows.flatten()).unflatten(0, rows.shape).transpose(1, 2) for part in (query, key, value))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(heard, rows.shape[1], reach, query.device), dropout_p=dropout)
+    keys = None if forgetting is None else forgetting.keys[rows]
+    mixed = dotted(q, k, v, _seen(heard, rows.shape[1], reach, query.device), forgetting, keys)
     return mixed.transpose(1, 2).flatten(0, 1).index_select(0, real.flatten().nonzero()[:, 0])
+
+
+def dotted(
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, forgetting: Forgetting | None, keys: Tensor | None
+) -> Tensor:
+    """Attention of a padded batch, [n, heads, L, width]; `keys` [n, L] are those of `forgetting`, if weights are dropped."""
+    if forgetting is None or keys is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    return forgetful(query, key, value, seen, keys, forgetting.rate, forgetting.site)
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None) -> Tensor:

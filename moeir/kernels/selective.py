@@ -3,38 +3,39 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.kernels.attention import Layout
+from moeir.kernels.attention import Layout, dotted
+from moeir.kernels.noise import Forgetting
 
 Seen = Callable[[Tensor, int], Tensor]
 
 
-def selective(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, dropout: float = 0.0) -> Tensor:
+def selective(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, forgetting: Forgetting | None = None) -> Tensor:
     """Scaled dot-product attention within each text, of token i to the tokens j that `seen` allows it.
 
     query, key, value [T, heads, width] -> [T, heads, width]. `seen(texts [n], L)` gives bool [n or 1, L, L] for those texts, padded to
     L tokens; every token must see the first of its text. Groups of neighbouring texts of one length on a CPU, one padded batch on CUDA.
     """
     if query.is_cuda:
-        return _padded(query, key, value, layout, seen, dropout)
+        return _padded(query, key, value, layout, seen, forgetting)
     parts, number = [], 0
     for first, count, length in layout.groups():
         last = first + count * length
         q, k, v = (part[first:last].unflatten(0, (count, length)).transpose(1, 2) for part in (query, key, value))
         looked = seen(torch.arange(number, number + count), length)[:, None]  # [n or 1, 1, L, L]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=looked, dropout_p=dropout)
+        keys = None if forgetting is None else forgetting.keys[first:last].view(count, length)
+        mixed = dotted(q, k, v, looked, forgetting, keys)
         parts.append(mixed.transpose(1, 2).flatten(0, 1))  # [n * L, heads, width]
         number += count
     return torch.cat(parts)
 
 
-def _padded(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, dropout: float) -> Tensor:
+def _padded(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, forgetting: Forgetting | None) -> Tensor:
     rows, real = layout.padded()  # [B, L]
     q, k, v = (part.index_select(0, rows.flatten()).unflatten(0, rows.shape).transpose(1, 2) for part in (query, key, value))
     looked = seen(torch.arange(len(rows), device=rows.device), rows.shape[1]) & real[:, None]  # [B, L, L]
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=looked[:, None], dropout_p=dropout)
+    mixed = dotted(q, k, v, looked[:, None], forgetting, None if forgetting is None else forgetting.keys[rows])
     return mixed.transpose(1, 2).flatten(0, 1).index_select(0, real.flatten().nonzero()[:, 0])
 
 

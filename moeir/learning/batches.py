@@ -3,15 +3,19 @@ alone, which queries share a batch on (seed, epoch) and their places in the file
 
 import math
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from moeir.errors import DataError, UsageError
 from moeir.records.examples import Example
+
+Order = TypeVar("Order")
+Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,20 @@ class Steps(Protocol):
         """The batch of a step, counted from 0 over all epochs."""
 
 
+class _Latest(Generic[Order]):
+    """What was made for the epoch asked for last: its steps come one after another."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[int, Order] | None = None
+
+    def of(self, epoch: int, make: Callable[[int], Order]) -> Order:
+        """What `make` makes of an epoch."""
+        kept = self._kept
+        if kept is None or kept[0] != epoch:
+            kept = self._kept = (epoch, make(epoch))
+        return kept[1]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Epochs of shuffled examples in batches of `queries`, each with one positive and `negatives` negatives."""
@@ -64,6 +82,7 @@ class Plan:
     queries: int
     negatives: int
     seed: int
+    _latest: _Latest[Numbers] = field(default_factory=_Latest, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
@@ -78,7 +97,7 @@ class Plan:
     def at(self, step: int) -> Drawn:
         """The batch of a step, counted from 0 over all epochs."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
+        order = self._latest.of(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
         chosen = [self.examples[number] for number in order[place * self.queries : (place + 1) * self.queries]]
         documents: list[str] = []
         for example in chosen:
@@ -114,6 +133,7 @@ class Sets:
     plans: tuple[Plan, ...]
     rates: tuple[float, ...]
     seed: int
+    _latest: _Latest[tuple[Numbers, Numbers]] = field(default_factory=_Latest, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
@@ -134,11 +154,19 @@ class Sets:
         """The batch of a step, counted from 0 over all epochs."""
         turns = self.turns
         epoch, place = divmod(step, sum(turns))
+        order, earlier = self._latest.of(epoch, self._turned)
+        chosen = int(order[place])
+        return replace(self.plans[chosen].at(epoch * turns[chosen] + int(earlier[place])), place=chosen)
+
+    def _turned(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """For each batch of an epoch its set, and how many batches of that set come before it."""
+        turns = self.turns
         owners = np.repeat(np.arange(len(turns)), turns)
         order = owners[np.random.default_rng([self.seed, epoch, len(turns)]).permutation(len(owners))]
-        chosen = int(order[place])
-        own = epoch * turns[chosen] + int((order[:place] == chosen).sum())
-        return replace(self.plans[chosen].at(own), place=chosen)
+        earlier = np.empty_like(order)
+        for chosen, count in enumerate(turns):
+            earlier[order == chosen] = np.arange(count)
+        return order, earlier
 
 
 def planned(examples: Iterable[Example], *, queries: int, negatives: int, seed: int, place: str) -> Plan:
@@ -155,7 +183,7 @@ def planned(examples: Iterable[Example], *, queries: int, negatives: int, seed: 
     return Plan(kept, queries, negatives, seed)
 
 
-def check_texts(plan: Plan, queries: Mapping[str, str], documents: Mapping[str, str], place: str) -> None:
+def check_texts(plan: Plan, queries: Container[str], documents: Container[str], place: str) -> None:
     """DataError if an example names a text that is not there."""
     for example in plan.examples:
         if example.query_id not in queries:

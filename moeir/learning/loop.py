@@ -13,15 +13,18 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from moeir import console
+from moeir.analysis import watching
+from moeir.analysis.watching import METRICS
 from moeir.artifacts.making import RESUME
 from moeir.errors import MoeirError, UsageError
-from moeir.learning import checkpoints, parameters
+from moeir.kernels.memory import give_back
+from moeir.kernels.noise import numbered
+from moeir.learning import checkpoints, panel, parameters, trackers
 from moeir.learning.retrieval import Judge
 
-METRICS = "metrics.jsonl"
 LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
 NOT_LEARNED = "nothing is learned yet: look at the weights, the options of --objective, and the teacher's scores in the examples"
+SECONDS_BETWEEN_TRIMS = 10
 STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
@@ -73,17 +76,26 @@ class Task(Protocol):
         """The loss of a step, counted from 0, the facts of it (`loss` among them), and how many tokens were read."""
 
 
-def train(task: Task, schedule: Schedule, folder: Path, *, device: str, judge: Judge | None = None) -> dict[str, Any]:
+def train(
+    task: Task,
+    schedule: Schedule,
+    folder: Path,
+    *,
+    device: str,
+    judge: Judge | None = None,
+    tracking: trackers.Tracking | None = None,
+) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
 
-    `judge`, if any, judges the weights now and then on a development set.
+    `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step.
     """
-    accelerator = Accelerator(cpu=device == "cpu")
+    accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
     if accelerator.num_processes > 1:
         raise UsageError(f"training runs as one process for now, found {accelerator.num_processes}; start it without torchrun")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     model = task.model.to(device)
+    numbered(model)
     options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
@@ -91,7 +103,8 @@ def train(task: Task, schedule: Schedule, folder: Path, *, device: str, judge: J
     if standing.step:
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
     model.train()
-    done = _walk(_Run(task, schedule, optimiser, accelerator, judge), standing, folder)
+    with trackers.opened(accelerator, tracking, standing.step):
+        done = _walk(_Run(task, schedule, optimiser, accelerator, judge), standing, folder)
     model.eval()
     if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
         raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
@@ -107,21 +120,27 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str
     """Step by step from where the training stands to its end; what happened at the last one."""
     schedule, best = run.schedule, standing.best
     patience = None if run.judge is None else run.judge.development.patience
-    with open(folder / METRICS, "ab") as metrics, console.meter("training", schedule.steps) as meter:
+    watch = watching.rebuilt(watching.kept(folder / METRICS, standing.metrics_bytes))
+    with open(folder / METRICS, "ab") as metrics, panel.shown("training", schedule.steps, standing.step, watch) as meter:
         metrics.truncate(standing.metrics_bytes)
-        meter.advance(standing.step)
-        saved = time.monotonic()
+        saved = trimmed = time.monotonic()
         for step in range(standing.step, schedule.steps):
             facts = run.step(step)
             found = {} if run.judge is None else run.judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
             metrics.write((json.dumps(facts | found) + "\n").encode())
+            metrics.flush()
+            trackers.note(run.accelerator, facts | found)
+            for alarm in watch.take(facts | found):
+                log.warning("%s", alarm)
             meter.advance(1, _shown(facts))
             if best.exhausted(patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
                 break
+            if time.monotonic() - trimmed >= SECONDS_BETWEEN_TRIMS:
+                give_back()
+                trimmed = time.monotonic()
             late = (time.monotonic() - saved) / 60 >= schedule.save_minutes or (found and best.since == 0)
             if late and step + 1 < schedule.steps:
-                metrics.flush()
                 now = checkpoints.Standing(step + 1, metrics.tell(), best)
                 checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
                 saved = time.monotonic()

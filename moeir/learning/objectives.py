@@ -213,8 +213,8 @@ def _ranks(batch: Batch, scores: dict[str, Tensor], scope: str, ties: str) -> di
 
 
 def _standing(places: dict[str, Tensor], shares: Tensor) -> dict[str, float]:
-    """Who is winning: mean and spread of each expert's share, its mean rank, and how often its share is the strictly largest."""
-    facts = {}
+    """Who is winning: mean and spread of each expert's share, its mean rank, how often its share is the strictly largest; their entropy."""
+    facts = {"entropy.shares": float(torch.special.entr(shares).sum(0).mean())}
     for number, (name, place) in enumerate(places.items()):
         share = shares[number]
         rivals = torch.cat([shares[:number], shares[number + 1 :], torch.zeros_like(shares[:1])])

@@ -1,8 +1,9 @@
 """Retrieval as a task of the training loop: queries and documents of a plan, encoded, what an objective makes of them, and who judges."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from moeir.backbones.precision import autocast
 from moeir.learning import checkpoints
 from moeir.learning.batches import Steps
 from moeir.learning.objectives import Batch, Outcome
-from moeir.learning.texts import Texts
+from moeir.learning.tokens import Batches, TokenTexts
 from moeir.learning.validation import Best, Development, evaluated
 
 log = logging.getLogger(__name__)
@@ -21,11 +22,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retrieval:
-    """A checkpoint learns `objective` from the batches of `plan`, of `steps` in all; `texts` are those of each set it draws from."""
+    """A checkpoint learns `objective` from the batches of `plan`, of `steps` in all; `texts` are the tokens of what it draws from."""
 
     checkpoint: OpenCheckpoint
     plan: Steps
-    texts: Sequence[Texts]
+    texts: TokenTexts
     objective: Callable[[Batch], Outcome]
     steps: int
     dtype: torch.dtype
@@ -40,12 +41,16 @@ class Retrieval:
         """Training examples."""
         return self.plan.size
 
+    @cached_property
+    def batches(self) -> Batches:
+        """What the steps read, made ahead of them."""
+        return Batches(self.plan, self.texts, self.steps, pinned=self.checkpoint.device.type == "cuda")
+
     def outcome(self, step: int) -> tuple[Tensor, dict[str, float], int]:
         """The objective on the batch of a step, and how many tokens that was."""
-        drawn, device = self.plan.at(step), self.checkpoint.device
-        texts = self.texts[drawn.place]
-        queries = self.checkpoint.read([texts.queries[one] for one in drawn.queries], "query")
-        documents = self.checkpoint.read([texts.documents[one] for one in drawn.documents], "document")
+        device = self.checkpoint.device
+        drawn, *sides = self.batches.at(step)
+        queries, documents = (side.to(device) for side in sides)
         with autocast(self.dtype, str(device)):
             encoded = self.checkpoint.architecture(queries), self.checkpoint.architecture(documents)
         teacher = None if (said := drawn.teacher()) is None else said.to(device)

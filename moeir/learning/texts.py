@@ -1,74 +1,176 @@
-"""The texts a training needs, from the examples themselves and from the collections they name, and no others."""
+"""The texts a training needs, from the examples themselves and from the collections they name, and no others.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+They are walked as often as they are asked for, and not held: a set of examples holds rows, the places of its texts in the walk.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from moeir.errors import DataError, UsageError
 from moeir.records import texts
 from moeir.records.examples import Example
+from moeir.records.texts import Text
+
+FIRST = 4000  # documents kept, on which a vocabulary head that the weights lack is fitted
+ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where in the walk the texts of a set stand, by id."""
+
+    queries: dict[str, int]
+    documents: dict[str, int]
+
+    def of(self, side: str) -> dict[str, int]:
+        """The rows of one side."""
+        return self.queries if side == "query" else self.documents
+
+
+class Found(NamedTuple):
+    """A text of the walk, and the sets that need it."""
+
+    side: str
+    sets: tuple[int, ...]
+    id: str
+    content: str
+
+    @property
+    def sealed(self) -> bytes:
+        """What a digest of the walk is made of."""
+        content = self.content.encode()
+        return f"{self.side} {len(content)} ".encode() + content
 
 
 @dataclass
-class Texts:
-    """The texts a plan draws from, by id."""
+class Needed:
+    """The texts of sets of examples: `rows` of each set, the texts of its `queries` by id, the `first` documents of the first set.
 
-    queries: Mapping[str, str]
-    documents: Mapping[str, str]
+    `count` texts in the walk, which `digest` names. A walk reads the collections again; what comes from a stream is held.
+    """
+
+    sets: Sequence[Sequence[Example]]
+    places: Sequence[str]
+    files: Mapping[str, Sequence[Path]]
+    keep_empty: bool
+    rows: list[Rows] = field(init=False)
+    queries: list[dict[str, str]] = field(init=False)
+    first: list[str] = field(init=False, default_factory=list)
+    digest: str = field(init=False, default="")
+    count: int = field(init=False, default=0)
+    _held: dict[Path, list[Text]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.queries = [{} for _ in self.sets]
+        self.rows = [
+            Rows(
+                dict.fromkeys((example.query_id for example in examples), ABSENT),
+                dict.fromkeys((document for example in examples for document in (*example.positive_ids, *example.negative_ids)), ABSENT),
+            )
+            for examples in self.sets
+        ]
+
+    def walk(self) -> Iterator[Found]:
+        """Every text, in an order that is always the same; a collection's text comes after one that an example has brought, and counts."""
+        for number, (examples, place) in enumerate(zip(self.sets, self.places, strict=True)):
+            yield from _brought(number, examples, place)
+        for side, files in self.files.items():
+            own = len(self.sets) > 1 and len(files) > 1
+            earlier: dict[str, int] | None = {} if len(files) > 1 and not own else None
+            for number, file in enumerate(files):
+                yield from self._filed(side, file, (number,) if own else tuple(range(len(self.sets))), earlier)
+
+    def _filed(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[Found]:
+        """The texts of a collection that some set names; `earlier` knows those of the files before, if there may be the same again."""
+        held = self._held.get(file)
+        kept: list[Text] | None = [] if held is None and _streamed(file) else None
+        for text in texts.read(file, keep_empty=self.keep_empty) if held is None else held:
+            asking = tuple(number for number in members if text.id in self.rows[number].of(side))
+            if not asking:
+                continue
+            if kept is not None:
+                kept.append(text)
+            content = text.content
+            if earlier is not None:
+                before, mark = earlier.get(text.id), hash(content)
+                if before == mark:
+                    continue
+                if before is not None:
+                    raise DataError(f"{file}: {text.id!r} has another text in an earlier file; different texts need other ids")
+                earlier[text.id] = mark
+            yield Found(side, asking, text.id, content)
+        if kept is not None:
+            self._held[file] = kept
 
 
 def gathered(
-    sets: Sequence[Iterable[Example]],
+    sets: Sequence[Sequence[Example]],
     places: Sequence[str],
     *,
     queries: Sequence[Path],
     corpora: Sequence[Path],
     keep_empty: bool = False,
-) -> list[Texts]:
+) -> Needed:
     """The texts of each set of examples: those they bring, and those they name.
 
     One set reads every file of `queries` and `corpora`; of several sets each reads the one all share, or its own: equal ids in two
     collections are then two texts.
     """
-    asked: list[set[str]] = []
-    named: list[set[str]] = []
-    found = []
-    for examples, place in zip(sets, places, strict=True):
-        found.append(_brought(examples, place))
-        asked.append({example.query_id for example in examples})
-        named.append({document for example in examples for document in (*example.positive_ids, *example.negative_ids)})
-    for side, files, wanted in (("queries", queries, asked), ("documents", corpora, named)):
-        held = [getattr(one, side) for one in found]
-        flag = "--queries" if side == "queries" else "--corpus"
-        for number, place in enumerate(places):
-            if not files and not wanted[number] <= held[number].keys():
+    needed = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty)
+    _check_named(needed)
+    digest, first = hashlib.sha256(), dict[str, str]()
+    for row, found in enumerate(needed.walk()):
+        for number in found.sets:
+            needed.rows[number].of(found.side)[found.id] = row
+            if found.side == "query":
+                needed.queries[number][found.id] = found.content
+        if found.side == "document" and found.sets[0] == 0 and (len(first) < FIRST or found.id in first):
+            first[found.id] = found.content
+        digest.update(found.sealed)
+        needed.count = row + 1
+    for one in needed.rows:
+        for rows in (one.queries, one.documents):
+            for name in [name for name, row in rows.items() if row == ABSENT]:
+                del rows[name]
+    needed.first, needed.digest = list(first.values()), digest.hexdigest()
+    return needed
+
+
+def bare(examples: Sequence[Example]) -> list[Example]:
+    """Examples without the texts they bring."""
+    return [one if one.query is None and not one.passages else replace(one, query=None, passages=()) for one in examples]
+
+
+def _check_named(needed: Needed) -> None:
+    """UsageError if an example names a text that it does not bring, and there is no collection."""
+    for examples, place in zip(needed.sets, needed.places, strict=True):
+        brought = {passage.id for example in examples for passage in example.passages}
+        named = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
+        bring = {"query": all(example.query for example in examples), "document": all(document in brought for document in named)}
+        for side, flag in (("query", "--queries"), ("document", "--corpus")):
+            if not needed.files[side] and not bring[side]:
                 raise UsageError(f"{place}: its examples name texts by id; say where they are with {flag}")
-        own = len(sets) > 1 and len(files) > 1
-        filed: list[dict[str, str]] = [{} for _ in sets]
-        for number, file in enumerate(files):
-            _read(file, [number] if own else range(len(sets)), wanted, filed, keep_empty=keep_empty)
-        for one, more in zip(held, filed, strict=True):
-            one |= more
-    return found
 
 
-def _brought(examples: Iterable[Example], place: str) -> Texts:
-    """Queries and passages inside the examples."""
-    queries: dict[str, str] = {}
-    documents: dict[str, str] = {}
+def _brought(number: int, examples: Sequence[Example], place: str) -> Iterator[Found]:
+    """Queries and passages inside the examples of a set."""
+    known: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
-            queries[example.query.id] = example.query.content
+            yield Found("query", (number,), example.query.id, example.query.content)
         for passage in example.passages:
-            if documents.setdefault(passage.id, passage.content) != passage.content:
+            content = passage.content
+            before, mark = known.get(passage.id), hash(content)
+            if before is None:
+                known[passage.id] = mark
+                yield Found("document", (number,), passage.id, content)
+            elif before != mark:
                 raise DataError(f"{place}: passage {passage.id!r} has two texts; different passages need other ids")
-    return Texts(queries, documents)
 
 
-def _read(file: Path, members: Iterable[int], wanted: Sequence[set[str]], held: Sequence[dict[str, str]], *, keep_empty: bool) -> None:
-    """Hand the texts of a collection to the sets that name them."""
-    members = list(members)
-    for text in texts.read(file, keep_empty=keep_empty):
-        for number in members:
-            if text.id in wanted[number] and held[number].setdefault(text.id, text.content) != text.content:
-                raise DataError(f"{file}: {text.id!r} has another text in an earlier file; different texts need other ids")
+def _streamed(file: Path) -> bool:
+    """Whether a file can be read once only: standard input, or a pipe."""
+    return str(file) == "-" or (file.exists() and not file.is_file())

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
+from moeir.kernels.noise import Noisy
 from moeir.kernels.scattered import scattered
 from moeir.mixtures.routing import Routing, by_expert, check_experts
 
@@ -52,6 +53,7 @@ class EmbeddingMixture(nn.Module):
         self.experts = nn.ModuleList(Bottleneck(width, width) for _ in range(experts))
         self.gate = Bottleneck(width, experts) if gate == "learned" else None
         self.noise = nn.Linear(width, experts) if gate == "learned" and noise else None
+        self.chance = Noisy()
         self.inference, self.combine = inference, combine
         self.routed: Routing | None = None
 
@@ -73,7 +75,9 @@ class EmbeddingMixture(nn.Module):
         logits: Tensor = self.gate(vectors)
         self.routed = Routing.of_texts(logits.softmax(-1))
         if self.training and self.noise is not None:
-            logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
+            keys = tokens.layout.noise().index_select(0, tokens.starts[:-1])
+            normal = torch.special.ndtri(self.chance.uniform(keys, logits.shape[-1]))
+            logits = logits + normal * F.softplus(self.noise(vectors))
         return logits.softmax(-1)
 
     def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Only the expert that was chosen runs. Learned routers choose by Gumbel-softmax; 
 
 import copy
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import FeedForward
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
+from moeir.kernels.noise import Noisy
 from moeir.mixtures.routing import Routing, by_expert, check_experts
 
 LEARNED = ("sequence", "token")
@@ -48,6 +50,7 @@ class RoutedFeedForward(nn.Module):
             _share_norm(self.experts)
         self.routing, self.gate_input, self.gradient, self.temperature = routing, gate_input, gradient, temperature
         self.routed: Routing | None = None
+        self.chance = Noisy()
         if routing in LEARNED:
             hidden = plain.down.out_features
             self.gate = started_gate(hidden, experts) if gate is None else None
@@ -68,10 +71,14 @@ class RoutedFeedForward(nn.Module):
             logits = F.linear(seen.float(), self.chooser.weight.float(), self.chooser.bias.float())  # [B or T, I]
         said = logits.softmax(-1)
         self.routed = Routing.of_texts(said) if self.routing == "sequence" else Routing(said, tokens.starts)
-        drawn = gumbel_softmax(logits, self.temperature) if self.training else said
+        noise = tokens.layout.noise() if self.training else None
+        drawn = said
+        if noise is not None:
+            keys = noise.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else noise
+            drawn = gumbel_softmax(logits, self.temperature, self.chance.uniform(keys, logits.shape[-1]))
         if self.routing == "sequence":
             drawn = drawn.index_select(0, tokens.owners())  # [T, I]
-        return self._everyone(states, drawn) if self.gradient == "full" else self._chosen(states, drawn)
+        return self._everyone(states, drawn, noise) if self.gradient == "full" else self._chosen(states, drawn, noise)
 
     def seen(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         """What the gate reads, a row for each decision: [B or T, H]."""
@@ -84,43 +91,52 @@ class RoutedFeedForward(nn.Module):
         if count == 1 or not self.training:
             done: Tensor = self.experts[first](states, tokens, block)
             return done
-        choice = first + torch.randint(count, (len(tokens),), device=states.device)
-        return by_expert(states, choice[tokens.owners()], len(self.experts), self._applied)
+        noise = tokens.layout.noise()
+        choice = first + (self.chance.uniform(noise.index_select(0, tokens.starts[:-1]), 1)[:, 0] * count).long()
+        return by_expert(states, choice[tokens.owners()], len(self.experts), partial(self._applied, noise))
 
-    def _chosen(self, states: Tensor, drawn: Tensor) -> Tensor:
+    def _chosen(self, states: Tensor, drawn: Tensor, noise: Tensor | None) -> Tensor:
         """Only the chosen expert of each token: specs/decisions 12."""
         strength, choice = drawn.max(-1)
         if not self.training or self.gradient == "none":
-            return by_expert(states, choice, len(self.experts), self._applied)
+            return by_expert(states, choice, len(self.experts), partial(self._applied, noise))
         unit = (1.0 + (strength - strength.detach()))[:, None]  # 1 to the last bit
 
         def weighted(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
-            layer = self.experts[expert]
-            change: Tensor = layer.change(own)
-            joined: Tensor = layer.joined(own, change * (unit if rows is None else unit.index_select(0, rows)).to(change.dtype))
+            layer, chance = self.experts[expert], _of_rows(noise, rows)
+            change: Tensor = layer.change(own, chance)
+            strengths = unit if rows is None else unit.index_select(0, rows)
+            joined: Tensor = layer.joined(own, change * strengths.to(change.dtype), chance)
             return joined
 
         return by_expert(states, choice, len(self.experts), weighted)
 
-    def _applied(self, expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
-        layer = self.experts[expert]
-        joined: Tensor = layer.joined(own, layer.change(own))
+    def _applied(self, noise: Tensor | None, expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
+        layer, chance = self.experts[expert], _of_rows(noise, rows)
+        joined: Tensor = layer.joined(own, layer.change(own, chance), chance)
         return joined
 
-    def _everyone(self, states: Tensor, drawn: Tensor) -> Tensor:
+    def _everyone(self, states: Tensor, drawn: Tensor, noise: Tensor | None) -> Tensor:
         """All experts on all tokens, straight-through over all of them: I times the cost, and the measure of `_chosen`."""
         hard = F.one_hot(drawn.argmax(-1), len(self.experts))
         through = hard + (drawn - drawn.detach())
-        changes = torch.stack([expert.change(states) for expert in self.experts], dim=1)  # [T, I, H]
+        changes = torch.stack([expert.change(states, noise) for expert in self.experts], dim=1)  # [T, I, H]
         change = (through[:, :, None].to(changes.dtype) * changes).sum(1)
-        norms = torch.stack([expert.joined(states, change) for expert in self.experts], dim=1)
+        norms = torch.stack([expert.joined(states, change, noise) for expert in self.experts], dim=1)
         return (hard[:, :, None].to(norms.dtype) * norms).sum(1)
 
 
-def gumbel_softmax(logits: Tensor, temperature: float) -> Tensor:
-    """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, I] -> [n, I]. Jang et al. 2017."""
-    noise = -torch.empty_like(logits).exponential_().log()
-    return ((logits + noise) / temperature).softmax(-1)
+def _of_rows(noise: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """The numbers of the rows that an expert was given."""
+    return noise if noise is None or rows is None else noise.index_select(0, rows)
+
+
+def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
+    """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, I] -> [n, I]. Jang et al. 2017.
+
+    `uniform` [n, I] in (0, 1) is what the noise is made of.
+    """
+    return ((logits - (-uniform.log()).log()) / temperature).softmax(-1)
 
 
 def started_gate(hidden: int, experts: int) -> nn.Linear:

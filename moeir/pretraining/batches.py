@@ -3,10 +3,9 @@
 What a span meets depends on (seed, epoch, span) alone, which spans share a batch on (seed, epoch).
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.backbones import ahead as threads
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import DataError, UsageError
 from moeir.pretraining.corpus import TokenCache
@@ -223,15 +223,4 @@ class _Texts:
 
 def ahead(plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2) -> Iterator[Batch]:
     """The batches of the steps from `first` to below `last`, made in a thread up to `depth` ahead of their use."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        waiting: deque[Future[Batch]] = deque()
-        try:
-            for step in range(first, last):
-                waiting.append(pool.submit(plan.at, step, rank, ranks))
-                if len(waiting) > depth:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    return threads.ahead(partial(plan.at, rank=rank, ranks=ranks), first, last, depth=depth)

@@ -3,8 +3,6 @@
 A cache is a folder named by what it was made from: other texts, another tokenizer, or other settings are another folder.
 """
 
-import hashlib
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +13,10 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from moeir.artifacts import making, manifests
+from moeir.artifacts import caches, making, manifests
+from moeir.artifacts.caches import mapped
 from moeir.artifacts.journals import GrowingArray, GrowingLines, Journal
-from moeir.backbones.tokenizer import FILES, TextReader
+from moeir.backbones.tokenizer import TextReader
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
 from moeir.pretraining.sentences import breaks
@@ -90,7 +89,7 @@ def cached(
             raise DataError(f"{corpus}: no document has a token")
         return {"texts": shelf.texts, "tokens": shelf.ids.rows, "spans": shelf.spans.rows - 1}
 
-    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer_digest(reader)]}, fill))
+    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [reader.digest]}, fill))
 
 
 def kept(
@@ -101,30 +100,7 @@ def kept(
     What comes from a stream is made anew: nobody knows whether it is the same again.
     """
     record = {"stage": "pretrain", "settings": {"form": FORM, **settings}, "sources": {name: list(one) for name, one in sources.items()}}
-    key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-    place = folder / f"{kind}-{key}"
-    streamed = any("stdin" in digests for digests in sources.values())
-    if streamed or not manifests.same(place, record):
-        with making.making(place, f"{kind} cache", record, force=streamed, folder=True) as (beside, counts):
-            counts.update(fill(beside))
-    return place
-
-
-def tokenizer_digest(reader: TextReader) -> str:
-    """What a tokenizer is: one digest of its files."""
-    files = (reader.folder / name for name in FILES)
-    return manifests.digest_of({file.name: {"sha256": manifests.checksum(file)} for file in files if file.exists()})
-
-
-def mapped(path: Path) -> npt.NDArray[Any]:
-    """An array on disk, read where it is asked."""
-    return np.asarray(np.load(path, mmap_mode="r"))
-
-
-def id_type(reader: TextReader) -> type[np.unsignedinteger[Any]]:
-    """The smallest kind of number that holds every id."""
-    highest = max(number for number, _, _ in reader.pieces())
-    return np.uint16 if max(highest, *reader.special) < 2**16 else np.uint32
+    return caches.kept(folder, kind, record, fill, anew=any("stdin" in digests for digests in sources.values()))
 
 
 def chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
@@ -149,7 +125,7 @@ class _Shelf:
         self._journal = Journal(folder / making.RESUME / "journal.jsonl")
         marks = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
         self.texts: int = marks["texts"]
-        types: tuple[type[np.integer[Any]], ...] = (id_type(reader), np.int64, np.int64, np.int64)
+        types: tuple[type[np.integer[Any]], ...] = (reader.id_type, np.int64, np.int64, np.int64)
         arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=marks[name]) for name, kind in zip(ARRAYS, types, strict=True)]
         self.ids, self.sentences, self.spans, self.documents = arrays
         self._names = GrowingLines(folder / "ids.txt", marks["names"])

@@ -16,6 +16,7 @@ from moeir.backbones.shape import ACTIVATIONS, Shape
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import Layout, rotated
+from moeir.kernels.noise import Dropout
 from moeir.kernels.selective import Seen, causal, selective
 from moeir.pretraining.base import Loss, aligned, check_number, predicted
 from moeir.pretraining.batches import MaskedTexts
@@ -68,9 +69,9 @@ class CausalBlock(nn.Module):
         self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=shape.epsilon) for _ in range(2))
         self.joint, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropouts = nn.ModuleList(Dropout(shape.dropout) for _ in range(2))
+        self.forget, self.heads = Dropout(shape.attention_dropout), shape.heads
         self.activation = ACTIVATIONS[shape.activation]
-        self.heads, self.attention_dropout = shape.heads, shape.attention_dropout
         self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # embeddings without positions need rotary ones
 
     def forward(self, states: Tensor, layout: Layout, seen: Seen) -> Tensor:
@@ -79,9 +80,10 @@ class CausalBlock(nn.Module):
         if self.theta is not None:
             turns = layout.turns(self.theta, query.shape[-1])
             query, key = rotated(query, *turns), rotated(key, *turns)
-        mixed = selective(query, key, value, layout, seen, self.attention_dropout if self.training else 0.0)
-        states = states + self.dropout(self.output(mixed.flatten(-2)))
-        added: Tensor = states + self.dropout(self.down(self.activation(self.up(self.before_feedforward(states)))))
+        noise = layout.noise() if self.training else None
+        mixed = selective(query, key, value, layout, seen, self.forget.forgetting(noise))
+        states = states + self.dropouts[0](self.output(mixed.flatten(-2)), noise)
+        added: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))), noise)
         return added
 
 
@@ -101,7 +103,7 @@ class CausalDecoder(nn.Module):
         blocks = [CausalBlock(shape) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.seen = causal(window)
         start(self, shape.spread)
         for block in blocks:
@@ -111,8 +113,8 @@ class CausalDecoder(nn.Module):
     def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H], normalised; those of position t are for token t + 1."""
         tokens = replace(texts.tokens, ids=texts.plain)
-        states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens))
         layout = tokens.layout
+        states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens), layout.noise() if self.training else None)
         for block in self.blocks:
             states = block(states, layout, self.seen)
         normed: Tensor = self.norm(states)

@@ -9,6 +9,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FeedForward
 from moeir.backbones.shape import Shape
 from moeir.backbones.tokens import Signs
+from moeir.kernels.noise import Dropout
 from moeir.kernels.scattered import scattered
 from moeir.kernels.selective import Seen, selective
 from moeir.pretraining.base import Loss, aligned, predicted, special
@@ -32,7 +33,7 @@ class EnhancedDecoder(nn.Module):
         hidden, self.rate, self.heads = shape.hidden, rate, shape.heads
         self.query, self.key, self.value, self.output = (nn.Linear(hidden, hidden) for _ in range(4))
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
-        self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
+        self.dropout, self.forget = Dropout(shape.dropout), Dropout(shape.attention_dropout)
         self.feedforward = FeedForward(shape)
         lacking = shape.prenorm is not None or shape.width != hidden
         self.places = nn.Embedding(shape.positions, hidden) if lacking else None
@@ -50,9 +51,9 @@ class EnhancedDecoder(nn.Module):
         telling = placed(vectors, encoder.embeddings(tokens), tokens)
         parts = (self.query(asking), self.key(telling), self.value(telling))
         query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        dropout = self.attention_dropout if self.training else 0.0
-        mixed = selective(query, key, value, tokens.layout, sampled(seeds(texts), self.rate), dropout)
-        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2))))
+        noise = tokens.layout.noise() if self.training else None
+        mixed = selective(query, key, value, tokens.layout, sampled(seeds(texts), self.rate), self.forget.forgetting(noise))
+        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2)), noise))
         made: Tensor = self.feedforward(attended, tokens, asking)
         return made
 

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import manifests
+from moeir.artifacts.caches import mapped
 from moeir.artifacts.journals import GrowingArray
 from moeir.backbones.tokenizer import TextReader
 from moeir.console import meter
 from moeir.errors import DataError
-from moeir.pretraining.corpus import Ids, TokenCache, id_type, kept, mapped, tokenizer_digest
+from moeir.pretraining.corpus import Ids, TokenCache, kept
 from moeir.pretraining.draws import Bits, Numbers, bits, upper
 from moeir.records import generated, qrels, texts
 
@@ -72,7 +73,7 @@ def cached(
     Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` says what the
     files are. Queries without a token, or that no judgement names, are left out.
     """
-    sources = {"documents": [manifests.digest(corpus.folder)], "tokenizer": [tokenizer_digest(reader)], **digests}
+    sources = {"documents": [manifests.digest(corpus.folder)], "tokenizer": [reader.digest], **digests}
 
     def fill(place: Path) -> dict[str, int]:
         rows = {name: row for row, name in enumerate(corpus.names())}
@@ -113,7 +114,7 @@ def _judged(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) ->
 
 def _read(place: Path, pairs: Iterable[tuple[str, list[int]]], reader: TextReader) -> tuple["array[int]", "array[int]", int]:
     """Tokens to disk; which document has which query, and how many queries have no token."""
-    ids, starts = (GrowingArray(place / f"{name}.npy", kind) for name, kind in (("ids", id_type(reader)), ("starts", np.int64)))
+    ids, starts = (GrowingArray(place / f"{name}.npy", kind) for name, kind in (("ids", reader.id_type), ("starts", np.int64)))
     owners, members = array("q"), array("q")
     queries = empty = 0
     walked = iter(pairs)

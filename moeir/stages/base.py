@@ -116,6 +116,10 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
     """The digest of one source, which must be there and of the right kind."""
     if path == STREAM:
         return "stdin"
+    if setting.kind == "training":
+        from moeir.analysis.watching import metrics_of
+
+        return manifests.checksum(metrics_of(path))
     if setting.kind in TEXT_KINDS:
         if str(path).startswith(("hf:", "irds:")):
             return str(path)
@@ -159,6 +163,7 @@ def plan(stage: Stage) -> list[str]:
 
 
 def _weight(path: Path) -> str:
+    path = path if path.exists() else making.beside_of(path)  # a training that goes on still
     if path.is_dir():
         return size(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
     return size(path.stat().st_size) if path.exists() else "not a local file"

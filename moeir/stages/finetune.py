@@ -1,14 +1,13 @@
 """`moeir finetune`: competitive or contrastive learning from queries, positives and negatives."""
 
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
+from moeir.settings import as_dict, option, product, source
 from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.init import check_seed, reading_rules
 from moeir.values import convert
@@ -16,7 +15,7 @@ from moeir.values import convert
 if TYPE_CHECKING:
     from moeir.learning.batches import Steps
     from moeir.learning.loop import Schedule
-    from moeir.learning.texts import Texts
+    from moeir.learning.texts import Needed
     from moeir.learning.validation import Development
     from moeir.records.examples import Example
 
@@ -63,10 +62,16 @@ class Finetune(Stage):
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, names=("--eval-steps",))
     patience: int | None = option("Stop after so many evaluations without a better one.", None, names=("--early-stopping-patience",))
     keep: str | None = option("Which weights become the checkpoint, best or last [default: best with --dev-queries].", None)
+    cache: Path | None = option("Folder of the tokens, read once [default: beside the unfinished product].", None, affects_result=False)
     save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    track: tuple[str, ...] = option(
+        "tensorboard or wandb, told of every step; files go to OUTPUT.tensorboard, …", (), names=("--report-to",), affects_result=False
+    )
     output: Path = product("checkpoint", "Folder to write.")
 
     def check(self) -> None:
+        from moeir.learning import trackers
+
         if self.arch is not None:
             variants.resolve("architectures", self.arch)
         variants.resolve("learning.objectives", self.objective)
@@ -88,6 +93,7 @@ class Finetune(Stage):
             raise UsageError(f"--layer-decay {self.layer_decay}: expected more than 0, at most 1 (no decay)")
         _group_rates(self.group_rate)
         check_seed(self.seed)
+        trackers.named(self.track)
         self._check_sets()
         self._check_development()
 
@@ -133,28 +139,31 @@ class Finetune(Stage):
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
+        from moeir.artifacts.making import RESUME, TOKENS
         from moeir.backbones.precision import device_for, dtype_for
-        from moeir.learning import loop, objectives, retrieval
+        from moeir.learning import loop, objectives, retrieval, tokens, trackers
 
         device = device_for(self.device)
         objective = variants.bind("learning.objectives", self.objective)
         objectives.rehearse(objective, self.negatives)
-        plan, texts = self._planned(objective.func)
-        development = self._development(texts, plan.steps_per_epoch)
-        documents = list(islice(texts[0].documents.values(), 4000))
-        checkpoint = start(self.model, self.arch, reading_rules(self), documents, self.seed)
+        plan, needed = self._planned(objective.func)
+        development = self._development(needed, plan.steps_per_epoch)
+        checkpoint = start(self.model, self.arch, reading_rules(self), needed.first, self.seed)
+        texts = tokens.cached(self.cache or self.output / RESUME / TOKENS, needed, checkpoint)
+        del needed  # memory is for the training: it has the tokens, and the texts go
         schedule, dtype = self._schedule(self.steps or self.epochs * plan.steps_per_epoch), dtype_for(self.dtype, device)
         task = retrieval.Retrieval(checkpoint, plan, texts, objective, schedule.steps, dtype)
         judge = None if development is None else retrieval.Judge(checkpoint, development, dtype)
-        done = loop.train(task, schedule, self.output, device=device, judge=judge)
+        tracking = trackers.tracking(self.track, self.output, as_dict(self, results_only=True))
+        done = loop.train(task, schedule, self.output, device=device, judge=judge, tracking=tracking)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
         return {"parameters": checkpoint.architecture.parameter_count(), **done}
 
-    def _planned(self, objective: object) -> "tuple[Steps, list[Texts]]":
-        """What meets what at which step, and the texts of each set."""
+    def _planned(self, objective: object) -> "tuple[Steps, Needed]":
+        """What meets what at which step, and the texts of it."""
         from moeir.learning import batches, objectives
-        from moeir.learning.texts import gathered
+        from moeir.learning.texts import bare, gathered
         from moeir.records import examples
 
         files = [examples.read(path, provenance=False) for path in self.train]
@@ -162,15 +171,15 @@ class Finetune(Stage):
         sets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, places)]
         places = places if self.sampling_rate else [", ".join(places)]
         plans = [
-            batches.planned(kept, queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=place)
+            batches.planned(bare(kept), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=place)
             for kept, place in zip(sets, places)
         ]
-        texts = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty)
-        for plan, found, place in zip(plans, texts, places):
-            batches.check_texts(plan, found.queries, found.documents, place)
+        needed = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty)
+        for plan, rows, place in zip(plans, needed.rows, places):
+            batches.check_texts(plan, rows.queries, rows.documents, place)
             if objective in objectives.TAUGHT:
                 batches.check_taught(plan, place, self.objective)
-        return (batches.Sets(tuple(plans), self.sampling_rate, self.seed) if self.sampling_rate else plans[0]), texts
+        return (batches.Sets(tuple(plans), self.sampling_rate, self.seed) if self.sampling_rate else plans[0]), needed
 
     def _schedule(self, steps: int) -> "Schedule":
         from moeir.learning.loop import Schedule
@@ -188,14 +197,14 @@ class Finetune(Stage):
             _group_rates(self.group_rate),
         )
 
-    def _development(self, texts: "list[Texts]", epoch: int) -> "Development | None":
+    def _development(self, needed: "Needed", epoch: int) -> "Development | None":
         """The development set, if there is one."""
         if self.dev_queries is None or self.dev_qrels is None:
             return None
         from moeir.learning.validation import development
 
         corpora = self.corpus if self.dev_corpus is None else (self.dev_corpus,)
-        training = {name: text for one in texts for name, text in one.queries.items()}
+        training = {name: text for queries in needed.queries for name, text in queries.items()}
         return development(
             self.dev_queries,
             self.dev_qrels,

@@ -1,12 +1,13 @@
 """`moeir pretrain`: an encoder learns from texts alone, before any judgement."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
+from moeir.settings import as_dict, option, product, source
 from moeir.stages.base import Counts, Stage, source_digest
 from moeir.stages.init import check_seed, first_texts
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from moeir.pretraining.base import Pretraining
     from moeir.pretraining.batches import Plan
 
+log = logging.getLogger(__name__)
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
 SCHEDULES = ("linear", "constant")
 
@@ -48,9 +50,14 @@ class Pretrain(Stage):
     keep_empty: bool = option("Accept documents without text.", False)
     cache: Path | None = option("Folder of the tokens, read once [default: beside the unfinished product].", None, affects_result=False)
     save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    track: tuple[str, ...] = option(
+        "tensorboard or wandb, told of every step; files go to OUTPUT.tensorboard, …", (), names=("--report-to",), affects_result=False
+    )
     output: Path = product("checkpoint", "Folder to write.")
 
     def check(self) -> None:
+        from moeir.learning import trackers
+
         variants.resolve("architectures", self.arch)
         variants.resolve("pretraining", self.objective)
         positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
@@ -69,6 +76,7 @@ class Pretrain(Stage):
         if self.query_qrels is not None and not self.queries:
             raise UsageError("--query-qrels: needs --queries, whose documents it names")
         check_seed(self.seed)
+        trackers.named(self.track)
 
     def work(self) -> Counts:
         import torch
@@ -76,7 +84,7 @@ class Pretrain(Stage):
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
         from moeir.backbones.precision import device_for, dtype_for
-        from moeir.learning import loop
+        from moeir.learning import loop, trackers
         from moeir.pretraining.task import Task
 
         device = device_for(self.device)
@@ -99,10 +107,15 @@ class Pretrain(Stage):
             self.schedule,
         )
         task = Task(objective, plan, dtype_for(self.dtype, device))
-        done = loop.train(task, schedule, self.output, device=device)
+        tracking = trackers.tracking(self.track, self.output, as_dict(self, results_only=True))
+        done = loop.train(task, schedule, self.output, device=device, tracking=tracking)
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
-        return {"parameters": checkpoint.architecture.parameter_count(), **done, **task.speed()}
+        speed = task.speed()
+        if speed:
+            share = f"{speed['share_of_peak']:.0%} of the largest rate of matrix products measured here"
+            log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
+        return {"parameters": checkpoint.architecture.parameter_count(), **done, **speed}
 
     def _arch(self) -> str:
         """The architecture with its vocabulary head, which a plain dense model would drop."""
@@ -113,14 +126,14 @@ class Pretrain(Stage):
 
     def _plan(self, checkpoint: "OpenCheckpoint", objective: "Pretraining") -> "Plan":
         """What meets what at which step; texts are tokenised once, into the cache."""
-        from moeir.artifacts.making import RESUME
+        from moeir.artifacts.making import RESUME, TOKENS
         from moeir.pretraining import corpus, queries
         from moeir.pretraining.batches import Needs, Plan, Reading
 
         digests: dict[str, list[str]] = {}
         for setting, path in self.sources():
             digests.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
-        folder = self.cache or self.output / RESUME / "tokens"
+        folder = self.cache or self.output / RESUME / TOKENS
         folder.mkdir(parents=True, exist_ok=True)
         reading = Reading.of(checkpoint)
         options: dict[str, Any] = {"short": self.short_spans, "seed": self.seed, "keep_empty": self.keep_empty}

@@ -146,6 +146,24 @@ def interrupted(path: Path, record: dict) -> None:
     path.with_name(f".{path.name}.record").write_text(json.dumps(record))
 
 
+@pytest.mark.parametrize("problem, stay", [(ArtifactError("x"), False), (OSError(28, "full"), False), (KeyboardInterrupt(), True)])
+def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_path, problem, stay):
+    tokens = Path(making.RESUME) / making.TOKENS / "texts-1" / "ids.npy"
+    with (
+        pytest.raises(type(problem)),
+        making.making(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (beside, _),
+    ):
+        (beside / tokens).parent.mkdir(parents=True)
+        (beside / tokens).write_text("tokens")
+        (beside / "metrics.jsonl").write_text("half")
+        raise problem
+    assert names(tmp_path) == ({".out.partial", ".out.record"} if stay else set())
+    with making.making(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (beside, _):
+        assert (beside / tokens).exists() == stay and not (beside / "metrics.jsonl").exists()
+        (beside / "weights").write_text("new")
+    assert names(tmp_path) == {"out"} and names(tmp_path / "out") == {"weights", "manifest.json"}
+
+
 def test_unfinished_work_of_the_same_record_is_continued(tmp_path):
     interrupted(tmp_path / "out", OLD)
     with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):

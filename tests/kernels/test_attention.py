@@ -55,13 +55,13 @@ def test_grouped_and_masked_attention_equal_a_loop_over_texts(lengths, seed, dat
     place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
     expected = by_loop(*tensors, place)
     assert torch.allclose(attention(*tensors, place), expected, atol=1e-5)
-    assert torch.allclose(_masked(*tensors, place, 0.0), expected, atol=1e-5)
+    assert torch.allclose(_masked(*tensors, place), expected, atol=1e-5)
 
 
 def test_grouped_and_masked_attention_have_the_same_gradients():
     lengths, found = [2, 5, 5, 1], []
     place = layout(lengths, (0, 2, 0, 0))
-    for form in (attention, lambda *given: _masked(*given, 0.0)):
+    for form in (attention, _masked):
         tensors = [part.requires_grad_() for part in parts(lengths)]
         form(*tensors, place).square().sum().backward()
         found.append([part.grad for part in tensors])
@@ -78,15 +78,15 @@ def test_a_window_hides_what_lies_further_away_than_its_half(lengths, window, se
     silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
     place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
     expected = by_loop(*tensors, place, reach=window // 2)
-    assert torch.allclose(attention(*tensors, place, 0.0, window), expected, atol=1e-5)
-    assert torch.allclose(_masked(*tensors, place, 0.0, window // 2), expected, atol=1e-5)
+    assert torch.allclose(attention(*tensors, place, window), expected, atol=1e-5)
+    assert torch.allclose(_masked(*tensors, place, window // 2), expected, atol=1e-5)
 
 
 def test_windowed_attention_has_finite_gradients_that_agree_in_both_forms():
     """One text is shorter than the batch and ends with tokens that hear nobody: neither may poison the others."""
     lengths, found = [2, 7, 7, 1], []
     place = layout(lengths, (0, 5, 0, 0))
-    for form in (lambda *given: attention(*given, 0.0, 4), lambda *given: _masked(*given, 0.0, 2)):
+    for form in (lambda *given: attention(*given, 4), lambda *given: _masked(*given, 2)):
         tensors = [part.requires_grad_() for part in parts(lengths)]
         form(*tensors, place).square().sum().backward()
         found.append([part.grad for part in tensors])
@@ -96,8 +96,8 @@ def test_windowed_attention_has_finite_gradients_that_agree_in_both_forms():
 
 def test_a_window_wider_than_every_text_is_none():
     place, tensors = layout([5, 3]), parts([5, 3])
-    assert torch.equal(attention(*tensors, place, 0.0, 8), attention(*tensors, place))
-    assert not torch.allclose(attention(*tensors, place, 0.0, 6), attention(*tensors, place), atol=1e-3)
+    assert torch.equal(attention(*tensors, place, 8), attention(*tensors, place))
+    assert not torch.allclose(attention(*tensors, place, 6), attention(*tensors, place), atol=1e-3)
 
 
 @pytest.mark.parametrize("reach, expected", [(None, (-1, -1)), (2, (2, 2))])

@@ -34,7 +34,7 @@ def own(texts, length):
     return ((places[:, None] + places + texts[:, None, None]) % 3 == 0) | (places == 0)
 
 
-@pytest.mark.parametrize("form", [selective, lambda *given: kernel._padded(*given, 0.0)], ids=["groups", "padded"])
+@pytest.mark.parametrize("form", [selective, lambda *given: kernel._padded(*given, None)], ids=["groups", "padded"])
 @pytest.mark.parametrize("pattern", ["own", -1, 1, 3])
 def test_values_and_gradients_are_those_of_the_plain_form(form, pattern):
     seen = own if pattern == "own" else causal(pattern)

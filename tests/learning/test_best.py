@@ -13,9 +13,9 @@ from moeir.learning import checkpoints, objectives
 from moeir.learning.batches import Sets, planned
 from moeir.learning.loop import BEST, METRICS, STATE, Schedule, train
 from moeir.learning.retrieval import Judge, Retrieval
-from moeir.learning.texts import Texts
 from moeir.learning.validation import Development, development
 from moeir.records.examples import Example
+from tests.learning.held import held
 
 RULES = {"query_length": 16, "document_length": 32}
 STEPS = 6
@@ -50,7 +50,7 @@ def learning(toy, tiny_model_with_head):
         checkpoint = start(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
         dev = Development(given.queries, given.documents, given.qrels, "nDCG@10", 2, patience, keep)
         schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, rates={"towers": 2e-3}, save_minutes=0.0, **options)
-        texts, plan = [Texts(queries, documents)] * 2, Sets(plans, (1.0, 0.5), 1)
+        texts, plan = held(checkpoint, queries, documents, sets=2), Sets(plans, (1.0, 0.5), 1)
         task = Retrieval(checkpoint, plan, texts, killing(at), schedule.steps, torch.float32)
         done = train(task, schedule, folder, device="cpu", judge=None if dev is None else Judge(checkpoint, dev, torch.float32))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, done

@@ -15,9 +15,9 @@ from moeir.learning import objectives
 from moeir.learning.batches import planned
 from moeir.learning.loop import METRICS, Schedule, train
 from moeir.learning.retrieval import Retrieval
-from moeir.learning.texts import Texts
 from moeir.records.examples import Example
 from moeir.records.texts import read
+from tests.learning.held import held
 from tests.oracles import learning as oracles
 
 STEPS = 5
@@ -31,13 +31,13 @@ def learning(toy, tiny_model_with_head):
     documents = {text.id: text.content for text in read(toy / "corpus.jsonl")}
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
-    texts = Texts(queries, documents)
 
     def learned(folder, *, spec=CAME, objective=COMPETITIVE, steps=STEPS, rate=1e-3, dtype=torch.float32, **options):
         folder.mkdir(exist_ok=True)
         checkpoint = start(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
         plan = planned(examples, queries=4, negatives=3, seed=1, place="toy")
-        done = train(Retrieval(checkpoint, plan, [texts], objective, steps, dtype), Schedule(steps, rate, **options), folder, device="cpu")
+        task = Retrieval(checkpoint, plan, held(checkpoint, queries, documents), objective, steps, dtype)
+        done = train(task, Schedule(steps, rate, **options), folder, device="cpu")
         return checkpoint, done
 
     return learned
@@ -153,7 +153,7 @@ def test_metrics_hold_what_is_promised(undisturbed):
     assert [line["step"] for line in every] == [1, 2, 3, 4, 5]
     names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
     names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
-    names |= {"step", "loss", "gradient_norm", "learning_rate", "tokens", "tokens_per_second", "seconds", "competing"}
+    names |= {"step", "loss", "entropy.shares", "gradient_norm", "learning_rate", "tokens", "tokens_per_second", "seconds", "competing"}
     assert all(line.keys() == names for line in every)
     assert [line["competing"] for line in every] == [0.0, 0.0, 1.0, 1.0, 1.0]
     assert [line["learning_rate"] for line in every] == [Schedule(STEPS, 1e-3).rate(step) for step in range(STEPS)]

@@ -1,5 +1,7 @@
 """Share times loss, plus penalties: both objectives against a loop over queries and experts."""
 
+import math
+
 import pytest
 import torch
 
@@ -88,6 +90,8 @@ def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temper
     expected = by_loop(numbers, temperature=temperature, scope=scope, ties=ties)
     weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
     assert found.loss.item() == pytest.approx(weighed + penalties(numbers), rel=1e-5)
+    entropy = -sum(share * math.log(share) for share in expected["share"].values()) / Q
+    assert found.facts["entropy.shares"] == pytest.approx(entropy, rel=1e-5)
     for name in EXPERTS:
         shares = [expected["share"][name, query] for query in range(Q)]
         mean = sum(shares) / Q

@@ -6,7 +6,7 @@ import pytest
 
 from moeir.errors import DataError, UsageError
 from moeir.learning.batches import Sets, check_taught, planned
-from moeir.learning.texts import gathered
+from moeir.learning.texts import Rows, gathered
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
@@ -104,26 +104,32 @@ def tsv(path, **texts):
     return path
 
 
+def contents(needed):
+    """The texts of each set, by id."""
+    walked = [found.content for found in needed.walk()]
+    return [Rows(*({name: walked[row] for name, row in part.items()} for part in (one.queries, one.documents))) for one in needed.rows]
+
+
 ONE, TWO = [Example("q", ("d",), ("e",))], [Example("q", ("d",), ())]
 
 
 def test_sets_with_collections_of_their_own_do_not_mix_equal_ids(tmp_path):
     corpora = [tsv(tmp_path / "1.tsv", d="owl", e="cat", f="unused"), tsv(tmp_path / "2.tsv", d="bee")]
     queries = [tsv(tmp_path / "q1.tsv", q="who?"), tsv(tmp_path / "q2.tsv", q="what?")]
-    first, second = gathered([ONE, TWO], ["1", "2"], queries=queries, corpora=corpora)
+    first, second = contents(gathered([ONE, TWO], ["1", "2"], queries=queries, corpora=corpora))
     assert (first.documents, second.documents) == ({"d": "owl", "e": "cat"}, {"d": "bee"})
     assert (first.queries, second.queries) == ({"q": "who?"}, {"q": "what?"})
 
 
 def test_sets_can_share_a_collection(tmp_path):
     corpus, queries = tsv(tmp_path / "1.tsv", d="owl", e="cat"), tsv(tmp_path / "q.tsv", q="who?")
-    first, second = gathered([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus])
+    first, second = contents(gathered([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus]))
     assert (first.documents, second.documents, second.queries) == ({"d": "owl", "e": "cat"}, {"d": "owl"}, {"q": "who?"})
 
 
 def test_one_set_can_have_its_collection_in_parts(tmp_path):
     parts, queries = [tsv(tmp_path / "1.tsv", d="owl"), tsv(tmp_path / "2.tsv", e="cat")], tsv(tmp_path / "q.tsv", q="who?")
-    assert gathered([ONE], ["1"], queries=[queries], corpora=parts)[0].documents == {"d": "owl", "e": "cat"}
+    assert contents(gathered([ONE], ["1"], queries=[queries], corpora=parts))[0].documents == {"d": "owl", "e": "cat"}
     tsv(parts[1], d="bee")
     with pytest.raises(DataError, match=r"2\.tsv: 'd' has another text in an earlier file"):
         gathered([ONE], ["1"], queries=[queries], corpora=parts)
@@ -131,7 +137,7 @@ def test_one_set_can_have_its_collection_in_parts(tmp_path):
 
 def test_texts_that_examples_bring_need_no_collection():
     inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
-    found = gathered([[inline]], ["1"], queries=[], corpora=[])[0]
+    found = contents(gathered([[inline]], ["1"], queries=[], corpora=[]))[0]
     assert (found.queries, found.documents) == ({"q": "who?"}, {"d": "owl"})
     with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; say where they are with --queries"):
         gathered([[inline], TWO], ["one.jsonl", "two.jsonl"], queries=[], corpora=[])

@@ -1,0 +1,28 @@
+"""Caches: folders named by what they were made from, so that anything else is another folder; made whole, or continued, then opened."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.artifacts import making, manifests
+
+
+def kept(folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, anew: bool = False) -> Path:
+    """The folder of a cache of `record`: stage, settings and sources; `fill` makes its files where there is none, or `anew`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+    place = folder / f"{kind}-{key}"
+    if anew or not manifests.same(place, record):
+        with making.making(place, f"{kind} cache", record, force=anew, folder=True) as (beside, counts):
+            counts.update(fill(beside))
+    return place
+
+
+def mapped(path: Path) -> npt.NDArray[Any]:
+    """An array on disk, read where it is asked."""
+    return np.asarray(np.load(path, mmap_mode="r"))

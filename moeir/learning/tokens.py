@@ -1,0 +1,204 @@
+"""Texts become token ids once, by a checkpoint's reading rules, and stay on disk for every step, every restart and every other training.
+
+A cache is a folder named by texts, tokenizer and rules: anything else is another folder. Batches are made ahead of their steps.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.artifacts import caches, making
+from moeir.artifacts.journals import GrowingArray, Journal
+from moeir.backbones.ahead import ahead
+from moeir.backbones.tokens import Tokens
+from moeir.console import meter
+from moeir.errors import DataError
+from moeir.learning.batches import Drawn, Steps
+from moeir.learning.texts import Found, Needed, Rows
+
+FORM = 1  # of the files of a cache; also of how a checkpoint reads
+CHUNK_TEXTS, CHUNK_CHARACTERS = 1024, 1 << 21
+STEPS_AHEAD = 4
+ARRAYS = ("ids", "starts", "silent")
+Numbers: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """ids [T] of n texts end to end, as an encoder reads them; starts [n+1]; silent [n] counts the tokens at the end of each text that
+    are not attended to. All memory-mapped."""
+
+    ids: Numbers
+    starts: Numbers
+    silent: Numbers
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """From a folder that `cached` has made."""
+        return cls(*(caches.mapped(folder / f"{name}.npy") for name in ARRAYS))
+
+    def __len__(self) -> int:
+        """Texts."""
+        return len(self.silent)
+
+    def packed(self, rows: Sequence[int], side: str) -> Tokens:
+        """The texts of `rows`, in that order."""
+        chosen = np.asarray(rows, dtype=np.int64)
+        begins = self.starts[chosen]
+        sizes = self.starts[chosen + 1] - begins
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)  # [T] of each token in its text
+        ids = self.ids[places + np.repeat(begins, sizes)].astype(np.int64)
+        loud, quiet = sizes - self.silent[chosen], None
+        if (loud < sizes).any():
+            quiet = torch.from_numpy(places >= np.repeat(loud, sizes))
+        return Tokens(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(sizes.tolist()), silent=quiet)
+
+
+@dataclass(frozen=True)
+class TokenTexts:
+    """The texts of several sets, each with ids of its own, as rows of one cache."""
+
+    cache: TokenCache
+    rows: Sequence[Rows]
+
+    def read(self, drawn: Drawn) -> tuple[Tokens, Tokens]:
+        """The queries and the documents of a step, in host memory."""
+        rows = self.rows[drawn.place]
+        queries = self.cache.packed([rows.queries[one] for one in drawn.queries], "query")
+        return queries, self.cache.packed([rows.documents[one] for one in drawn.documents], "document")
+
+
+class Read(NamedTuple):
+    """What meets at a step, and its texts as tokens."""
+
+    drawn: Drawn
+    queries: Tokens
+    documents: Tokens
+
+
+class Batches:
+    """The batches of `steps` steps, made in a thread a few steps ahead; they may be asked for from any step on, one after another."""
+
+    def __init__(self, plan: Steps, texts: TokenTexts, steps: int, *, pinned: bool = False) -> None:
+        self._make = partial(_read, plan, texts, pinned=pinned)
+        self._steps, self._next = steps, -1
+        self._made: Iterator[Read] = iter(())
+
+    def at(self, step: int) -> Read:
+        """The batch of a step, counted from 0; behind the last one the thread ends."""
+        if step != self._next:
+            self._made = ahead(self._make, step, max(self._steps, step + 1), depth=STEPS_AHEAD)
+        self._next = -1
+        found = next(self._made)
+        if step + 1 < self._steps:
+            self._next = step + 1
+        else:
+            self._made = iter(())
+        return found
+
+
+def _read(plan: Steps, texts: TokenTexts, step: int, *, pinned: bool) -> Read:
+    drawn = plan.at(step)
+    queries, documents = texts.read(drawn)
+    return Read(drawn, queries.pinned(), documents.pinned()) if pinned else Read(drawn, queries, documents)
+
+
+def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTexts:
+    """The tokens of the texts that a training needs, from `folder` if they are there, otherwise made or made to the end."""
+    settings = {"form": FORM, "reading": asdict(checkpoint.rules), "marks": _marks(checkpoint)}
+    record = {"stage": "finetune", "settings": settings, "sources": {"texts": [needed.digest], "tokenizer": [checkpoint.reader.digest]}}
+
+    def fill(place: Path) -> dict[str, int]:
+        shelf, walk = _Shelf(place, checkpoint), needed.walk()
+        if not shelf.holds(walk):
+            shelf, walk = _Shelf(place, checkpoint, anew=True), needed.walk()
+        with meter("reading tokens of texts", needed.count) as counter:
+            counter.advance(shelf.texts)
+            for chunk in _chunks(walk):
+                shelf.add(chunk)
+                counter.advance(len(chunk))
+        shelf.close()
+        if shelf.digest.hexdigest() != needed.digest:
+            raise DataError("the texts have changed while they were read; run the same command again")
+        return {"texts": shelf.texts, "tokens": shelf.ids.rows}
+
+    place = caches.kept(folder, "texts", json.loads(json.dumps(record)), fill)
+    return TokenTexts(TokenCache.open(place), needed.rows)
+
+
+def _marks(checkpoint: OpenCheckpoint) -> dict[str, Any]:
+    """What an architecture makes of a text without a word, by side: its markers and [MASK] tokens, and how many are silent."""
+    signs, rules = checkpoint.reader.signs, checkpoint.rules
+    empty = [signs.beginning, signs.separator]
+    return {side: checkpoint.architecture.marked([empty], side, rules.length(side)) for side in ("query", "document")}
+
+
+def _chunks(walk: Iterator[Found]) -> Iterator[list[Found]]:
+    """Texts of one side in groups that memory can hold."""
+    chunk: list[Found] = []
+    characters = 0
+    for found in walk:
+        if chunk and (len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS or found.side != chunk[0].side):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(found)
+        characters += len(found.content)
+    if chunk:
+        yield chunk
+
+
+class _Shelf:
+    """The growing files of a cache; a journal says what of them is whole."""
+
+    def __init__(self, folder: Path, checkpoint: OpenCheckpoint, *, anew: bool = False) -> None:
+        journal = folder / making.RESUME / "journal.jsonl"
+        journal.parent.mkdir(exist_ok=True)
+        if anew:
+            journal.unlink()
+        self.digest, self._journal = hashlib.sha256(), Journal(journal)
+        nothing = {"digest": self.digest.hexdigest(), **dict.fromkeys(("texts", *ARRAYS), 0)}
+        self._marks = marks = self._journal.entries[-1] if self._journal.entries else nothing
+        self.texts: int = marks["texts"]
+        types: tuple[type[np.integer[Any]], ...] = (checkpoint.reader.id_type, np.int64, np.int32)
+        self._arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=marks[name]) for name, kind in zip(ARRAYS, types, strict=True)]
+        self.ids, self._starts, self._silent = self._arrays
+        self._checkpoint = checkpoint
+        if not self._starts.rows:
+            self._starts.append(np.zeros(1))
+
+    def holds(self, walk: Iterator[Found]) -> bool:
+        """Whether the first texts of a walk are those that are here already; the walk goes on behind them."""
+        for found in islice(walk, self.texts):
+            self.digest.update(found.sealed)
+        return self.digest.hexdigest() == self._marks["digest"]
+
+    def add(self, chunk: Sequence[Found]) -> None:
+        """Read a chunk and bring it to disk."""
+        texts, silent = self._checkpoint.ids([found.content for found in chunk], chunk[0].side)
+        self._starts.append(self.ids.rows + np.cumsum([len(text) for text in texts]))
+        self.ids.append(np.fromiter(chain.from_iterable(texts), dtype=np.int64))
+        self._silent.append(np.array([0] * len(texts) if silent is None else silent))
+        for array in self._arrays:
+            array.flush()
+        for found in chunk:
+            self.digest.update(found.sealed)
+        self.texts += len(chunk)
+        rows = {name: array.rows for name, array in zip(ARRAYS, self._arrays, strict=True)}
+        self._journal.write({"digest": self.digest.hexdigest(), "texts": self.texts, **rows})
+
+    def close(self) -> None:
+        """Settle the arrays' headers."""
+        for array in self._arrays:
+            array.close()
+        self._journal.close()

@@ -1,0 +1,95 @@
+"""The facts of every step sent to TensorBoard or Weights & Biases, through accelerate; a training that goes on continues its curves."""
+
+import importlib
+import importlib.util
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeir.artifacts import making
+from moeir.errors import UsageError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}  # what each needs one of
+PROJECT, RUN = "moeir", "run-id"
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Which trackers, the product whose training they follow, and its settings. Their folders stand beside the product."""
+
+    names: tuple[str, ...]
+    product: Path
+    settings: Mapping[str, Any]
+
+    def folder(self, name: str) -> Path:
+        """Where a tracker keeps its files: `ckpt/came.tensorboard` beside `ckpt/came`."""
+        return self.product.with_name(f"{self.product.name}.{name}")
+
+
+def named(said: tuple[str, ...]) -> tuple[str, ...]:
+    """The trackers that were asked for, each a flag or several with commas between; UsageError if one is unknown or not installed."""
+    names = tuple(dict.fromkeys(name.strip() for words in said for name in words.split(",")))
+    for name in names:
+        if name not in PACKAGES:
+            raise UsageError(f"--track {name}: expected {' or '.join(PACKAGES)}")
+        if not any(importlib.util.find_spec(package) for package in PACKAGES[name]):
+            raise UsageError(f"--track {name}: the package {name} is not installed; pip install 'moeir[track]'")
+    return names
+
+
+def tracking(said: tuple[str, ...], beside: Path, settings: Mapping[str, Any]) -> Tracking | None:
+    """How the training whose product is written at `beside` is to be followed, if at all."""
+    return Tracking(named(said), making.place_of(beside), settings) if said else None
+
+
+def options(given: Tracking | None) -> dict[str, Any]:
+    """What an Accelerator has to know of it."""
+    return {} if given is None else {"log_with": list(given.names), "project_dir": given.folder("tensorboard")}
+
+
+@contextmanager
+def opened(accelerator: "Accelerator", given: Tracking | None, step: int) -> Iterator[None]:
+    """Curves that begin, or go on after `step` steps: TensorBoard forgets what came later, W&B goes on with the run of that name."""
+    if given is None:
+        yield
+        return
+    try:
+        accelerator.init_trackers(PROJECT, init_kwargs={name: _beginning(given, name, step, accelerator) for name in given.names})
+    except _refusals(given.names) as problem:
+        raise UsageError(f"--track wandb: {problem}; wandb login, or WANDB_MODE=offline without an account") from None
+    try:
+        yield
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+
+
+def note(accelerator: "Accelerator", facts: Mapping[str, float]) -> None:
+    """Send the facts of a step: `share.lexical` as `share/lexical`, so that what belongs together stands together."""
+    if accelerator.trackers:
+        values = {name.replace(".", "/", 1): value for name, value in facts.items() if name != "step"}
+        accelerator.log(values, step=int(facts["step"]))
+
+
+def _beginning(given: Tracking, name: str, step: int, accelerator: "Accelerator") -> dict[str, Any]:
+    """What a tracker is told of a training that stands after `step` steps."""
+    if name == "tensorboard":
+        return {"purge_step": step + 1}
+    folder = given.folder(name)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        if step == 0 or not (folder / RUN).is_file():
+            making.write_text(folder / RUN, f"{secrets.token_hex(4)}\n")
+    run = (folder / RUN).read_text(encoding="utf-8").strip() if accelerator.is_main_process else None
+    return {"dir": str(folder), "name": given.product.name, "id": run, "resume": "allow", "config": dict(given.settings)}
+
+
+def _refusals(names: tuple[str, ...]) -> tuple[type[Exception], ...]:
+    """What a tracker raises that will not begin."""
+    return (importlib.import_module("wandb").Error,) if "wandb" in names else ()

@@ -1,0 +1,1 @@
+"""What happened, for people: trainings as tables of text and as pictures."""

@@ -1,0 +1,177 @@
+"""The panel of a training: what it shows of each kind of training, at any width, and that a terminal is left as it was."""
+
+import fcntl
+import io
+import logging
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from moeir import console
+from moeir.analysis import watching
+from moeir.console import Meter
+from moeir.learning import panel
+
+CAME = {"loss": 3.0, "gradient_norm": 1.5, "learning_rate": 1e-5, "tokens": 100, "seconds": 0.1, "competing": 1.0, "entropy.shares": 1.0}
+CAME |= {f"{kind}.{name}": value for kind, value in (("share", 0.25), ("wins", 0.3), ("loss", 1.0)) for name in ("lexical", "local")}
+ROUTED = {"loss": 2.0, "loss.global": 2.0, "entropy.gate": 0.5, "usage.gate.0": 0.75, "usage.gate.1": 0.25, "usage.gate.2": 0.0}
+PRETRAINED = {"loss": 4.0, "loss.mlm": 4.0, "accuracy.mlm": 0.125, "tokens": 64, "seconds": 0.5}
+CONTRASTIVE = {"loss": 2.0, "loss.lexical": 1.5, "loss.an_expert_of_a_long_name": 0.5}
+DEVELOPED = {"loss": 2.0, "loss.global": 2.0, "dev.fused.nDCG@10": 0.5}
+
+
+def shown(facts, width=60, height=40, steps=20, done=20):
+    watch = watching.rebuilt({"step": step, **facts} for step in range(1, steps + 1))
+    meter = Meter("training", 100, done=0)
+    meter.done = done
+    return ["".join(words for words, _ in line) for line in panel.lines(watch, meter, width, height)]
+
+
+def test_a_competition_shows_shares_losses_and_how_long_still():
+    lines = shown(CAME)
+    assert lines[0].startswith("training ━") and " 20 of 100, " in lines[0] and lines[0].endswith(" left")
+    assert "steps/s, 1,000 tokens/s, competition" in lines[1] and "gradient 1.5  rate 1.00e-05" in lines[2]
+    assert lines[3].split() == ["expert", "share", "largest", "loss"]
+    assert lines[4].split() == ["lexical", "0.250", "→", "▃" * 11, "30.0%", "1.000", "→", "▁" * 11]
+    assert lines[6].split() == ["entropy", "of", "shares", "1.00", "→", "█" * 11, "of", "0.69"]
+    assert "all experts learn alike" in shown(CAME | {"competing": 0.0}, width=80)[1]
+
+
+def test_other_trainings_show_what_they_have():
+    assert [line.split()[:3] for line in shown(CONTRASTIVE)[3:]] == [
+        ["expert", "loss"], ["lexical", "1.500", "→"], ["an_expert_of_…", "0.500", "→"],
+    ]  # fmt: skip
+    assert [line.split() for line in shown(PRETRAINED, width=44)[3:]] == [
+        ["expert", "loss", "accuracy"], ["mlm", "4.000", "→", "▁" * 16, "0.125", "→"],
+    ]  # fmt: skip
+    lines = shown(ROUTED)
+    assert lines[-1].split() == ["gate", "0.50", "→", "of", "1.10", "█▄▁", "least", "0.0%"]
+    assert shown(DEVELOPED)[-1] == "dev.fused.nDCG@10 0.5000, best 0.5000 after step 1"
+
+
+def test_an_alarm_is_shown_whole_while_it_lasts():
+    lines = shown(ROUTED, steps=500)
+    assert " ".join(lines[-3:]).startswith("step 500: gate hardly took expert 2 (0.00%)") and lines[-1].endswith("--objective")
+
+
+@pytest.mark.parametrize("facts", [CAME, ROUTED, PRETRAINED, CONTRASTIVE, DEVELOPED, {}])
+@pytest.mark.parametrize("width", [1, 20, 60, 200])
+@pytest.mark.parametrize("steps", [0, 1, 600])
+def test_no_line_is_longer_than_the_terminal_and_no_picture_higher(facts, width, steps):
+    for height in (2, 6, 24):
+        lines = shown(facts, width, height, steps)
+        assert all(len(line) <= width for line in lines) and 1 <= len(lines) < max(height, 3)
+    assert len({len(line) for line in shown(CAME, width)[4:6]}) == 1
+
+
+def drawing(monkeypatch, *, terminal=True, encoding="utf-8", done=0):
+    """What a panel of ten steps writes to stderr, a tenth of a second each, with a log line in the middle."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    console.start()
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    watch = watching.Watch()
+    with panel.shown("training", 10, done, watch) as meter:
+        for step in range(10):
+            now[0] += 0.1
+            watch.take({"step": step + 1, **CAME})
+            if step == 5:
+                logging.getLogger("moeir").info("a line")
+            meter.advance(1, "loss 3.000")
+    return stream.buffer.getvalue().decode(encoding)
+
+
+@pytest.fixture
+def coloured(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+
+
+def test_a_terminal_is_drawn_four_times_a_second_at_most_and_left_clean(coloured, monkeypatch):
+    said = drawing(monkeypatch)
+    assert 3 <= said.count("entropy of shares") <= 6  # in one second, and once more for the line above, once at the end
+    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1 and said.rindex("\x1b[?25h") > said.rindex("training")
+    assert "a line" in said and re.search(r"\x1b\[[0-9;]*3[0-9]m", said)
+
+
+def test_without_colour_or_wide_letters_it_is_still_a_picture(coloured, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawing(monkeypatch))
+    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawing(monkeypatch, encoding="ascii"))
+    assert "training ==" in said and "0.250 = ---" in said
+
+
+def test_elsewhere_it_is_a_line_now_and_then(coloured, monkeypatch):
+    assert drawing(monkeypatch, terminal=False) == "a line\n"
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.45)
+    assert drawing(monkeypatch, terminal=False).splitlines()[0] == "training: 5 of 10, 10.0/s, 0 s left, loss 3.000"
+    assert drawing(monkeypatch, terminal=False, done=90).splitlines()[0].startswith("training: 95 of 10, 10.0/s, ")
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in drawing(monkeypatch)
+
+
+def test_a_step_costs_little():
+    watch, facts = watching.Watch(), CAME | {f"usage.layer{layer}.{expert}": 0.25 for layer in range(6) for expert in range(4)}
+    meter = Meter("training", 10_000)
+    began = time.process_time()
+    for step in range(1, 1001):
+        watch.take({"step": step, **facts})
+        if step % 100 == 0:
+            panel.lines(watch, meter, 80, 40)
+    assert (time.process_time() - began) / 1000 < 1e-3
+
+
+STOPPED = """
+import sys, time
+from moeir import cli, console
+from moeir.learning import panel
+from moeir.analysis.watching import Watch
+def train(*_):
+    watch = Watch()
+    with panel.shown("training", 1000, 0, watch) as meter:
+        for step in range(1, 1001):
+            watch.take({"step": step, "loss": 1.0, "loss.a": 1.0})
+            meter.advance()
+            time.sleep(0.02)
+cli._invoked = train
+cli.main()
+"""
+
+
+def test_ctrl_c_leaves_the_terminal_clean():
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
+    child = subprocess.Popen([sys.executable, "-c", STOPPED], stderr=slave, env=os.environ | {"TERM": "xterm"})
+    signal.signal(signal.SIGINT, before)
+    os.close(slave)
+    said = b""
+    while said.count(b"loss") < 3:
+        said += os.read(master, 4096)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=30) == 130
+    with open(master, "rb", buffering=0) as rest:
+        while chunk := _read(rest):
+            said += chunk
+    end = said[said.rindex(b"\x1b[?25h") :].decode()
+    assert said.count(b"\x1b[?25l") == 1 and "loss" not in end, "the cursor is back, and nothing of the panel is drawn after that"
+    assert end.endswith("stopped\r\n") and "\x1b[2K" in end
+
+
+def _read(stream):
+    """What a pseudo-terminal still holds; one whose other end is closed is at its end."""
+    try:
+        return stream.read(4096)
+    except OSError:
+        return b""

@@ -1,0 +1,239 @@
+"""Tokens read once: every batch is what the checkpoint would read of its texts; a cache is made whole or not at all."""
+
+import gc
+import json
+import shutil
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.starting import start
+from moeir.errors import DataError
+from moeir.learning import tokens as learned
+from moeir.learning.batches import Drawn, Sets, planned
+from moeir.learning.texts import bare, gathered
+from moeir.records.examples import Example
+from moeir.records.texts import Text
+from tests.deaths import deaths, died
+from tests.learning.held import content, examples, same, table
+
+SHORT = {"query_length": 9, "document_length": 14}
+PREFIXED = SHORT | {"query_prefix": "query: ", "document_prefix": "the passage "}
+READERS = {
+    "dense": ("dense:head=false", SHORT),
+    "prefixes": ("dense:head=false", PREFIXED),
+    "nothing is cut": ("dense:head=false", {"query_length": 60, "document_length": 60}),
+    "separate": ("dense:head=false,encoders=separate", PREFIXED),
+    "splade": ("splade", SHORT),
+    "came": ("came:shared_layers=2,local_dim=8", PREFIXED),
+    "came with signs": ("came:shared_layers=2,local_dim=8,markers=true,augmentation=true", PREFIXED),
+    "mote": ("mote", SHORT),
+    "taser": ("taser:routing=token", SHORT),
+    "sbmoe": ("sbmoe:experts=2", SHORT),
+    "coil": ("coil:dim=8,cls_dim=8", SHORT),
+    "colbert": ("colbert:dim=8", SHORT),
+    "markers": ("colbert:dim=8,markers=true", PREFIXED),
+    "augmentation": ("colbert:dim=8,markers=true,augmentation=true", SHORT),
+    "all masks are seen": ("colbert:dim=8,augmentation=true,attend_masks=true", SHORT),
+}
+
+
+def reads(checkpoint, queries, documents, drawn):
+    """The texts of a batch as the checkpoint reads them anew."""
+    return checkpoint.read([queries[one] for one in drawn.queries], "query"), checkpoint.read(
+        [documents[one] for one in drawn.documents], "document"
+    )
+
+
+@pytest.fixture(scope="session")
+def reader(tiny_model):
+    """A dense checkpoint over the tokenizer of the toy texts."""
+    return start(tiny_model, "dense:head=false", SHORT)
+
+
+@pytest.fixture
+def needed(tmp_path):
+    """`needed(count)` -> the texts of that many examples, from two collections."""
+
+    def made(count=12):
+        queries, documents = table(tmp_path, "queries", count)[0], table(tmp_path, "documents", count + 2)[0]
+        return gathered([examples(count)], ["train.jsonl"], queries=[queries], corpora=[documents])
+
+    return made
+
+
+def files(folder):
+    """Every file of the caches in a folder, but for manifests, which hold times."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
+
+
+# What a batch reads
+
+
+def test_a_worked_example(tmp_path, tiny_model):
+    checkpoint = start(tiny_model, "colbert:dim=8,markers=true,augmentation=true", {"query_length": 6, "document_length": 6})
+    inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
+    found = learned.cached(tmp_path, gathered([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
+    words = [" ".join(map(checkpoint.reader.token, found.cache.ids[begin:end])) for begin, end in pairwise(found.cache.starts)]
+    assert words == [
+        "[CLS] [unused0] owl [SEP] [MASK] [MASK]",
+        "[CLS] [unused1] bat hunts bee [SEP]",
+        "[CLS] [unused1] hen [SEP]",
+    ]
+    assert found.cache.silent.tolist() == [2, 0, 0] and found.cache.ids.dtype == np.uint16
+    queries, documents = found.read(Drawn(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2))
+    assert queries.silent.tolist() == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2
+    assert documents.lengths == (4, 6, 4, 6) and documents.silent is None
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_head):
+    spec, rules = READERS[name]
+    checkpoint = start(tiny_model_with_head, spec, rules)
+    (asked, queries), (corpus, documents) = table(tmp_path, "queries", 15), table(tmp_path, "documents", 17, shift=5)
+    found = learned.cached(tmp_path / "cache", gathered([examples(15)], ["x"], queries=[asked], corpora=[corpus]), checkpoint)
+    plan = planned(examples(15), queries=4, negatives=3, seed=1, place="x")
+    for step in range(8):
+        drawn = plan.at(step)
+        same(found.read(drawn), reads(checkpoint, queries, documents, drawn))
+
+
+def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
+    """A set by ids and a set that brings its texts, some of which a collection of its own says otherwise."""
+    (asked, queries), (corpus, documents) = table(tmp_path, "queries", 8), table(tmp_path, "documents", 10)
+    other, others = table(tmp_path, "d-others", 3, shift=40)
+    own = {name: f"the {text} {number}" for number, (name, text) in enumerate(documents.items())}
+    bringing = [
+        Example(
+            one.query_id,
+            one.positive_ids,
+            one.negative_ids,
+            query=Text(one.query_id, "what " + queries[one.query_id]),
+            passages=tuple(Text(name, own[name]) for name in (*one.positive_ids, *one.negative_ids)),
+        )
+        for one in examples(8)
+    ]
+    sets = [examples(8), bringing]
+    plans = tuple(planned(bare(part), queries=2, negatives=3, seed=1, place="x") for part in sets)
+    needed = gathered(sets, ["1", "2"], queries=[asked, table(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
+    found = learned.cached(tmp_path / "cache", needed, reader)
+    wanted = [(queries, documents), ({name: "what " + text for name, text in queries.items()}, own | others)]
+    walk = Sets(plans, (1.0, 0.5), 1)
+    places = set()
+    for step in range(12):
+        drawn = walk.at(step)
+        places.add(drawn.place)
+        same(found.read(drawn), reads(reader, *wanted[drawn.place], drawn))
+    assert places == {0, 1} and not any(one.passages or one.query for plan in plans for one in plan.examples)
+    assert [needed.queries[place] for place in (0, 1)] == [wanted[0][0], wanted[1][0]]
+
+
+def test_the_first_documents_are_those_of_the_first_set_and_a_collection_corrects_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.learning.texts.FIRST", 3)
+    inline = Example("q", ("d5",), ("d1",), (), Text("q", "?"), (Text("d5", "mine"), Text("d1", "mine too")))
+    corpus, documents = table(tmp_path, "documents", 9)
+    needed = gathered([[inline, *examples(5)]], ["x"], queries=[table(tmp_path, "queries", 5)[0]], corpora=[corpus])
+    assert needed.first == [documents["d5"], documents["d1"], documents["d0"]]
+
+
+def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
+    found = needed()
+    assert list(found.walk()) == list(found.walk()) and found.count == len(list(found.walk())) == 25
+
+
+# The cache
+
+
+def test_a_cache_is_opened_again_and_anything_else_is_another_folder(tmp_path, tiny_model, reader, needed, monkeypatch):
+    first = learned.cached(tmp_path / "cache", needed(), reader)
+    before = files(tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenCheckpoint, "ids", None)  # nothing is read again
+        assert learned.cached(tmp_path / "cache", needed(), reader).cache.ids.tolist() == first.cache.ids.tolist()
+    assert files(tmp_path / "cache") == before
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    facts = json.loads((other / "tokenizer.json").read_text())
+    (other / "tokenizer.json").write_text(json.dumps(facts, indent=3))
+    for number, (weights, spec, rules) in enumerate(
+        (
+            (other, "dense:head=false", SHORT),
+            (tiny_model, "dense:head=false", SHORT | {"query_prefix": "q "}),
+            (tiny_model, "dense:head=false", SHORT | {"document_length": 15}),
+            (tiny_model, "colbert:markers=true", SHORT),
+            (tiny_model, "colbert:markers=true,augmentation=true", SHORT),
+            (tiny_model, "colbert:markers=true,augmentation=true,attend_masks=true", SHORT),
+        )
+    ):
+        learned.cached(tmp_path / "cache", needed(), start(weights, spec, rules))
+        assert len(list((tmp_path / "cache").iterdir())) == number + 2
+    learned.cached(tmp_path / "cache", needed(), start(tiny_model, "colbert:dim=4", SHORT))  # reads as dense does
+    learned.cached(tmp_path / "cache", needed(10), reader)
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+
+
+def test_a_torn_cache_is_made_again(tmp_path, reader, needed):
+    learned.cached(tmp_path / "cache", needed(), reader)
+    before = files(tmp_path / "cache")
+    (place,) = (tmp_path / "cache").iterdir()
+    (place / "starts.npy").write_bytes(b"torn")
+    learned.cached(tmp_path / "cache", needed(), reader)
+    assert files(tmp_path / "cache") == before
+
+
+def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatch):
+    monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
+    learned.cached(tmp_path / "whole", needed(), reader)
+    wanted = files(tmp_path / "whole")
+    for moment in deaths(every=5):
+        folder = tmp_path / f"killed{moment}"
+        if not died(lambda folder=folder: learned.cached(folder, needed(), reader), moment):
+            break
+        learned.cached(folder, needed(), reader)
+        assert files(folder) == wanted
+    assert moment > 20
+
+
+def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):
+    monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
+    learned.cached(tmp_path / "whole", needed(), reader)
+    found, before = needed(), (tmp_path / "documents.tsv").read_text()
+    (tmp_path / "documents.tsv").write_text(before.replace("owl", "bee"))
+    with pytest.raises(DataError, match="the texts have changed while they were read; run the same command again"):
+        learned.cached(tmp_path / "cache", found, reader)
+    (tmp_path / "documents.tsv").write_text(before)
+    learned.cached(tmp_path / "cache", found, reader)
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
+
+
+def test_chunks_are_of_one_side_and_end_at_their_characters_too(needed, monkeypatch):
+    monkeypatch.setattr(learned, "CHUNK_CHARACTERS", 100)
+    walked = list(needed().walk())
+    chunks = list(learned._chunks(iter(walked)))
+    assert [found for chunk in chunks for found in chunk] == walked
+    assert all(len({found.side for found in chunk}) == 1 for chunk in chunks)
+    assert all(sum(len(found.content) for found in chunk[:-1]) < 100 for chunk in chunks) and len(chunks) > 5
+
+
+def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
+    """Neither while they are read nor afterwards does memory grow with what the documents say."""
+    monkeypatch.setattr(learned, "CHUNK_TEXTS", 20)
+    monkeypatch.setattr("moeir.learning.texts.FIRST", 10)
+    monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 12)
+    peaks, left = [], []
+    for count in (100, 100, 500):  # the first warms up
+        asked, _ = table(tmp_path, "queries", count)
+        corpus = tmp_path / "documents.tsv"
+        corpus.write_text("".join(f"d{row}\t{content(row) * 40}\n" for row in range(count + 2)))
+        tracemalloc.start()
+        found = learned.cached(tmp_path / str(len(peaks)), gathered([examples(count)], ["x"], queries=[asked], corpora=[corpus]), reader)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        gc.collect()
+        left.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert len(found.cache) == 2 * count + 1
+    assert corpus.stat().st_size / 500 > 1800
+    assert (peaks[2] - peaks[1]) / 400 < 1400  # ids, rows, queries and the examples made for it, never the documents' 1,800 characters
+    assert (left[2] - left[1]) / 400 < 700

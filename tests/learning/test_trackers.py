@@ -1,0 +1,159 @@
+"""Trackers: every step is told once, a training that goes on continues its curves, and nothing of it touches the product."""
+
+import importlib.util
+import json
+import sys
+import types
+from importlib.machinery import ModuleSpec
+
+import pytest
+from accelerate import tracking
+
+from moeir.analysis import watching
+from moeir.errors import UsageError
+from moeir.learning import loop, trackers
+from tests.conftest import run_here
+
+needs_tensorboard = pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, trackers.PACKAGES["tensorboard"])), reason="neither tensorboard nor tensorboardX is installed"
+)
+
+
+class Wandb(types.ModuleType):
+    """A Weights & Biases of this process: runs by id, and what they were told."""
+
+    class Error(Exception):
+        """What the real one raises without an account."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.__spec__ = ModuleSpec("wandb", None)
+        self.begun, self.told, self.finished, self.refuses = [], {}, 0, False
+
+    def init(self, **options):
+        if self.refuses:
+            raise self.Error("api_key not configured\n(no-tty)")
+        self.begun.append(options)
+        told = self.told.setdefault(options["id"], [])
+        return types.SimpleNamespace(log=lambda values, step: told.append((step, values)), finish=self.end)
+
+    def end(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    fake = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr(tracking, "_available_trackers", [*tracking.get_available_trackers(), tracking.LoggerType.WANDB])
+    return fake
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory, toy, tiny_model_with_head):
+    place = tmp_path_factory.mktemp("tracked") / "train.jsonl"
+    place.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
+    texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
+    sizes = ("--steps", 4, "--batch-size", 1, "--negatives", 1, "--dtype", "float32", "--save-minutes", 0)
+    arch = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
+    return ("finetune", "--model", tiny_model_with_head, *arch, "--train", place, *texts, *sizes)
+
+
+def finetuned(sources, output, *flags):
+    said = run_here(*sources, *flags, "--output", output)
+    assert said.code == 0, said.stderr
+    return (output / "model.safetensors").read_bytes()
+
+
+def dying(monkeypatch, after):
+    """A training that is killed before the step behind `after`."""
+    kept = loop._Run.step
+
+    def step(run, number):
+        if number == after:
+            raise KeyboardInterrupt
+        return kept(run, number)
+
+    monkeypatch.setattr(loop._Run, "step", step)
+
+
+def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is_the_same(sources, wandb, tmp_path, monkeypatch):
+    plain = finetuned(sources, tmp_path / "plain")
+    with monkeypatch.context() as patch:
+        dying(patch, 2)
+        assert run_here(*sources, "--track", "wandb", "--output", tmp_path / "out").code == 130
+    assert finetuned(sources, tmp_path / "out", "--report-to", "wandb") == plain
+    first, second = wandb.begun
+    assert first["project"] == "moeir" and first["name"] == "out" and first["dir"] == str(tmp_path / "out.wandb")
+    assert first["id"] == second["id"] and second["resume"] == "allow" and first["config"]["steps"] == 4
+    (told,) = wandb.told.values()
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [step for step, _ in told] == [1, 2, 3, 4] and wandb.finished == 2
+    grouped = [{name.replace(".", "/", 1): value for name, value in line.items() if name != "step"} for line in lines[2:]]
+    assert [values for _, values in told][2:] == grouped
+    assert told[0][1].keys() > {"loss", "loss/lexical", "share/global", "entropy/shares", "tokens_per_second"}
+    files = json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]
+    assert not [name for name in files if "wandb" in name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.wandb", "plain"]
+    assert "already made" in run_here(*sources, "--output", tmp_path / "out").stderr
+    finetuned(sources, tmp_path / "out", "--track", "wandb", "--force")
+    assert len(wandb.told) == 2, "what starts over is another run"
+
+
+@needs_tensorboard
+def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sources, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        dying(patch, 3)
+        assert run_here(*sources, "--track", "tensorboard", "--output", tmp_path / "out").code == 130
+    finetuned(sources, tmp_path / "out", "--track", "tensorboard")
+    files = sorted((tmp_path / "out.tensorboard" / "moeir").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert len(files) == 2 and not list((tmp_path / "out").rglob("*tfevents*"))
+    assert [b"share/lexical" in path.read_bytes() for path in files] == [True, True]
+    steps, begun = zip(*map(scalars, files), strict=True)
+    assert steps == ([1, 2, 3], [4]) and begun == ([1], [4]), "the second says that what comes from step 4 on counts from here"
+
+
+def test_an_alarm_comes_at_its_step_whatever_was_killed_before(sources, tmp_path, monkeypatch):
+    for name, value in {"WINDOW": 3, "MOST": -1.0, "ENDS_BELOW": -2.0}.items():
+        monkeypatch.setattr(watching, name, value)
+    with monkeypatch.context() as patch:
+        dying(patch, 2)
+        assert "largest share" not in run_here(*sources, "--output", tmp_path / "out").stderr
+    said = run_here(*sources, "--output", tmp_path / "out").stderr.splitlines()
+    alarms = [line.split(" had")[0] for line in said if "largest share" in line]
+    assert alarms == [f"step 3: {name}" for name in ("lexical", "local", "global")]
+
+
+def scalars(path):
+    """Steps of the loss in a file of events, and of the beginnings in it."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    content, steps, begun, place = path.read_bytes(), [], [], 0
+    while place < len(content):
+        size = int.from_bytes(content[place : place + 8], "little")
+        event = event_pb2.Event.FromString(content[place + 12 : place + 12 + size])
+        steps += [event.step for value in event.summary.value if value.tag == "loss"]
+        begun += [event.step] if event.HasField("session_log") else []
+        place += 12 + size + 4
+    return steps, begun
+
+
+def test_what_cannot_be_tracked_is_refused_in_a_line_before_any_work(sources, wandb, tmp_path, monkeypatch):
+    wandb.refuses = True
+    said = run_here(*sources, "--track", "wandb", "--output", tmp_path / "out")
+    assert (said.code, said.stderr.splitlines()[-1]) == (
+        2, "error: --track wandb: api_key not configured (no-tty); wandb login, or WANDB_MODE=offline without an account",
+    )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name.startswith("tensorboard") else find(name, *more))
+    for stage in (sources, ("pretrain", "--model", "absent", "--corpus", "absent")):
+        said = run_here(*stage, "--track", "tensorboard", "--output", tmp_path / "out")
+        words = "error: --track tensorboard: the package tensorboard is not installed; pip install 'moeir[track]'\n"
+        assert (said.code, said.stderr) == (2, words)
+
+
+def test_names_come_one_by_one_or_with_commas(wandb):
+    assert trackers.named(()) == ()
+    assert trackers.named(("wandb", "wandb")) == trackers.named(("wandb, wandb",)) == ("wandb",)
+    with pytest.raises(UsageError, match="--track all: expected tensorboard or wandb"):
+        trackers.named(("all",))

@@ -1,0 +1,141 @@
+"""`moeir report` through the command line: one training or several, finished or not, as text, list and picture."""
+
+import importlib.util
+import json
+
+import pytest
+
+from moeir.analysis import watching
+
+needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+
+
+def write(folder, steps):
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"step": number, **facts}) + "\n" for number, facts in enumerate(steps, start=1)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+
+
+def competition(number):
+    """A step of a competition that lexical wins more and more."""
+    share = 0.5 + number / 2000
+    facts = {"loss": 600.0 - number, "entropy.shares": 0.6, "tokens": 50, "seconds": 0.5}
+    for name, value in (("lexical", share), ("local", 1 - share)):
+        facts |= {f"share.{name}": value, f"wins.{name}": float(name == "lexical"), f"loss.{name}": 2.0, f"rank.{name}": 1.5}
+    return facts | ({"dev.fused.RR@10": number / 1000} if number % 100 == 0 else {})
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory):
+    """Trainings: `came` has ended, `router` goes on still, `one` has done one step, `mlm` is a pre-training."""
+    place = tmp_path_factory.mktemp("trainings")
+    write(place / "came", map(competition, range(1, 601)))
+    routed = {"loss": 1.0, "loss.global": 1.0, "entropy.gate": 0.25, "usage.gate.0": 0.75, "usage.gate.1": 0.25}
+    write(place / ".router.partial", [routed] * 30)
+    write(place / "one", [{"loss": 1.25}])
+    write(place / "mlm", [{"loss": 2.0, "loss.mlm": 2.0, "accuracy.mlm": 0.5, "tokens": 5, "seconds": 0.1}] * 3)
+    return place
+
+
+@pytest.fixture
+def report(room, moeir):
+    return lambda *names, output="-": moeir("report", *(part for name in names for part in ("--training", room / name)), "--output", output)
+
+
+def test_a_competition_is_told_in_tables(report):
+    said = report("came")
+    assert (said.code, said.stderr) == (0, "")
+    lines = said.stdout.splitlines()
+    assert " ".join(lines[0].split()) == "training steps loss loss in its course tokens/s time dev.fused.RR@10 best after step"
+    assert " ".join(lines[2].split()) == "came 600 249.500 ███▇▇▇▆▆▆▅▅▅▄▄▄▃▃▃▂▂▂▁▁▁ ↘ 100 5 min 00 s 0.6000 0.6000 600"
+    rows = {line.split()[0]: line.split() for line in lines[4:] if line}
+    assert rows["lexical"][1] == "0.675" and rows["lexical"][3:7] == ["↗", "100.0%", "1.500", "2.000"]
+    assert rows["local"][3:5] == ["↘", "0.0%"] and rows["entropy"][3] == "0.600"
+    alarm = "step 500: lexical had the largest share of 100.0% of the queries of the last 500 steps, and the others learn little; raise"
+    assert sum(line.startswith(alarm) for line in lines) == 1
+
+
+def test_several_trainings_stand_beside_one_another(report, moeir, room):
+    lines = report("came", "router", "mlm", "one").stdout.splitlines()
+    assert [line.split()[:3] for line in lines[2:6]] == [["came", "600", "249.500"], ["router", "30", "unfinished"], ["mlm", "3", "2.000"],
+                                                         ["one", "1", "1.250"]]  # fmt: skip
+    assert [line.split()[:2] for line in lines if line.startswith(("lexical", "global", "gate", "mlm "))] == [
+        ["mlm", "3"], ["lexical", "came"], ["global", "router"], ["mlm", "mlm"], ["gate", "router"],
+    ]  # fmt: skip
+    assert next(line for line in lines if line.startswith("gate")).split()[-4:] == ["▇▃", "25.0%", "75.0%", "50.0%"]
+    assert "came: step 500: lexical had" in "\n".join(lines)
+
+
+def test_one_step_without_experts_is_a_line(report):
+    assert report("one").stdout.splitlines()[2].split() == ["one", "1", "1.250", "▁"]
+    assert "No alarm." in report("one").stdout
+
+
+def test_a_list_has_every_fact_of_every_training(report, room, tmp_path):
+    assert report("came", "one", output=tmp_path / "curves.tsv").code == 0
+    header, *rows = [line.split("\t") for line in (tmp_path / "curves.tsv").read_text().splitlines()]
+    assert header == ["training", "fact", "step", "mean"]
+    losses = [float(row[3]) for row in rows if row[:2] == ["came", "loss"]]
+    steps = [json.loads(line) for line in (room / "came" / "metrics.jsonl").read_text().splitlines()]
+    assert losses == [sum(step["loss"] for step in steps[first : first + 8]) / 8 for first in range(0, 600, 8)]
+    assert [row for row in rows if row[0] == "one"] == [["one", "loss", "1", "1.25"]]
+    assert report("one", output=tmp_path / "curves.jsonl.gz").code == 0
+    assert "already made" in report("came", "one", output=tmp_path / "curves.tsv").stderr
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("form, first", [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
+    names = ("came", "router", "mlm", "one")
+    for name in ("first", "second"):
+        said = report(*names, output=tmp_path / f"{name}.{form}")
+        assert (said.code, said.stdout, said.stderr) == (0, "", "")
+    drawn = [(tmp_path / f"{name}.{form}").read_bytes() for name in ("first", "second")]
+    assert drawn[0] == drawn[1] and drawn[0].startswith(first)
+    if form == "svg":
+        assert all(f">{words}<" in drawn[0].decode() for words in ("lexical", "gate 1", "router (unfinished)", "loss", "accuracy"))
+    assert report("one", output=tmp_path / f"one.{form}").code == 0
+
+
+@needs_matplotlib
+def test_what_cannot_be_drawn_is_said_in_a_line(report, room, tmp_path):
+    write(tmp_path / "empty", [{}])
+    said = report(tmp_path / "empty", output=tmp_path / "x.svg")
+    assert said.code == 3 and "empty: its steps hold no loss, share, usage or development value" in said.stderr
+    assert not (tmp_path / "x.svg").exists() and report(tmp_path / "empty").code == 0
+
+
+def test_a_picture_without_matplotlib_is_refused(report, tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else find(name, *more))
+    said = report("one", output=tmp_path / "x.png")
+    assert said.code == 2 and said.stderr.endswith("pictures need the package matplotlib; pip install 'moeir[report]'\n")
+
+
+def test_a_report_needs_no_torch(room, moeir_outside):
+    program = "import sys\nfrom moeir import cli\nsys.exit(cli._outcome(sys.argv[1:]) or 9 * ('torch' in sys.modules))"
+    assert moeir_outside("report", "--training", room / "came", program=program).code == 0
+
+
+def test_equal_names_are_told_apart(report, room, tmp_path):
+    write(tmp_path / "one", [{"loss": 3.0}])
+    lines = report("one", tmp_path / "one").stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == [str(room / "one"), str(tmp_path / "one")]
+
+
+def test_what_a_training_writes_is_reported(came_trained, moeir):
+    lines = moeir("report", "--training", came_trained).stdout.splitlines()
+    assert lines[2].split()[:2] == ["out", "3"] and {"lexical", "local", "global"} <= {line.split()[0] for line in lines if line}
+    watch = watching.rebuilt(watching.read(came_trained / "metrics.jsonl"))
+    assert sum(watch[f"share.{name}"].mean for name in watch.experts) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def came_trained(tmp_path_factory, toy, tiny_model_with_head, moeir):
+    place = tmp_path_factory.mktemp("trained")
+    (place / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
+    sizes = ("--steps", 3, "--batch-size", 1, "--negatives", 1, "--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
+    said = moeir("finetune", "--model", tiny_model_with_head, "--train", place / "train.jsonl", *texts, *sizes, "--output", place / "out")
+    assert said.code == 0, said.stderr
+    return place / "out"

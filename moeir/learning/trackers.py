@@ -80,7 +80,7 @@ def note(accelerator: "Accelerator", facts: Mapping[str, float]) -> None:
 def _beginning(given: Tracking, name: str, step: int, accelerator: "Accelerator") -> dict[str, Any]:
     """What a tracker is told of a training that stands after `step` steps."""
     if name == "tensorboard":
-        return {"purge_step": step + 1}
+        return {"purge_step": step + 1, "filename_suffix": f".after-{step}"}  # a second is all that tells its files apart
     folder = given.folder(name)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ WEIGHTS bring the tokenizer, LENGTH counts a span's tokens with the two around i
 """
 
 import json
-import random
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,18 +13,17 @@ from pathlib import Path
 
 from moeir.backbones.checkpoints import files
 from moeir.backbones.tokenizer import TextReader
-from moeir.pretraining.corpus import chunks, sentences
-from moeir.pretraining.spans import cut, packed
+from moeir.pretraining.corpus import chunks, spanned
 from moeir.records import texts
 from moeir.records.texts import Text
+
+SHORT = 0.15  # how often a span aims at fewer tokens than it may have, as `moeir pretrain` does
 
 
 def spans(reader: TextReader, documents: Path, maximum: int, seed: int) -> Iterator[Text]:
     for chunk in chunks(texts.read(documents, keep_empty=True)):
-        for text, (tokens, characters) in zip(chunk, reader.located([text.content for text in chunk]), strict=True):
-            begins = cut(sentences(text, characters), len(tokens), maximum)
-            lengths = [stop - begin for begin, stop in pairwise([*begins, len(tokens)])]
-            firsts = packed(lengths, maximum, random.Random(f"{seed} {text.id}"))
+        for text, (_, characters) in zip(chunk, reader.located([text.content for text in chunk]), strict=True):
+            begins, firsts = spanned(text, characters, maximum, SHORT, seed)
             places = [characters[begins[first]] for first in firsts]
             for number, (begin, end) in enumerate(pairwise([*places, len(text.content)])):
                 yield Text(f"{text.id}#{number}", text.content[begin:end].strip())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from moeir.kernels.scattered import scattered
+from moeir.kernels.scattered import STEPS, scattered
 
 LEVELS = 1 << 16  # a probability is rounded to a multiple of 1 / 65,536
 LANES = 4  # numbers of 16 bits in one of 64
@@ -32,7 +32,7 @@ def lanes(keys: Tensor, count: int, site: int) -> Tensor:
     wide = -(-count // LANES)
     places = torch.arange(1, wide + 1, device=keys.device) * STRIDE + _wrapped(site * APART)
     drawn = keys[..., None] + places
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+    for shift, factor in STEPS:
         drawn = (drawn ^ (drawn >> shift)).mul_(factor)
     drawn ^= (drawn >> 31) & 0x1FFFFFFFF
     return drawn.view(torch.int16)[..., :count]

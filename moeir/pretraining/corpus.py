@@ -139,11 +139,9 @@ class _Shelf:
         documents: list[int] = []
         located = self._reader.located([text.content for text in chunk])
         for text, (tokens, characters) in zip(chunk, located, strict=True):
-            begins = cut(sentences(text, characters), len(tokens), self._maximum)
-            lengths = [stop - begin for begin, stop in pairwise([*begins, len(tokens)])]
-            dice = random.Random(f"{self._seed} {text.id}")
+            begins, firsts = spanned(text, characters, self._maximum, self._short, self._seed)
             documents.append(self.spans.rows + len(spans))
-            spans += [self.sentences.rows + len(parts) + first for first in packed(lengths, self._maximum, dice, short=self._short)]
+            spans += [self.sentences.rows + len(parts) + first for first in firsts]
             parts += [self.ids.rows + len(ids) + begin for begin in begins]
             ids += tokens
         for array, block in zip(self._arrays, (ids, parts, spans, documents), strict=True):
@@ -168,7 +166,14 @@ class _Shelf:
         self._journal.close()
 
 
-def sentences(text: Text, characters: Sequence[int]) -> list[int]:
+def spanned(text: Text, characters: Sequence[int], maximum: int, short: float, seed: int) -> tuple[list[int], list[int]]:
+    """Of a text whose tokens begin at `characters`: the first token of each sentence, and the first sentence of each span."""
+    begins = cut(_sentences(text, characters), len(characters), maximum)
+    lengths = [stop - begin for begin, stop in pairwise([*begins, len(characters)])]
+    return begins, packed(lengths, maximum, random.Random(f"{seed} {text.id}"), short=short)
+
+
+def _sentences(text: Text, characters: Sequence[int]) -> list[int]:
     """The tokens at which sentences begin, from the characters at which tokens do; a title is a sentence of its own."""
     if not characters:
         return []

@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from moeir.backbones.tokenizer import TextReader
+from moeir.pretraining import corpus
 from moeir.records import examples, qrels, texts
 from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES
@@ -65,3 +68,16 @@ def test_queries_held_out_are_not_trained_on_and_find_all_their_positives(toy: P
     assert {text.id for text in texts.read(tmp_path / "again/dev-corpus.jsonl")} == positives
     assert "oak" not in positives, "a grade of 0 is no positive"
     assert all(example.positive_ids and not example.negative_ids for example in trained.values())
+
+
+def test_documents_are_cut_into_the_spans_that_pre_training_reads(toy: Path, tmp_path: Path, tiny_model: Path) -> None:
+    program("spans.py", tiny_model, toy / "corpus.jsonl", tmp_path / "data/spans.jsonl", 12)
+    found = {text.id: text.text for text in texts.read(tmp_path / "data/spans.jsonl")}
+    reader = TextReader(tiny_model)
+    read = corpus.cached(tmp_path / "cache", toy / "corpus.jsonl", reader, digest="toy", maximum=10)
+    bounds = zip(*read.parts.bounds(np.arange(len(read))), strict=True)
+    wanted = [read.ids[first:last].tolist() for first, last in bounds]
+    assert [ids[1:-1] for ids in reader.ids(list(found.values()))] == wanted and len(wanted) > len(list(texts.read(toy / "corpus.jsonl")))
+    for document in texts.read(toy / "corpus.jsonl"):
+        parts = [text for name, text in found.items() if name.rpartition("#")[0] == document.id]
+        assert "".join("".join(parts).split()) == "".join(document.content.split()), "nothing is lost, though a long sentence is cut"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from moeir.backbones.checkpoints import files
 from moeir.backbones.tokenizer import TextReader
+from moeir.errors import MoeirError
 from moeir.pretraining.corpus import chunks, spanned
 from moeir.records import texts
 from moeir.records.texts import Text
@@ -41,4 +42,7 @@ def main(weights: Path, documents: Path, output: Path, length: int, seed: int = 
 if __name__ == "__main__":
     if len(sys.argv) not in (5, 6):
         sys.exit(__doc__)
-    main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:]))
+    try:
+        main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:]))
+    except MoeirError as fault:
+        sys.exit(f"error: {fault}")

@@ -113,7 +113,7 @@ class Pretrain(Stage):
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
         speed = task.speed()
         if speed:
-            share = f"{speed['share_of_peak']:.0%} of the largest rate of matrix products measured here"
+            share = f"{speed['share_of_peak']:.1%} of the largest rate of matrix products measured here"
             log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
         return {"parameters": checkpoint.architecture.parameter_count(), **done, **speed}
 

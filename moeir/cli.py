@@ -23,6 +23,7 @@ STAGES = (
 )  # fmt: skip
 _OF_MEMORY = re.compile("out of memory|allocate memory")  # what torch says of a processor or a device that has none left
 log = logging.getLogger(__name__)
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then asks for large pages: a training step waits less for its memory
 
 
 def application() -> typer.Typer:

@@ -75,11 +75,11 @@ class Setting:
 
 
 def settings_of(stage: type) -> tuple[Setting, ...]:
-    """The settings of a stage class, in the order of its fields."""
+    """The settings of a stage class in the order of its fields, those it shares with others behind its own, and what it writes last."""
     found, hints = [], typing.get_type_hints(stage)
-    for field in typing.cast(Any, stage).__dataclass_fields__.values():
-        if ROLE not in field.metadata:
-            continue
+    shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
+    fields = [field for field in typing.cast(Any, stage).__dataclass_fields__.values() if ROLE in field.metadata]
+    for field in sorted(fields, key=lambda field: (field.metadata[ROLE] == "product", field.name in shared)):
         hint = hints[field.name]
         repeated = typing.get_origin(hint) is tuple
         kind = typing.get_args(hint)[0] if repeated else hint

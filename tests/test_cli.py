@@ -236,3 +236,13 @@ def test_variants_are_listed(moeir):
     assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  competitive ")
     assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
     assert len(moeir("variants").stdout.splitlines()) > 20
+
+
+@pytest.mark.parametrize("said, expected", [(None, "1"), ("0", "0")])
+def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, expected, monkeypatch):
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", said)
+    words = "import os, sys, moeir.cli; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected, "False"]

@@ -39,7 +39,8 @@ class Part:
 class Account:
     """`shapes` of distinct parameters by name; `kinds`: expert -> representation.
 
-    `idle`: beginnings of names that no text meets in use; `windows`: attention that sees so many tokens before and behind only, by place.
+    `idle`: beginnings of names that no text meets in use; `windows`: attention that sees so many tokens before and behind only, by place;
+    `narrow`: places of layers that work out the first token of a text alone.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -47,6 +48,7 @@ class Account:
     mixtures: tuple[Mixture, ...] = ()
     idle: tuple[str, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
+    narrow: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -128,7 +130,8 @@ class Account:
         for name, shape in met.items():
             place = name.removesuffix(".output.weight")
             if place.endswith(".attention"):
-                count += 4 * shape[0] * seen(length, self.windows.get(place, length))
+                pairs = length if self._narrows(name) else seen(length, self.windows.get(place, length))
+                count += 4 * shape[0] * pairs
         encoder = "document_encoder." if self._separate and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
         return count + 2 * length * words * sum(kind == "sparse" for kind in self.kinds.values())
@@ -142,7 +145,11 @@ class Account:
         mixture = self._mixture(name)
         once = mixture is not None and mixture.once
         pooled = ".pooler." in name or (name.startswith("heads.") and self.kinds.get(owner) == "dense")
-        return 1 if once or pooled else length
+        looked_at = name.endswith((".key.weight", ".value.weight"))
+        return 1 if once or pooled or (self._narrows(name) and not looked_at) else length
+
+    def _narrows(self, name: str) -> bool:
+        return name.startswith(tuple(f"{place}." for place in self.narrow))
 
     def _gate(self, mixture: Mixture) -> str:
         """How the names of a mixture's gate begin: its own, or the one it shares with other layers."""

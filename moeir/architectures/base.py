@@ -2,14 +2,14 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from moeir.backbones.encoder import Encoder
+from moeir.backbones.encoder import Encoder, Layer
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.mixtures.embedding import EmbeddingMixture
@@ -53,6 +53,17 @@ class Encoded:
         """The texts `rows` [n], in that order; differentiable."""
         representations = {name: part.select(rows) for name, part in self.representations.items()}
         return Encoded(representations, {name: part.select(rows) for name, part in self.routing.items()}, self.sums)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Encoded":
+        """The same with every tensor changed, always in the same order."""
+        representations = {name: part.map(change) for name, part in self.representations.items()}
+        return Encoded(representations, {name: part.map(change) for name, part in self.routing.items()}, self.sums)
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in the order of `map`."""
+        found: list[Tensor] = []
+        self.map(lambda part: found.append(part) or part)  # type: ignore[func-returns-value]
+        return found
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,10 @@ class Architecture(nn.Module, ABC):
     @abstractmethod
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
         """expert -> states [T, H] that its head reads."""
+
+    def narrow_layers(self) -> list[Layer]:
+        """Layers of which nobody needs but the first token of each text."""
+        return []
 
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Representation:
         """One expert's representation from its states."""
@@ -190,6 +205,12 @@ class Architecture(nn.Module, ABC):
             raise UsageError("augmentation=true: the vocabulary has no [MASK]; leave augmentation out")
         self.markers, self.augmentation = markers, augmentation
 
+    def recompute_layers(self, wanted: bool) -> None:
+        """Whether layers keep nothing but their input and are computed again for their gradient (Chen et al. 2016)."""
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.recomputed = wanted
+
     def parameter_count(self) -> int:
         """Distinct trainable numbers."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -205,5 +226,4 @@ def gathered(parts: Sequence[Encoded]) -> Encoded:
 
 def moved(encoded: Encoded, device: torch.device | str) -> Encoded:
     """Every tensor on a device."""
-    representations = {name: part.map(lambda tensor: tensor.to(device)) for name, part in encoded.representations.items()}
-    return Encoded(representations, {name: part.to(device) for name, part in encoded.routing.items()}, encoded.sums)
+    return encoded.map(lambda tensor: tensor.to(device))

@@ -5,7 +5,7 @@ import copy
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture
-from moeir.backbones.encoder import Encoder, run
+from moeir.backbones.encoder import Encoder, Layer, first_states, run
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import Lexical
@@ -93,7 +93,15 @@ class Came(Architecture):
         """The shared layers once, each tower on top; with private embeddings every expert reads for itself."""
         shared = run(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
         below = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
-        return {name: run(tower, below[name], tokens) for name, tower in self.towers.items()}
+        through = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
+        return {name: through[name](tower, below[name], tokens) for name, tower in self.towers.items()}
+
+    @property
+    def _narrow(self) -> bool:
+        return "global" in self._experts and self.heads["global"].pooling == "cls"
+
+    def narrow_layers(self) -> list[Layer]:
+        return list(self.towers["global"])[-1:] if self._narrow else []
 
 
 def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:

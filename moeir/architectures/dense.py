@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.backbones.encoder import Encoder
+from moeir.backbones.encoder import Encoder, Layer
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.heads.pooled import Pooled
 
@@ -37,5 +37,10 @@ class Dense(Architecture):
     def kinds(self) -> dict[str, str]:
         return {"global": "dense"}
 
+    def narrow_layers(self) -> list[Layer]:
+        encoders = {self.encoder_of(side) for side in ("query", "document")} if self.heads["global"].pooling == "cls" else ()
+        return [encoder.layers[-1] for encoder in encoders]
+
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        return {"global": self.encoder_of(tokens.side)(tokens)}
+        encoder = self.encoder_of(tokens.side)
+        return {"global": encoder.firsts(tokens) if self.heads["global"].pooling == "cls" else encoder(tokens)}

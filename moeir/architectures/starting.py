@@ -127,8 +127,9 @@ def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
     lengths = [len(text) for text in ids]
     batches = budgeted(sorted(range(len(ids)), key=lengths.__getitem__), lengths, TOKENS_AT_ONCE)
     parts = [Tokens.pack([ids[text] for text in batch], "document") for batch in batches]
-    found = [architecture.states(part) for part in parts]
-    states, words = torch.cat([one.get("lexical", next(iter(one.values()))) for one in found]), torch.cat([part.ids for part in parts])
+    lexical = architecture.lexical_expert in architecture.kinds
+    found = [architecture.states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
+    states, words = torch.cat(found), torch.cat([part.ids for part in parts])
     signs = [architecture.signs.beginning, architecture.signs.separator]
     signs += [architecture.signs.document_marker] if architecture.markers and architecture.signs.document_marker is not None else []
     plain = ~torch.isin(words, torch.tensor(signs))

@@ -1,17 +1,21 @@
 """Our own encoder of BERT and its kin: embeddings, layers, vocabulary head. The numbers are those of `transformers`, the batch packed."""
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.layers import FeedForward, Layer
 from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
 from moeir.kernels.noise import Dropout
 
-__all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "run"]
+__all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "first_states", "run"]
 
 class Embeddings(nn.Module):
     """Word, segment and position embeddings, as many as a family has of them, added, normalised and brought to the width of the states."""
@@ -80,6 +84,10 @@ class Encoder(nn.Module):
         """States [T, H] of the last layer; fastest if texts of one length are neighbours."""
         return run(self.layers, self.embeddings(tokens), tokens)
 
+    def firsts(self, tokens: Tokens) -> Tensor:
+        """What `forward` gives for the first token of each text, [B, H], for less."""
+        return first_states(self.layers, self.embeddings(tokens), tokens)
+
     def logits(self, states: Tensor) -> Tensor:
         """Vocabulary logits [T, V] in full; what learned sparse heads avoid."""
         assert self.vocabulary_head is not None
@@ -95,9 +103,40 @@ class Encoder(nn.Module):
         return nn.ModuleList(copy.deepcopy(layer) for layer in list(self.layers)[start:])
 
 
+def first_states(layers: nn.ModuleList, states: Tensor, tokens: Tokens) -> Tensor:
+    """States [T, H] through a stack of layers, of the last of which nobody needs but the first token of each text: [B, H]."""
+    if not len(layers):
+        return states.index_select(0, tokens.starts[:-1])
+    return _computed(layers[-1], layers[-1].firsts, run(layers[:-1], states, tokens), tokens)
+
+
 def run(layers: nn.ModuleList, states: Tensor, tokens: Tokens) -> Tensor:
     """States [T, H] through a stack of layers."""
     layout = tokens.layout
     for layer in layers:
-        states = layer(states, tokens, layout)
+        states = _computed(layer, layer, states, tokens, layout)
     return states
+
+
+def _computed(layer: nn.Module, work: Callable[..., Tensor], *given: object) -> Tensor:
+    """What a layer makes of states, computed again for its gradient if it is one of those."""
+    if not (layer.recomputed and torch.is_grad_enabled()):
+        return work(*given)
+    options = {"use_reentrant": False, "preserve_rng_state": False}  # noise comes from texts, and no generator
+    made: Tensor = checkpoint(work, *given, context_fn=partial(_again, layer), **options)
+    return made
+
+
+def _again(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """What surrounds a layer's computation, and what surrounds the one for its gradient."""
+    return nullcontext(), _Unsaid(layer)
+
+
+class _Unsaid(AbstractContextManager[None]):
+    """What the router of a layer says when the layer is computed again, which may happen more than once: it has said it before."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+
+    def __exit__(self, *problem: object) -> None:
+        self._layer.feedforward.routed = None

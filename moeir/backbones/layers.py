@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
-from moeir.kernels.attention import Layout, attention, rotated
+from moeir.kernels.attention import Layout, attention, first_attention, rotated
 from moeir.kernels.noise import Dropout
 
 
@@ -21,7 +21,17 @@ class Attention(nn.Module):
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         query, key, value = (part(states).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key, self.value))
         noise = layout.noise() if self.training else None
-        mixed = attention(query, key, value, layout, forgetting=self.forget.forgetting(noise))
+        return self._joined(states, attention(query, key, value, layout, forgetting=self.forget.forgetting(noise)), noise)
+
+    def firsts(self, states: Tensor, layout: Layout) -> Tensor:
+        """What `forward` gives for the first token of each text: [T, H] -> [B, H]."""
+        looking = states.index_select(0, layout.starts[:-1])
+        pairs = ((self.query, looking), (self.key, states), (self.value, states))
+        query, key, value = (part(read).unflatten(-1, (self.heads, -1)) for part, read in pairs)
+        noise = layout.noise().index_select(0, layout.starts[:-1]) if self.training else None
+        return self._joined(looking, first_attention(query, key, value, layout, self.forget.forgetting(noise)), noise)
+
+    def _joined(self, states: Tensor, mixed: Tensor, noise: Tensor | None) -> Tensor:
         added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2)), noise))
         return added
 
@@ -54,6 +64,8 @@ class RotaryAttention(nn.Module):
 
 class FeedForward(nn.Module):
     """Two linear maps around an activation, with residual and normalisation: what a mixture of experts replaces."""
+
+    routed: object = None  # what a router in its place has said
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -108,6 +120,8 @@ class Layer(nn.Module):
     it ends normalised.
     """
 
+    recomputed = False  # whether it keeps its input only, and is computed again for its gradient
+
     def __init__(self, shape: Shape, number: int = 0) -> None:
         super().__init__()
         prenorm = shape.prenorm
@@ -119,3 +133,17 @@ class Layer(nn.Module):
     def forward(self, states: Tensor, tokens: Tokens, layout: Layout) -> Tensor:
         mixed: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
         return mixed if self.closing is None else self.closing(mixed)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it can work out the first token of each text alone: nothing is routed, nothing normalised before."""
+        return isinstance(self.attention, Attention) and type(self.feedforward) is FeedForward
+
+    def firsts(self, states: Tensor, tokens: Tokens) -> Tensor:
+        """What `forward` gives for the first token of each text: [T, H] -> [B, H]; a plain layer works out nothing else."""
+        layout = tokens.layout
+        if not self.plain:
+            return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
+        attended = self.attention.firsts(states, layout)
+        noise = layout.noise().index_select(0, tokens.starts[:-1]) if self.training else None
+        return self.feedforward.joined(attended, self.feedforward.change(attended, noise), noise)

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
-from moeir.kernels.vocabulary import activations, saturated_sums, winners
+from moeir.kernels.saturated import saturated_sums
+from moeir.kernels.vocabulary import activations, winners
 from moeir.representations.sparse import Sparse
 
 POOLINGS = ("max", "sum")

@@ -21,9 +21,12 @@ class Pooled(nn.Module):
         self.pooling, self.normalise = pooling, normalise
 
     def forward(self, states: Tensor, tokens: Tokens) -> Dense:
-        """states [T, H] -> vectors [B, H] in float32."""
+        """states [T, H] -> vectors [B, H] in float32; `cls` reads as well [B, H] of the first tokens alone."""
         states = states.float()
-        vectors = states.index_select(0, tokens.starts[:-1]) if self.pooling == "cls" else _mean(states, tokens)
+        if self.pooling == "mean":
+            vectors = _mean(states, tokens)
+        else:
+            vectors = states if len(states) == len(tokens) else states.index_select(0, tokens.starts[:-1])
         return Dense(F.normalize(vectors, dim=-1) if self.normalise else vectors)
 
 

@@ -1,13 +1,14 @@
 """Attention over packed texts: no text sees another, and padding exists at most inside this file."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.kernels.forgetful import forgetful
+from moeir.kernels.forgetful import Place, forgetful, grouped
 from moeir.kernels.noise import Forgetting, of_tokens
 
 
@@ -96,8 +97,23 @@ def attention(
         return _varlen(query, key, value, layout, reach)
     if query.is_cuda:
         return _masked(query, key, value, layout, reach, forgetting)
-    parts = [_group(query, key, value, layout, place, reach, forgetting) for place in layout.groups()]
-    return torch.cat(parts)
+    places = layout.groups()
+    return together(query, key, value, places, [_seen_in(layout, place, reach, query.device) for place in places], forgetting)
+
+
+def first_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, forgetting: Forgetting | None = None) -> Tensor:
+    """The same of the first token of each text alone: query [B, heads, width], key and value [T, heads, width] -> [B, heads, width]."""
+    if query.is_cuda:
+        rows, real = layout.padded()  # [B, L]
+        heard = real if layout.silent is None else real & ~layout.silent[rows]
+        k, v = (part.index_select(0, rows.flatten()).unflatten(0, rows.shape).transpose(1, 2) for part in (key, value))
+        keys = None if forgetting is None else forgetting.keys[:, None]
+        return dotted(query[:, :, None], k, v, heard[:, None, None], forgetting, keys)[:, :, 0]
+    places, lookers, number = layout.groups(), [], 0
+    for _, texts, _ in places:
+        lookers.append((number, texts, 1))
+        number += texts
+    return together(query, key, value, places, [_seen_in(layout, place, None, query.device) for place in places], forgetting, lookers)
 
 
 def _seen(heard: Tensor | None, length: int, reach: int | None, device: torch.device) -> Tensor | None:
@@ -112,16 +128,32 @@ def _seen(heard: Tensor | None, length: int, reach: int | None, device: torch.de
     return near | ((apart == 0) & ~near.any(-1, keepdim=True))  # a row without any key would be no number
 
 
-def _group(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, place: tuple[int, int, int], reach: int | None, forgetting: Forgetting | None
-) -> Tensor:
+def _seen_in(layout: Layout, place: Place, reach: int | None, device: torch.device) -> Tensor | None:
     first, texts, length = place
-    last = first + texts * length
-    q, k, v = (part[first:last].unflatten(0, (texts, length)).transpose(1, 2) for part in (query, key, value))  # [n, heads, L, width]
-    heard = None if layout.silent is None else ~layout.silent[first:last].view(texts, length)
-    keys = None if forgetting is None else forgetting.keys[first:last].view(texts, length)
-    mixed = dotted(q, k, v, _seen(heard, length, reach, query.device), forgetting, keys)
-    return mixed.transpose(1, 2).flatten(0, 1)  # [n * L, heads, width]
+    heard = None if layout.silent is None else ~layout.silent[first : first + texts * length].view(texts, length)
+    return _seen(heard, length, reach, device)
+
+
+def together(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    places: Sequence[Place],
+    seen: Sequence[Tensor | None],
+    forgetting: Forgetting | None,
+    lookers: Sequence[Place] | None = None,
+) -> Tensor:
+    """Attention of packed texts by groups of one length, as `grouped` says it; by torch's own kernel where nothing learns."""
+    if forgetting is not None or (torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))):
+        return grouped(query, key, value, places, seen, forgetting, lookers)
+    mixed = []
+    for place, looker, heard in zip(places, lookers or places, seen, strict=True):
+        sides = ((query, looker), (key, place), (value, place))
+        parts = (
+            part[first : first + texts * length].unflatten(0, (texts, length)).transpose(1, 2) for part, (first, texts, length) in sides
+        )  # [n, heads, L, width]
+        mixed.append(F.scaled_dot_product_attention(*parts, attn_mask=heard).transpose(1, 2).flatten(0, 1))
+    return torch.cat(mixed)
 
 
 def _masked(

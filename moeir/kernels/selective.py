@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from moeir.kernels.attention import Layout, dotted
+from moeir.kernels.attention import Layout, dotted, together
 from moeir.kernels.noise import Forgetting
 
 Seen = Callable[[Tensor, int], Tensor]
@@ -19,16 +19,11 @@ def selective(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: S
     """
     if query.is_cuda:
         return _padded(query, key, value, layout, seen, forgetting)
-    parts, number = [], 0
-    for first, count, length in layout.groups():
-        last = first + count * length
-        q, k, v = (part[first:last].unflatten(0, (count, length)).transpose(1, 2) for part in (query, key, value))
-        looked = seen(torch.arange(number, number + count), length)[:, None]  # [n or 1, 1, L, L]
-        keys = None if forgetting is None else forgetting.keys[first:last].view(count, length)
-        mixed = dotted(q, k, v, looked, forgetting, keys)
-        parts.append(mixed.transpose(1, 2).flatten(0, 1))  # [n * L, heads, width]
+    places, looked, number = layout.groups(), [], 0
+    for _, count, length in places:
+        looked.append(seen(torch.arange(number, number + count), length)[:, None])  # [n or 1, 1, L, L]
         number += count
-    return torch.cat(parts)
+    return together(query, key, value, places, looked, forgetting)
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, forgetting: Forgetting | None) -> Tensor:

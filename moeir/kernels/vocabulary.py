@@ -1,11 +1,12 @@
-"""A weight for every vocabulary term from all positions of a text, without keeping [T, V] for the gradient.
+"""A weight for every vocabulary term from all positions of a text, never with more of the logits than a tile: a few texts, some terms.
 
 Of a maximum, only the winning position of each positive (text, term) pair takes part in the gradient, so only those products are
-recomputed: exact values and gradients at the memory of the pairs (notes in performance of learned sparse heads: maximum first, log
-after). A sum needs every positive position: its logits are computed a block of texts at a time, and again for the gradient.
+computed again: exact values and gradients at the memory of the pairs (notes in performance of learned sparse heads: maximum first, log
+after). A sum needs every positive position (`saturated.py`).
 """
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,8 +14,68 @@ from torch import Tensor
 from moeir.kernels.attention import Layout
 from moeir.kernels.pairs import products
 
-TOKENS_AT_ONCE = 2048  # [2048, 30522] in float32 is 250 MB
-MANY = 1 / 8  # share of positive terms from which on all places are looked for at once
+TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
+BYTES_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 27}  # of logits; on a processor what a core keeps near itself
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring texts from number `text` on. `rows` [n] are their tokens; `quiet` [n] marks those not to be heard, None for no such.
+
+    `lengths` say how many of the rows each has. Of a padded block all have the same, with quiet rows behind their tokens.
+    """
+
+    text: int
+    lengths: tuple[int, ...]
+    rows: Tensor
+    quiet: Tensor | None
+    padded: bool
+
+
+def blocks(layout: Layout) -> Iterator[Block]:
+    """All texts, at most TOKENS_AT_ONCE tokens at a time or one text; on CUDA padded to the longest in a block."""
+    device = layout.starts.device
+    text = token = 0
+    while text < len(layout.lengths):
+        last, end = text + 1, token + layout.lengths[text]
+        while last < len(layout.lengths) and end + layout.lengths[last] - token <= TOKENS_AT_ONCE[device.type]:
+            last, end = last + 1, end + layout.lengths[last]
+        if end > token:
+            yield (_padded if device.type == "cuda" else _packed)(layout, text, layout.lengths[text:last], token, end)
+        text, token = last, end
+
+
+def _packed(layout: Layout, text: int, lengths: tuple[int, ...], first: int, last: int) -> Block:
+    quiet = None if layout.silent is None else layout.silent[first:last]
+    return Block(text, lengths, torch.arange(first, last, device=layout.starts.device), quiet, False)
+
+
+def _padded(layout: Layout, text: int, lengths: tuple[int, ...], first: int, last: int) -> Block:
+    longest, starts = max(lengths), layout.starts[text : text + len(lengths) + 1]
+    rows = torch.arange(longest, device=starts.device) + starts[:-1, None]  # [n, L]
+    quiet = rows >= starts[1:, None]
+    rows = rows.clamp(max=last - 1)
+    quiet = (quiet if layout.silent is None else quiet | layout.silent[rows]).flatten()
+    return Block(text, (longest,) * len(lengths), rows.flatten(), quiet, True)
+
+
+def tiles(block: Block, states: Tensor, words: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Some terms after others, and the products [n, v] of a block's rows with their words; −∞ for what is quiet. One memory for all."""
+    rows = states.index_select(0, block.rows)
+    count = max(1, min(len(words), BYTES_AT_ONCE[rows.device.type] // (rows.element_size() * len(rows))))
+    room = rows.new_empty(len(rows) * count)
+    for first in range(0, len(words), count):
+        terms = slice(first, min(first + count, len(words)))
+        part = words[terms]
+        logits = torch.mm(rows, part.T, out=room[: len(rows) * len(part)].view(len(rows), len(part)))
+        yield terms, logits if block.quiet is None else logits.masked_fill_(block.quiet[:, None], float("-inf"))
+
+
+def factors(states: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the number format of products: half precision if the caller runs under autocast."""
+    kind = states.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+    return states.to(dtype), embedding.to(dtype)
 
 
 @torch.no_grad()
@@ -24,97 +85,34 @@ def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> 
     states [T, H], embedding [V, H], bias [V] -> texts, terms, positions, each [pairs], ordered by text, then term.
     Silent tokens never win. Half precision if the caller runs under autocast.
     """
-    texts, terms, positions = [], [], []
-    number = 0
-    for first, count, length in layout.groups(TOKENS_AT_ONCE):
-        last = first + count * length
-        logits = torch.nn.functional.linear(states[first:last], embedding)
-        if layout.silent is not None:
-            logits = logits.masked_fill(layout.silent[first:last, None], float("-inf"))
-        stacked = logits.view(count, length, -1)
-        best = _strongest(stacked)  # [n, V]
-        text, term = (best.float() + bias > 0).nonzero(as_tuple=True)
-        texts.append(text + number)
-        terms.append(term)
-        positions.append(first + text * length + _places(stacked, best, text, term))
-        number += count
-    return torch.cat(texts), torch.cat(terms), torch.cat(positions)
+    found = [torch.zeros(2, 0, dtype=torch.int64, device=states.device)]
+    rows, words = factors(states, embedding)
+    for block in blocks(layout):
+        for part, logits in tiles(block, rows, words):
+            texts, terms, places = _strongest(logits, block, -bias[part])
+            found.append(torch.stack([(texts + block.text) * len(words) + terms + part.start, block.rows[places]]))
+    pairs, order = torch.cat([part[0] for part in found]).sort()
+    positions = torch.cat([part[1] for part in found])[order]
+    return pairs // len(words), pairs % len(words), positions
 
 
-def _strongest(logits: Tensor) -> Tensor:
-    """[n, L, V] -> [n, V]. A processor reduces an inner dimension slowly, above all with the places: it goes place by place."""
-    if logits.is_cuda:
-        return logits.amax(1)
-    best = logits[:, 0].clone()
-    for place in range(1, logits.shape[1]):
-        torch.maximum(best, logits[:, place], out=best)
-    return best
-
-
-def _places(logits: Tensor, best: Tensor, texts: Tensor, terms: Tensor) -> Tensor:
-    """Where in its text each pair's best logit first stands: [pairs], for pairs ordered by text."""
-    if len(terms) > MANY * best.numel():
-        return logits.max(1).indices[texts, terms]
-    own = terms.split(torch.bincount(texts, minlength=len(best)).tolist())
-    columns = ((part.index_select(1, chosen), row[chosen]) for part, row, chosen in zip(logits, best, own, strict=True))
-    return torch.cat([(found == wanted).byte().argmax(0) for found, wanted in columns])
+def _strongest(logits: Tensor, block: Block, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The texts and terms whose largest logit is above the floor [v], and the rows where it stands: each [pairs]."""
+    if block.padded:
+        best, place = logits.view(len(block.lengths), block.lengths[0], -1).max(1)  # [n, v]
+        texts, terms = (best.float() > floor).nonzero(as_tuple=True)
+        return texts, terms, texts * block.lengths[0] + place[texts, terms]
+    parts = logits.split(list(block.lengths))
+    best = torch.stack([part.amax(0) if len(part) else part.new_full(part.shape[1:], float("-inf")) for part in parts])
+    texts, terms = (best.float() > floor).nonzero(as_tuple=True)
+    own, first, places = terms.split(torch.bincount(texts, minlength=len(parts)).tolist()), 0, [terms[:0]]
+    for part, chosen in zip(parts, own, strict=True):
+        if len(chosen):  # a place is slow to find: of positive terms only
+            places.append(part.index_select(1, chosen).max(0).indices + first)
+        first += len(part)
+    return texts, terms, torch.cat(places)
 
 
 def activations(states: Tensor, embedding: Tensor, bias: Tensor, terms: Tensor, positions: Tensor) -> Tensor:
     """The logits of chosen (position, term) pairs in float32, with gradient; [pairs]."""
     return products(states.float(), embedding.float(), positions, terms) + bias.float().index_select(0, terms)
-
-
-def saturated_sums(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ over a text's positions of log(1 + relu(logit)), where that is positive, in float32 with gradient.
-
-    states [T, H], embedding [V, H], bias [V] -> texts, terms, weights, each [pairs], ordered by text, then term. Silent tokens count
-    nothing. The plain form keeps [T, V] several times over.
-    """
-    with torch.autocast(states.device.type, enabled=False):
-        pairs = _SaturatedSum.apply(states.float(), embedding.float(), bias.float(), layout)
-    return pairs[0], pairs[1], pairs[2]
-
-
-class _SaturatedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, embedding: Tensor, bias: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        texts, terms, weights = [], [], []
-        number = 0
-        for first, count, length in layout.groups(TOKENS_AT_ONCE):
-            logits = _audible(states, embedding, bias, layout, slice(first, first + count * length))
-            sums = logits.relu_().log1p_().view(count, length, -1).sum(1)  # [n, V]
-            text, term = sums.nonzero(as_tuple=True)
-            texts.append(text + number)
-            terms.append(term)
-            weights.append(sums[text, term])
-            number += count
-        found = torch.cat(texts), torch.cat(terms), torch.cat(weights)
-        ctx.save_for_backward(states, embedding, bias, *found[:2])
-        ctx.layout = layout
-        ctx.mark_non_differentiable(*found[:2])
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        states, embedding, bias, texts, terms = ctx.saved_tensors
-        for_states, for_embedding, for_bias = torch.zeros_like(states), torch.zeros_like(embedding), torch.zeros_like(bias)
-        number = 0
-        for first, count, length in ctx.layout.groups(TOKENS_AT_ONCE):
-            part = slice(first, first + count * length)
-            logits = _audible(states, embedding, bias, ctx.layout, part)
-            own = slice(*torch.searchsorted(texts, torch.tensor([number, number + count], device=texts.device)).tolist())
-            wanted = logits.new_zeros(count, len(embedding))
-            wanted[texts[own] - number, terms[own]] = gradients[2][own]
-            slopes = torch.where(logits > 0, wanted.repeat_interleave(length, 0) / (1 + logits.clamp_(min=0)), 0.0)  # [n * L, V]
-            for_states[part] = slopes @ embedding
-            for_embedding.addmm_(slopes.T, states[part])
-            for_bias += slopes.sum(0)
-            number += count
-        return for_states, for_embedding, for_bias, None
-
-
-def _audible(states: Tensor, embedding: Tensor, bias: Tensor, layout: Layout, part: slice) -> Tensor:
-    """Logits [n, V] of a stretch of tokens; those of silent ones are −∞."""
-    logits = torch.nn.functional.linear(states[part], embedding, bias)
-    return logits if layout.silent is None else logits.masked_fill_(layout.silent[part, None], float("-inf"))

@@ -193,6 +193,12 @@ def check_texts(plan: Plan, queries: Container[str], documents: Container[str], 
                 raise DataError(f"{place}: query {example.query_id} names document {document}, which is not in the corpus")
 
 
+def check_shared(plan: Plan, processes: int) -> None:
+    """UsageError if a batch has too few queries for all processes."""
+    if plan.queries < processes:
+        raise UsageError(f"--batch-size {plan.queries}: too few queries for {processes} processes, which share each batch")
+
+
 def check_taught(plan: Plan, place: str, objective: str) -> None:
     """DataError if an example has no teacher's scores."""
     for example in plan.examples:

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,15 +17,16 @@ from torch import Tensor, nn
 from moeir.analysis import watching
 from moeir.analysis.watching import METRICS
 from moeir.artifacts.making import RESUME
-from moeir.errors import MoeirError, UsageError
-from moeir.kernels.memory import give_back
+from moeir.errors import MoeirError
+from moeir.kernels.memory import give_back, steady
 from moeir.kernels.noise import numbered
 from moeir.learning import checkpoints, panel, parameters, trackers
+from moeir.learning.distributed import ALONE, World
 from moeir.learning.retrieval import Judge
 
 LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
 NOT_LEARNED = "nothing is learned yet: look at the weights, the options of --objective, and the teacher's scores in the examples"
-SECONDS_BETWEEN_TRIMS = 10
+SECONDS_BETWEEN_TRIMS = 60
 STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,8 @@ log = logging.getLogger(__name__)
 class Schedule:
     """How long and how fast: AdamW, linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
 
-    `layer_decay` and `rates` are those of `parameters.groups`; gradients are clipped by their norm.
+    `layer_decay` and `rates` are those of `parameters.groups`; gradients are clipped by their norm. A step's gradient is the mean of
+    `accumulate` batches.
     """
 
     steps: int
@@ -46,6 +49,7 @@ class Schedule:
     shape: str = "linear"
     layer_decay: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
+    accumulate: int = 1
 
     def rate(self, step: int, peak: float | None = None) -> float:
         """The learning rate of a step, counted from 0, where the highest is `peak`.
@@ -72,8 +76,11 @@ class Task(Protocol):
     def size(self) -> int:
         """Training examples."""
 
-    def outcome(self, step: int) -> tuple[Tensor, dict[str, float], int]:
-        """The loss of a step, counted from 0, the facts of it (`loss` among them), and how many tokens were read."""
+    def outcome(self, batch: int) -> tuple[Tensor, dict[str, float], int]:
+        """The loss of a batch, counted from 0, the facts of it (`loss` among them), and how many tokens were read.
+
+        Of several processes each gets the whole batch's facts, and a loss whose gradients add up to those of the whole batch's.
+        """
 
 
 def train(
@@ -84,14 +91,15 @@ def train(
     device: str,
     judge: Judge | None = None,
     tracking: trackers.Tracking | None = None,
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
 
-    `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step.
+    `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step. All processes
+    of `world` call it alike; the main one writes.
     """
+    steady()
     accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
-    if accelerator.num_processes > 1:
-        raise UsageError(f"training runs as one process for now, found {accelerator.num_processes}; start it without torchrun")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     model = task.model.to(device)
@@ -100,18 +108,22 @@ def train(
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
     standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
+    world.agreed({"steps": schedule.steps, "steps done": standing.step, "examples": task.size})
+    world.same(model)
+    if world.size > 1:
+        log.info("%d processes share each batch: %s", world.size, "; ".join(world.names))
     if standing.step:
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
     model.train()
     with trackers.opened(accelerator, tracking, standing.step):
-        done = _walk(_Run(task, schedule, optimiser, accelerator, judge), standing, folder)
+        done = _walk(_Run(task, schedule, optimiser, accelerator, judge, world), standing, folder)
     model.eval()
     if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
         raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
     told = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if judge is None:
         return told
-    if judge.development.keep == "best":
+    if judge.development.keep == "best" and world.main:
         checkpoints.bring_back(folder / RESUME / BEST, model, standing.best.step)
     return told | {"development": standing.best.facts(judge.development, done["step"])}
 
@@ -121,8 +133,10 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str
     schedule, best = run.schedule, standing.best
     patience = None if run.judge is None else run.judge.development.patience
     watch = watching.rebuilt(watching.kept(folder / METRICS, standing.metrics_bytes))
-    with open(folder / METRICS, "ab") as metrics, panel.shown("training", schedule.steps, standing.step, watch) as meter:
-        metrics.truncate(standing.metrics_bytes)
+    place = folder / METRICS if run.world.main else Path(os.devnull)
+    with open(place, "ab") as metrics, panel.shown("training", schedule.steps, standing.step, watch) as meter:
+        if run.world.main:
+            metrics.truncate(standing.metrics_bytes)
         saved = trimmed = time.monotonic()
         for step in range(standing.step, schedule.steps):
             facts = run.step(step)
@@ -140,7 +154,7 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str
                 give_back()
                 trimmed = time.monotonic()
             late = (time.monotonic() - saved) / 60 >= schedule.save_minutes or (found and best.since == 0)
-            if late and step + 1 < schedule.steps:
+            if late and step + 1 < schedule.steps and run.world.main:
                 now = checkpoints.Standing(step + 1, metrics.tell(), best)
                 checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
                 saved = time.monotonic()
@@ -156,16 +170,25 @@ class _Run:
     optimiser: torch.optim.Optimizer
     accelerator: Accelerator
     judge: Judge | None
+    world: World
 
     def step(self, step: int) -> dict[str, float]:
         """One update, counted from 0; what happened. An expert that no text of the batch met stays as it is: no momentum, no decay."""
-        began, rate = time.monotonic(), self.schedule.rate(step)
-        torch.manual_seed(self.schedule.seed * 1_000_003 + step)
-        loss, said, tokens = self.task.outcome(step)
-        if not math.isfinite(said["loss"]):
-            raise MoeirError(f"step {step + 1}: the loss is {said['loss']}; {LOWER if step else NOT_LEARNED}")
-        self.accelerator.backward(loss)
-        norm = float(self.accelerator.clip_grad_norm_(self.task.model.parameters(), self.schedule.clip or math.inf))
+        began, rate, count = time.monotonic(), self.schedule.rate(step), self.schedule.accumulate
+        every: list[dict[str, float]] = []
+        tokens = 0
+        for batch in range(step * count, (step + 1) * count):
+            torch.manual_seed(self.schedule.seed * 1_000_003 + batch)
+            loss, said, read = self.task.outcome(batch)
+            if not math.isfinite(said["loss"]):
+                raise MoeirError(f"step {step + 1}: the loss is {said['loss']}; {LOWER if step else NOT_LEARNED}")
+            self.accelerator.backward(loss / count if count > 1 else loss)
+            every.append(said)
+            tokens += read
+        said = every[0] if count == 1 else {name: sum(facts[name] for facts in every) / count for name in every[0]}
+        parameters = list(self.task.model.parameters())
+        self.world.add_gradients(parameters, f"the gradients of step {step + 1}")
+        norm = float(self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf))
         if not math.isfinite(norm):
             raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
         for group in self.optimiser.param_groups:

@@ -9,12 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from moeir.architectures.base import Encoded
 from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.backbones.precision import autocast
-from moeir.learning import checkpoints
+from moeir.backbones.tokens import Tokens
+from moeir.learning import caching, checkpoints
 from moeir.learning.batches import Steps
+from moeir.learning.distributed import ALONE, World
 from moeir.learning.objectives import Batch, Outcome
-from moeir.learning.tokens import Batches, TokenTexts
+from moeir.learning.tokens import Batches, Dealt, Share, TokenTexts
 from moeir.learning.validation import Best, Development, evaluated
 
 log = logging.getLogger(__name__)
@@ -22,7 +25,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retrieval:
-    """A checkpoint learns `objective` from the batches of `plan`, of `steps` in all; `texts` are the tokens of what it draws from."""
+    """A checkpoint learns `objective` from the batches of `plan`, in `steps` steps of `accumulate` batches each.
+
+    `texts` are the tokens of what it draws from. The processes of `world` share the texts of every batch and know all representations;
+    each encodes at most `at_once` tokens at a time with their activations (None: all), see `caching`.
+    """
 
     checkpoint: OpenCheckpoint
     plan: Steps
@@ -30,6 +37,9 @@ class Retrieval:
     objective: Callable[[Batch], Outcome]
     steps: int
     dtype: torch.dtype
+    world: World = ALONE
+    accumulate: int = 1
+    at_once: int | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -44,18 +54,29 @@ class Retrieval:
     @cached_property
     def batches(self) -> Batches:
         """What the steps read, made ahead of them."""
-        return Batches(self.plan, self.texts, self.steps, pinned=self.checkpoint.device.type == "cuda")
+        share = Share(self.world.rank, self.world.size, self.at_once)
+        return Batches(self.plan, self.texts, self.steps * self.accumulate, share, pinned=self.checkpoint.device.type == "cuda")
 
-    def outcome(self, step: int) -> tuple[Tensor, dict[str, float], int]:
-        """The objective on the batch of a step, and how many tokens that was."""
+    def outcome(self, batch: int) -> tuple[Tensor, dict[str, float], int]:
+        """The objective on a batch, counted from 0, and how many tokens that was."""
         device = self.checkpoint.device
-        drawn, *sides = self.batches.at(step)
-        queries, documents = (side.to(device) for side in sides)
-        with autocast(self.dtype, str(device)):
-            encoded = self.checkpoint.architecture(queries), self.checkpoint.architecture(documents)
+        drawn, queries, documents = self.batches.at(batch)
+        step = batch // self.accumulate
+        encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in (("queries", queries), ("documents", documents))]
         teacher = None if (said := drawn.teacher()) is None else said.to(device)
         made = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.steps, teacher))
-        return made.loss, made.facts, len(queries.ids) + len(documents.ids)
+        return made.loss, made.facts, queries.count + documents.count
+
+    def _encoded(self, texts: Dealt, moment: str) -> Encoded:
+        """The texts of a side, those of all processes, in the order of the batch."""
+        device = self.checkpoint.device
+
+        def encode(tokens: Tokens) -> Encoded:
+            with autocast(self.dtype, str(device)):
+                return self.checkpoint.architecture(tokens.to(device))
+
+        own = caching.encoded(encode, texts.parts)
+        return own if texts.back is None else self.world.gathered(own, moment).select(texts.back.to(device))
 
 
 @dataclass(frozen=True)
@@ -65,15 +86,16 @@ class Judge:
     checkpoint: OpenCheckpoint
     development: Development
     dtype: torch.dtype
+    world: World = ALONE
 
     def judged(self, step: int, steps: int, best: Best, kept: Path) -> dict[str, float]:
         """The measures after `step` of `steps` steps, where it is time to ask; the best weights are put into `kept`."""
         given = self.development
         if not given.due(step, steps):
             return {}
-        facts = evaluated(self.checkpoint, given, self.dtype)
+        facts = evaluated(self.checkpoint, given, self.dtype, self.world)
         value, *others = facts.values()
-        if best.better(step, value) and given.keep == "best":
+        if best.better(step, value) and given.keep == "best" and self.world.main:
             checkpoints.keep(kept, self.checkpoint.architecture, step)
         names = [key.removeprefix("dev.").removesuffix(f".{given.measure}") for key in list(facts)[1:]]
         experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))

@@ -24,6 +24,7 @@ from moeir.backbones.tokens import Tokens
 from moeir.console import meter
 from moeir.errors import DataError
 from moeir.learning.batches import Drawn, Steps
+from moeir.learning.dealing import WHOLE, Dealt, Share, dealt
 from moeir.learning.texts import Found, Needed, Rows
 
 FORM = 1  # of the files of a cache; also of how a checkpoint reads
@@ -72,26 +73,26 @@ class TokenTexts:
     cache: TokenCache
     rows: Sequence[Rows]
 
-    def read(self, drawn: Drawn) -> tuple[Tokens, Tokens]:
+    def read(self, drawn: Drawn, share: Share = WHOLE) -> tuple[Dealt, Dealt]:
         """The queries and the documents of a step, in host memory."""
         rows = self.rows[drawn.place]
-        queries = self.cache.packed([rows.queries[one] for one in drawn.queries], "query")
-        return queries, self.cache.packed([rows.documents[one] for one in drawn.documents], "document")
+        queries = dealt(self.cache, [rows.queries[one] for one in drawn.queries], "query", share)
+        return queries, dealt(self.cache, [rows.documents[one] for one in drawn.documents], "document", share)
 
 
 class Read(NamedTuple):
     """What meets at a step, and its texts as tokens."""
 
     drawn: Drawn
-    queries: Tokens
-    documents: Tokens
+    queries: Dealt
+    documents: Dealt
 
 
 class Batches:
     """The batches of `steps` steps, made in a thread a few steps ahead; they may be asked for from any step on, one after another."""
 
-    def __init__(self, plan: Steps, texts: TokenTexts, steps: int, *, pinned: bool = False) -> None:
-        self._make = partial(_read, plan, texts, pinned=pinned)
+    def __init__(self, plan: Steps, texts: TokenTexts, steps: int, share: Share = WHOLE, *, pinned: bool = False) -> None:
+        self._make = partial(_read, plan, texts, share, pinned=pinned)
         self._steps, self._next = steps, -1
         self._made: Iterator[Read] = iter(())
 
@@ -108,9 +109,9 @@ class Batches:
         return found
 
 
-def _read(plan: Steps, texts: TokenTexts, step: int, *, pinned: bool) -> Read:
+def _read(plan: Steps, texts: TokenTexts, share: Share, step: int, *, pinned: bool) -> Read:
     drawn = plan.at(step)
-    queries, documents = texts.read(drawn)
+    queries, documents = texts.read(drawn, share)
     return Read(drawn, queries.pinned(), documents.pinned()) if pinned else Read(drawn, queries, documents)
 
 

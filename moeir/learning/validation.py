@@ -16,6 +16,7 @@ from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.backbones.precision import autocast
 from moeir.errors import DataError
 from moeir.evaluation import measures
+from moeir.learning.distributed import ALONE, World
 from moeir.records import qrels, texts
 from moeir.records.runs import Run
 
@@ -109,10 +110,10 @@ def development(
     return Development(asked, documents, kept, str(measures.parse(measure)), every, patience, keep)
 
 
-def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype) -> dict[str, float]:
+def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype, world: World = ALONE) -> dict[str, float]:
     """The measure of the fused list, then that of each expert's, as `dev.fused.nDCG@10`; the architecture is left as it was."""
     training = checkpoint.architecture.training
-    runs = searched(checkpoint, given, dtype)
+    runs = searched(checkpoint, given, dtype, world)
     checkpoint.architecture.train(training)
     measure = measures.parse(given.measure)
     names = [FUSED, *(name for name in runs if name != FUSED)]
@@ -121,12 +122,15 @@ def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype
 
 
 @torch.no_grad()
-def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype) -> dict[str, Run]:
+def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype, world: World = ALONE) -> dict[str, Run]:
     """Every query against every document: a run for each expert, and how the architecture fuses them; of one expert only `fused`.
+
+    Each process of `world` encodes its part of the documents, and all get all runs.
 
     As `moeir search --depth` would find, but for rounding: documents stay float32 here, and become float16 in an index.
     """
     architecture = checkpoint.architecture
+    world = world if len(given.documents) >= world.size else ALONE
     ids = sorted(given.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):
         queries = checkpoint.encode(list(given.queries.values()), "query")
@@ -134,13 +138,16 @@ def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype)
     blocks = [queries.select(rows) for rows in places]
     added = len(architecture.kinds) > 1 and architecture.fusion == "exact-sum"
     best: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
-    for first in range(0, len(ids), DOCUMENTS_AT_ONCE):
-        names = ids[first : first + DOCUMENTS_AT_ONCE]
+    last = len(ids) * (world.rank + 1) // world.size
+    for first in range(len(ids) * world.rank // world.size, last, DOCUMENTS_AT_ONCE):
+        names = ids[first : min(last, first + DOCUMENTS_AT_ONCE)]
         with autocast(dtype, str(checkpoint.device)):
             documents = checkpoint.encode([given.documents[name] for name in names], "document")
         for block, kept in zip(blocks, best, strict=True):
             for name, scores in _scores(block, documents, added=added).items():
-                kept[name] = _merged(kept.get(name), scores, first, given.depth)
+                rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
+                kept[name] = _merged([*([kept[name]] if name in kept else []), (scores, rows)], given.depth)
+    best = _everywhere(best, world, given.depth)
     runs = {
         name: _run(name, [kept[name] for kept in best], given, ids, matched=architecture.kinds.get(name) in MATCHED) for name in best[0]
     }
@@ -157,13 +164,20 @@ def _scores(queries: Encoded, documents: Encoded, *, added: bool) -> dict[str, T
     return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if added else scores
 
 
-def _merged(kept: tuple[Tensor, Tensor] | None, scores: Tensor, first: int, depth: int) -> tuple[Tensor, Tensor]:
-    """The best `depth` of what was kept and a block of scores [Q, n] of the rows from `first`; of equals the earlier row."""
-    rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
-    if kept is not None:
-        scores, rows = torch.cat([kept[0], scores], dim=1), torch.cat([kept[1], rows], dim=1)
+def _merged(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, Tensor]:
+    """The best `depth` of several lists of scores and rows [Q, n], each with later rows than the one before; of equals the earlier row."""
+    scores, rows = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
     order = scores.argsort(dim=1, descending=True, stable=True)[:, :depth]
     return scores.gather(1, order), rows.gather(1, order)
+
+
+def _everywhere(best: list[dict[str, tuple[Tensor, Tensor]]], world: World, depth: int) -> list[dict[str, tuple[Tensor, Tensor]]]:
+    """The best of what all processes have kept."""
+    if world.size == 1:
+        return best
+    found = world.all_of([part for kept in best for pair in kept.values() for part in pair], "the development set")
+    columns = iter(zip(*found, strict=True))  # each tensor as every process has it
+    return [{name: _merged(list(zip(next(columns), next(columns), strict=True)), depth) for name in kept} for kept in best]
 
 
 def _run(name: str, parts: list[tuple[Tensor, Tensor]], given: Development, ids: list[str], *, matched: bool) -> Run:

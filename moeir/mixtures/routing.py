@@ -42,9 +42,9 @@ class Routing:
         places, starts = spans(self.starts, rows)
         return type(self)(self.probabilities.index_select(0, places), starts)
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same on a device."""
-        return type(self)(self.probabilities.to(device), self.starts.to(device))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with every tensor changed (device, detach)."""
+        return type(self)(change(self.probabilities), change(self.starts))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

@@ -1,9 +1,9 @@
 """What every objective of pre-training promises: masked texts in, a loss and what to tell of it out; and what all of them share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,33 @@ from moeir.pretraining.batches import Batch, MaskedTexts
 
 @dataclass(frozen=True)
 class Loss:
-    """The mean cost of `count` predictions, with gradient, and how many of them are right."""
+    """The mean cost of `count` predictions, with gradient, and how many of them are right.
+
+    Of several processes each has its own predictions, unless the loss is already that of the `whole` batch.
+    """
 
     value: Tensor
     correct: Tensor
     count: int
+    whole: bool = False
+
+
+class Others(Protocol):
+    """The processes that share a batch with this one."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+
+    def said(self, words: Any, moment: str) -> list[Any]:
+        """What each process says at a moment, by rank."""
+
+    def all_of(self, own: Sequence[Tensor], moment: str) -> list[list[Tensor]]:
+        """The tensors of every process, by rank, without gradient."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,7 @@ class Pretraining(nn.Module, ABC):
     """
 
     context: ClassVar[str] = "none"
+    others: Others | None = None  # where several processes share each batch
 
     def __init__(self, architecture: Architecture, *, rate: float, decoder_rate: float | None = None) -> None:
         super().__init__()
@@ -87,6 +110,39 @@ class Pretraining(nn.Module, ABC):
         pool = Pooled(pooling=head.pooling if isinstance(head, Pooled) else "cls")
         return Read(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
 
+    def outcome(self, parts: Mapping[str, Loss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, dict[str, float]]:
+        """The sum of the parts, each by its weight (1 unless said), and the facts: `loss`, `loss.PART`, `accuracy.PART`.
+
+        Of several processes the facts are those of the whole batch, and the gradients of their sums add up to the whole batch's.
+        """
+        weights = weights or {}
+        values = [weights.get(name, 1.0) * part.value for name, part in parts.items()]
+        if self.others is not None:
+            return self._shared(parts, values, weights)
+        loss = torch.stack(values).sum()
+        shares = [part.correct / max(1, part.count) for part in parts.values()]
+        said = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach().tolist()  # the device is asked once
+        return loss, dict(zip(_facts(parts), said, strict=True))
+
+    def _shared(self, parts: Mapping[str, Loss], values: list[Tensor], weights: Mapping[str, float]) -> tuple[Tensor, dict[str, float]]:
+        assert self.others is not None
+        own = [(float(part.value.detach()), int(part.correct), part.count) for part in parts.values()]
+        everyone = self.others.said(own, "the losses of a step")
+        scales, means, shares = [], [], []
+        for number, part in enumerate(parts.values()):
+            heard = [said[number] for said in (everyone[:1] if part.whole else everyone)]
+            total = max(1, sum(count for _, _, count in heard))
+            scales.append(1.0 if part.whole else part.count / total)
+            means.append(sum(value * count for value, _, count in heard) / total)
+            shares.append(sum(correct for _, correct, _ in heard) / total)
+        loss = torch.stack([value * scale for value, scale in zip(values, scales, strict=True)]).sum()
+        whole = sum(weights.get(name, 1.0) * mean for name, mean in zip(parts, means, strict=True))
+        return loss, dict(zip(_facts(parts), [whole, *means, *shares], strict=True))
+
+
+def _facts(parts: Mapping[str, Loss]) -> list[str]:
+    return ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
+
 
 def predicted(states: Tensor, targets: Tensor, encoder: Encoder) -> Loss:
     """What the vocabulary head makes of states [n, H], against the words [n] that should be there."""
@@ -99,16 +155,6 @@ def predicted(states: Tensor, targets: Tensor, encoder: Encoder) -> Loss:
 def masked_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
     """The masked-language-model loss of states [T, H]: the vocabulary head sees the hidden positions only. Devlin et al. 2019."""
     return predicted(states.index_select(0, texts.hidden), texts.plain.index_select(0, texts.hidden), encoder)
-
-
-def outcome(parts: Mapping[str, Loss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, dict[str, float]]:
-    """The sum of the parts, each by its weight (1 unless said), and the facts: `loss`, `loss.PART`, `accuracy.PART`."""
-    weights = weights or {}
-    loss = torch.stack([weights.get(name, 1.0) * part.value for name, part in parts.items()]).sum()
-    shares = [part.correct / max(1, part.count) for part in parts.values()]
-    said = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach().tolist()  # the device is asked once
-    names = ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
-    return loss, dict(zip(names, said, strict=True))
 
 
 def by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Loss, Pretraining, check_number, joined, outcome
+from moeir.pretraining.base import Loss, Pretraining, check_number, joined
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.condensing import condensed
 from moeir.pretraining.decoder import BidirectionalDecoder
@@ -32,7 +32,16 @@ class Cocondenser(Pretraining):
         """Parts `mlm` (late), `head` and `contrastive`."""
         assert batch.contexts is not None
         read = self.encode(joined(batch.anchors, batch.contexts))
-        return outcome(condensed(self.decoder, read) | {"contrastive": contrasted(read.vectors)}, self.weights)
+        return self.outcome(condensed(self.decoder, read) | {"contrastive": contrasted(self._everyones(read.vectors))}, self.weights)
+
+    def _everyones(self, vectors: Tensor) -> Tensor:
+        """Of several processes: all anchors' vectors, then all their partners'; only one's own have a gradient."""
+        if self.others is None:
+            return vectors
+        halves = vectors.chunk(2)
+        found = self.others.all_of(halves, "the vectors of a step")
+        found[self.others.rank] = list(halves)
+        return torch.cat([torch.cat(parts) for parts in zip(*found, strict=True)])
 
 
 def contrasted(vectors: Tensor) -> Loss:
@@ -42,4 +51,4 @@ def contrasted(vectors: Tensor) -> Loss:
         scores = vectors.float() @ vectors.float().T  # [2 B, 2 B]
     scores = scores.masked_fill(torch.eye(count, dtype=torch.bool, device=scores.device), float("-inf"))
     partners = torch.arange(count, device=scores.device).roll(count // 2)
-    return Loss(F.cross_entropy(scores, partners), (scores.argmax(1) == partners).sum(), count)
+    return Loss(F.cross_entropy(scores, partners), (scores.argmax(1) == partners).sum(), count, whole=True)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, outcome
+from moeir.pretraining.base import Pretraining
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.condensing import condensed
 from moeir.pretraining.decoder import BidirectionalDecoder
@@ -22,4 +22,4 @@ class Condenser(Pretraining):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Parts `mlm` (late) and `head`."""
-        return outcome(condensed(self.decoder, self.encode(batch.anchors)))
+        return self.outcome(condensed(self.decoder, self.encode(batch.anchors)))

@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, aligned, joined, masked_loss, outcome
+from moeir.pretraining.base import Pretraining, aligned, joined, masked_loss
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.decoder import BidirectionalDecoder
 
@@ -30,4 +30,4 @@ class Cotmae(Pretraining):
         vectors, texts = aligned(read.vectors, joined(batch.contexts_again, batch.anchors_again))
         states = self.decoder(vectors, read.encoder.embeddings(texts.tokens), texts.tokens)
         parts = {"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": masked_loss(states, texts, read.encoder)}
-        return outcome(parts)
+        return self.outcome(parts)

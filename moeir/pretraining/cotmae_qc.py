@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, check_number, masked_loss, outcome
+from moeir.pretraining.base import Pretraining, check_number, masked_loss
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -32,4 +32,4 @@ class CotmaeQc(Pretraining):
         assert batch.contexts is not None
         read = self.encode(batch.anchors)
         told = self.decoder(read.vectors, batch.contexts, read.encoder)
-        return outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told}, self.weights)
+        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told}, self.weights)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, masked_loss, outcome
+from moeir.pretraining.base import Pretraining, masked_loss
 from moeir.pretraining.batches import Batch
 
 
@@ -19,4 +19,4 @@ class Mlm(Pretraining):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Cross-entropy, its mean over all hidden tokens of the batch."""
         read = self.encode(batch.anchors)
-        return outcome({"mlm": masked_loss(read.states, read.texts, read.encoder)})
+        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder)})

@@ -10,7 +10,7 @@ from torch import Tensor
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
 from moeir.heads.lexical import Lexical
-from moeir.pretraining.base import Loss, Pretraining, Read, check_number, masked_loss, outcome, special
+from moeir.pretraining.base import Loss, Pretraining, Read, check_number, masked_loss, special
 from moeir.pretraining.batches import Batch, MaskedTexts
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -64,7 +64,7 @@ class Mote(Pretraining):
             for kind, weight in self.weights.items():
                 parts[f"{kind}.{side}"] = self._decoded(reads[side], kind, wanted)
                 weights[f"{kind}.{side}"] = weight
-        return outcome(parts, weights)
+        return self.outcome(parts, weights)
 
     def _sided(self, texts: MaskedTexts) -> MaskedTexts:
         """Texts with the side whose expert reads them."""

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
-from moeir.pretraining.base import Pretraining, masked_loss, outcome
+from moeir.pretraining.base import Pretraining, masked_loss
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.enhanced import EnhancedDecoder
 
@@ -27,4 +27,4 @@ class Retromae(Pretraining):
         """Parts `mlm` and `decoder`."""
         read = self.encode(batch.anchors)
         told = self.decoder(read.vectors, batch.anchors, read.encoder, self.architecture.signs)
-        return outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told})
+        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told})

@@ -8,18 +8,25 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.backbones.precision import autocast
-from moeir.pretraining.base import Pretraining
+from moeir.errors import UsageError
+from moeir.pretraining.base import Others, Pretraining
 from moeir.pretraining.batches import Batch, Plan, ahead
 
 SIDE, ROUNDS = 2048, 5  # of the product that is measured
 
 
 class Task:
-    """An objective learns from the batches of a plan, which are made a few steps ahead; the loop asks for them one after another."""
+    """An objective learns from the batches of a plan, which are made a few steps ahead; the loop asks for them one after another.
 
-    def __init__(self, objective: Pretraining, plan: Plan, dtype: torch.dtype) -> None:
+    Several processes share each batch, as equal parts of it.
+    """
+
+    def __init__(self, objective: Pretraining, plan: Plan, dtype: torch.dtype, others: Others | None = None) -> None:
         self.model: nn.Module = objective
-        self._plan, self._dtype = plan, dtype
+        self._plan, self._dtype, self._others = plan, dtype, others
+        objective.others = others
+        if others is not None and plan.size < others.size:
+            raise UsageError(f"--batch-size: {plan.size} spans in a batch are too few for {others.size} processes")
         self._batches: Iterator[Batch] = iter(())
         self._next = -1
         self._products = self._products_tokens = self._tokens = 0
@@ -31,23 +38,30 @@ class Task:
         return self._plan.spans
 
     def outcome(self, step: int) -> tuple[Tensor, dict[str, float], int]:
-        """The objective on the batch of a step, and how many tokens were read."""
+        """The objective on a batch, counted from 0, and how many tokens were read."""
         if step != self._next:
-            self._batches = ahead(self._plan, step, self._plan.steps)
+            rank, ranks = (0, 1) if self._others is None else (self._others.rank, self._others.size)
+            self._batches = ahead(self._plan, step, self._plan.steps, rank=rank, ranks=ranks)
         self._next = step + 1
         device = next(self.model.parameters()).device
         batch = next(self._batches).to(device)
         tokens = sum(len(part.plain) for part in (batch.anchors, batch.contexts) if part is not None)
+        return *self._counted(batch, device, tokens), self._everywhere(tokens)
+
+    def _everywhere(self, tokens: int) -> int:
+        return tokens if self._others is None else sum(self._others.said(tokens, "the tokens of a step"))
+
+    def _counted(self, batch: Batch, device: torch.device, tokens: int) -> tuple[Tensor, dict[str, float]]:
         if not self._products:
             with FlopCounterMode(display=False) as counter:
                 loss, facts = self._cost(batch, device)
                 learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
                 torch.autograd.grad(loss, learning, retain_graph=True, allow_unused=True)  # counted only: the loop steps on its own
             self._products, self._products_tokens = counter.get_total_flops(), tokens
-            return loss, facts, tokens
+            return loss, facts
         self._began = time.monotonic() if self._began is None else self._began
         self._tokens += tokens
-        return *self._cost(batch, device), tokens
+        return self._cost(batch, device)
 
     def _cost(self, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, float]]:
         with autocast(self._dtype, str(device)):
@@ -57,7 +71,7 @@ class Task:
     def speed(self) -> dict[str, float]:
         """Tokens a second over the steps after the first, the operations of matrix products they took, and which share of the machine's
         largest measured rate that is; nothing for a single step. The products of the first step, forward and backward as torch counts
-        them, stand for those of the others, token by token."""
+        them, stand for those of the others, token by token. Of several processes these are this one's."""
         if self._began is None or not self._tokens:
             return {}
         per_second = self._tokens / (time.monotonic() - self._began)

@@ -50,7 +50,7 @@ class MultiVector(Representation):
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.vectors.device):
-            return late_interaction(*self.padded(), *documents.padded())
+            return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts)
 
     def paired(self, documents: Self) -> Tensor:
         rows = torch.arange(len(self), device=self.starts.device)

@@ -5,16 +5,21 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import settings
 from moeir.artifacts import making, manifests
-from moeir.console import size
+from moeir.console import hush, size
 from moeir.errors import DataError, UsageError
 
+if TYPE_CHECKING:
+    from moeir.learning.distributed import World
+
 STREAM = Path("-")
+START, END = "the start", "the end"
 TEXT_KINDS = ("texts", "qrels", "run", "examples")
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
 FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
@@ -39,6 +44,10 @@ class Stage:
         """Lines for `--dry-run`: what would be spent."""
         return []
 
+    def world(self) -> "World | Alone":
+        """The processes that do it together; those that are started beside one that cannot share are refused by its lock."""
+        return Alone()
+
     def product(self) -> tuple[Path, str] | None:
         """Where it writes, and what kind of thing."""
         found = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
@@ -53,6 +62,20 @@ class Stage:
         for setting in settings.settings_of(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
                 yield from ((setting, item) for item in (value if setting.repeated else (value,)))
+
+
+class Alone:
+    """A stage that one process does; what `World` promises of words."""
+
+    main, size = True, 1
+
+    def together(self) -> AbstractContextManager[None]:
+        """Nobody else has to know of an error."""
+        return nullcontext()
+
+    def said(self, words: Any, moment: str) -> list[Any]:
+        """What everyone says."""
+        return [words]
 
 
 def check_word(flag: str, text: str) -> None:
@@ -85,22 +108,45 @@ def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
     _check_streams(stage)
+    world = stage.world()
+    with world.together():
+        if world.main:
+            _run(stage, world, force=force)
+        else:
+            _follow(stage, world)
+
+
+def _run(stage: Stage, world: "World | Alone", *, force: bool) -> None:
     product = stage.product()
+    streams = [setting.flag for setting, source in stage.sources() if source == STREAM]
+    if streams and world.size > 1:
+        raise UsageError(f"{streams[0]} -: {world.size} processes cannot share standard input; name a file")
     record = _record(stage)
     if product is None or product[0] == STREAM:
         stage.work()
         return
     path, kind = product
     _check_places(stage, path)
-    streamed = any(source == STREAM for _, source in stage.sources())  # nobody knows whether it would be the same again
-    if path.exists() and not force and not streamed and manifests.same(path, record):
+    if path.exists() and not force and not streams and manifests.same(path, record):  # nobody knows what a stream held
         log.info("%s: already made with these settings and sources; --force makes it again", path)
+        world.said(None, START)
         return
     making.refuse_overwriting(path, record, force=force)
-    with making.making(path, kind, record, force=force or streamed, folder=stage.makes_folder()) as (beside, counts):
+    with making.making(path, kind, record, force=force or bool(streams), folder=stage.makes_folder()) as (beside, counts):
+        world.said(str(beside), START)
         counts.update(dataclasses.replace(stage, output=beside).work() or {})  # type: ignore[call-arg]
         if kind == "checkpoint":
             making.write_text(beside / "settings.yaml", settings.render(stage))
+    world.said(None, END)
+
+
+def _follow(stage: Stage, world: "World | Alone") -> None:
+    """The part of a process that is not the main one: the same work, and nothing that is written or said."""
+    hush()
+    beside = world.said(None, START)[0]
+    if beside is not None:
+        dataclasses.replace(stage, output=Path(beside)).work()  # type: ignore[call-arg]
+        world.said(None, END)
 
 
 def _record(stage: Stage) -> dict[str, Any]:

@@ -108,9 +108,12 @@ def account_of(architecture: "Architecture") -> "Account":
     from moeir.mixtures.embedding import EmbeddingMixture
     from moeir.mixtures.feedforward import LEARNED, RoutedFeedForward
 
-    mixtures, idle, windows = [], [], {}
+    mixtures, idle, windows, narrow = [], [], {}, []
+    narrowed = [layer for layer in architecture.narrow_layers() if layer.plain]
     for place, module in architecture.named_modules():
-        if isinstance(module, RoutedFeedForward):
+        if module in narrowed:
+            narrow.append(place)
+        elif isinstance(module, RoutedFeedForward):
             everyone = tuple(range(len(module.experts)))
             learned = module.routing in LEARNED
             documents = (0,) if learned else (len(everyone) // 2,)
@@ -126,7 +129,7 @@ def account_of(architecture: "Architecture") -> "Account":
         elif isinstance(module, RotaryAttention) and module.window is not None:
             windows[place] = module.window // 2
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    return Account(shapes, architecture.kinds, tuple(mixtures), tuple(idle), windows)
+    return Account(shapes, architecture.kinds, tuple(mixtures), tuple(idle), windows, tuple(narrow))
 
 
 def _tables(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import as_dict, option, product, source
-from moeir.stages.base import Counts, Stage, source_digest
-from moeir.stages.init import check_seed, first_texts
+from moeir.settings import option, source
+from moeir.stages.base import Counts, source_digest
+from moeir.stages.init import first_texts
+from moeir.stages.training import Training
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import OpenCheckpoint
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
-SCHEDULES = ("linear", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Stage):
+class Pretrain(Training):
     """Pre-train an encoder on texts without judgements: hidden words, and decoders that have a text's vector to go by."""
 
     model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
@@ -34,84 +34,51 @@ class Pretrain(Stage):
     from_scratch: bool = option("Take sizes and tokenizer from --model, and draw the weights.", False)
     context: str = option("Which span of the document is a span's context: mixed, random, nearby or overlap.", "mixed")
     short_spans: float = option("How often a span aims at fewer tokens than it may have.", 0.15)
-    batch_size: int = option("Spans per step.", 64, names=("--per-device-train-batch-size",))
+    batch_size: int = option("Spans in a batch, which all processes share.", 64)
     epochs: int = option("Times over the spans.", 1, names=("--num-train-epochs",))
-    steps: int | None = option("Steps in all; wins over --epochs.", None, names=("--max-steps",))
     learning_rate: float = option("Highest learning rate (AdamW).", 1e-4)
-    warmup: float = option("Ratio of the steps over which the learning rate rises.", 0.1, names=("--warmup-ratio",))
-    schedule: str = option("After the rise: linear (falls to 0) or constant.", "linear", names=("--lr-scheduler-type",))
     weight_decay: float = option("Weight decay of matrices.", 0.01)
-    clip: float = option("Largest gradient norm; 0 does not clip.", 1.0, names=("--max-grad-norm",))
     query_length: int = option("Most tokens of a query.", 64)
     document_length: int = option("Most tokens of a span.", 128, names=("--max-seq-length",))
-    seed: int = option("Seed of everything that is drawn.", 42)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
-    keep_empty: bool = option("Accept documents without text.", False)
-    cache: Path | None = option("Folder of the tokens, read once [default: beside the unfinished product].", None, affects_result=False)
-    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
-    track: tuple[str, ...] = option(
-        "tensorboard or wandb, told of every step; files go to OUTPUT.tensorboard, …", (), names=("--report-to",), affects_result=False
-    )
-    output: Path = product("checkpoint", "Folder to write.")
 
     def check(self) -> None:
-        from moeir.learning import trackers
-
+        super().check()
         variants.resolve("architectures", self.arch)
         variants.resolve("pretraining", self.objective)
-        positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
-        for flag, value in positive.items():
-            if value is not None and value <= 0:
-                raise UsageError(f"{flag} {value}: expected more than 0")
-        for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip}.items():
-            if value < 0:
-                raise UsageError(f"{flag} {value}: expected 0 or more")
-        for flag, value in {"--warmup": self.warmup, "--short-spans": self.short_spans}.items():
-            if not 0 <= value <= 1:
-                raise UsageError(f"{flag} {value}: expected a ratio, 0 to 1")
-        for flag, word, known in (("--schedule", self.schedule, SCHEDULES), ("--context", self.context, CONTEXTS)):
-            if word not in known:
-                raise UsageError(f"{flag} {word}: expected {', '.join(known)}")
+        if not 0 <= self.short_spans <= 1:
+            raise UsageError(f"--short-spans {self.short_spans}: expected a ratio, 0 to 1")
+        if self.context not in CONTEXTS:
+            raise UsageError(f"--context {self.context}: expected {', '.join(CONTEXTS)}")
         if self.query_qrels is not None and not self.queries:
             raise UsageError("--query-qrels: needs --queries, whose documents it names")
-        check_seed(self.seed)
-        trackers.named(self.track)
 
     def work(self) -> Counts:
         import torch
 
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
-        from moeir.backbones.precision import device_for, dtype_for
-        from moeir.learning import loop, trackers
+        from moeir.backbones.precision import dtype_for
+        from moeir.learning import loop
         from moeir.pretraining.task import Task
 
-        device = device_for(self.device)
+        world = self.world()
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
         texts = [] if self.from_scratch else first_texts(self.corpus)
         checkpoint = start(self.model, self._arch(), lengths, texts, self.seed, scratch=self.from_scratch)
+        checkpoint.architecture.recompute_layers(self.recompute)
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind("pretraining", self.objective)(checkpoint.architecture)
-        plan = self._plan(checkpoint, objective)
-        steps = self.steps or self.epochs * plan.steps_per_epoch
-        plan.steps = steps
-        schedule = loop.Schedule(
-            steps,
-            self.learning_rate,
-            self.warmup,
-            self.weight_decay,
-            self.clip,
-            self.seed,
-            self.save_minutes,
-            self.schedule,
-        )
-        task = Task(objective, plan, dtype_for(self.dtype, device))
-        tracking = trackers.tracking(self.track, self.output, as_dict(self, results_only=True))
-        done = loop.train(task, schedule, self.output, device=device, tracking=tracking)
+        with world.first():
+            plan = self._plan(checkpoint, objective)
+        schedule, world = self.planned(plan.steps_per_epoch), world.patient(self.stuck_minutes)
+        plan.steps = schedule.steps * self.accumulate
+        task = Task(objective, plan, dtype_for(self.dtype, world.device), world if world.size > 1 else None)
+        done = loop.train(task, schedule, self.output, device=world.device, tracking=self.tracking(), world=world)
+        speed = task.speed()
+        if not world.main:
+            return None
         checkpoint.save(self.output)
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
-        speed = task.speed()
         if speed:
             share = f"{speed['share_of_peak']:.1%} of the largest rate of matrix products measured here"
             log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)

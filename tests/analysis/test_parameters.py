@@ -129,6 +129,9 @@ def test_a_window_is_as_many_pairs_as_it_shows():
 
 
 def test_operations_of_bert_base_by_hand():
-    """A token of 256: 12 layers of four H × H and two H × 4H matrices, attention over 256 tokens."""
-    assert account("dense").flops("document", 256) == 256 * 12 * (2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 256 * 768)
+    """A token of 256: 12 layers of four H × H and two H × 4H matrices, attention over 256 tokens; the last layer looks from one only."""
+    layer = 2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 256 * 768
+    looked_at = 2 * 2 * 768**2
+    assert account("dense:pooling=mean").flops("document", 256) == 256 * 12 * layer
+    assert account("dense").flops("document", 256) == 256 * 11 * layer + 256 * looked_at + (layer - looked_at)
     assert account("splade").flops("query", 1) - account("dense").flops("query", 1) == 2 * (768**2 + 30522 * 768)

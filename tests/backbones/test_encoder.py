@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from moeir.backbones.checkpoints import files
-from moeir.backbones.encoder import Encoder, Shape
+from moeir.backbones.encoder import Encoder, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
+from moeir.kernels.noise import numbered
 
 LENGTHS = (5, 1, 7, 7, 2, 12)
 SHAPES = {
@@ -120,6 +121,28 @@ def test_the_company_of_a_text_does_not_matter(lengths, seed):
     together = encoder(Tokens.pack(ids, "document")).split(lengths)
     for text, part in zip(ids, together, strict=True):
         assert close(part, encoder(Tokens.pack([text], "document")))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "prenorm", "one layer", "none"])
+def test_the_first_tokens_alone_are_those_of_all_states_and_so_are_their_gradients(kind, training):
+    torch.manual_seed(1)
+    shape = Shape(61, 24, 2, 4, 40, positions=16, spread=0.3)
+    prenorm = PreNorm(windows=(None, 4), thetas=(10.0, 10.0))
+    encoder = Encoder({"prenorm": replace(shape, prenorm=prenorm), "one layer": replace(shape, layers=1)}.get(kind, shape)).train(training)
+    encoder.layers = encoder.layers[:0] if kind == "none" else encoder.layers
+    numbered(encoder)
+    batch = Tokens.pack(texts(), "query", silent=[0, 0, 3, 0, 1, 0])
+    found = []
+    for form in (encoder.firsts, lambda given: encoder(given).index_select(0, given.starts[:-1])):
+        encoder.zero_grad()
+        first = form(batch)
+        (first * torch.linspace(-1, 1, 24)).sum().backward()
+        gradients = {name: parameter.grad for name, parameter in encoder.named_parameters() if parameter.grad is not None}
+        found.append({"states": first.detach()} | gradients)
+    assert found[0].keys() == found[1].keys() and found[0]["states"].shape == (len(LENGTHS), 24)
+    for name, value in found[1].items():
+        assert (found[0][name] - value).abs().max() <= 1e-5 * max(1.0, float(value.abs().max())), name
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():

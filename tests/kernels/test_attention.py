@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.kernels.attention import Layout, _masked, _varlen, attention, rotated
+from moeir.kernels.attention import Layout, _masked, _varlen, attention, first_attention, rotated
+from moeir.kernels.noise import Forgetting
+from moeir.kernels.scattered import scattered
 from tests.oracles import attention as windows
 from tests.oracles import representations as oracles
 
@@ -70,6 +72,37 @@ def test_grouped_and_masked_attention_have_the_same_gradients():
     silent = place.silent
     assert found[0][1][silent].abs().max() == 0 and found[0][2][silent].abs().max() == 0  # nobody looks at silent keys and values
     assert found[0][0][silent].abs().max() > 0  # but they look
+
+
+@settings(deadline=None, max_examples=25)
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 9), data=st.data())
+def test_first_tokens_look_alone_as_they_look_among_all(lengths, seed, data):
+    silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
+    rate, place = data.draw(st.sampled_from([None, 0.3])), layout(lengths, silent)
+    numbers, firsts = scattered(torch.arange(sum(lengths))), place.starts[:-1]
+    found = []
+    for narrow in (True, False):
+        query, key, value = tensors = [part.requires_grad_() for part in parts(lengths, seed=seed)]
+        forgetting = None if rate is None else Forgetting(rate, 3, numbers[firsts] if narrow else numbers)
+        if narrow:
+            mixed = first_attention(query[firsts], key, value, place, forgetting)
+        else:
+            mixed = attention(query, key, value, place, None, forgetting)[firsts]
+        mixed.square().sum().backward()
+        found.append([mixed.detach(), *(part.grad for part in tensors)])
+    for narrow, wide in zip(*found, strict=True):
+        assert torch.allclose(narrow, wide, atol=1e-5)
+
+
+def test_the_gradient_of_many_groups_is_one_step():
+    """A slice for each group would fill a tensor of all tokens for each of them: 40 groups of 1 to 40 tokens, and not one fill."""
+    lengths = list(range(1, 41))
+    tensors = [part.requires_grad_() for part in parts(lengths)]
+    mixed = attention(*tensors, layout(lengths))
+    with torch.profiler.profile() as profile:
+        mixed.sum().backward()
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["_GroupedBackward"] == 1 and counts.get("SliceBackward0", 0) == 0 and counts.get("aten::zeros", 0) == 0
 
 
 @settings(deadline=None, max_examples=40)

@@ -31,7 +31,7 @@ def plain(queries, documents):
 @pytest.mark.parametrize("at_once", [1, 7, 10_000])
 def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once):
     monkeypatch.setattr(exact_match, "PAIRS_AT_ONCE", at_once)
-    monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", at_once)
+    monkeypatch.setitem(pairs.BYTES_AT_ONCE, "cpu", at_once)
     found = []
     for form in (plain, ExactMatch.scores):
         queries, documents = texts(6, 0), texts(9, 1)

@@ -1,4 +1,4 @@
-"""Late interaction in blocks: scores and gradients of the plain form."""
+"""Late interaction of packed texts: scores and gradients of the plain form, in a small part of its memory."""
 
 import pytest
 import torch
@@ -6,39 +6,128 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.kernels import late_interaction as kernel
-from moeir.representations.multivector import maxsim
+from moeir.representations.multivector import MultiVector, maxsim
+from tests.kernels.peaks import peak
+
+SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
 
 
-def inputs(queries, documents, seed=0, width=3):
-    """Padded vectors and masks of texts with these numbers of tokens."""
+def texts(lengths, seed=0, width=3, values=None):
+    """Packed vectors of texts with these numbers of tokens; of few different ones, if `values` says how many."""
     made = torch.Generator().manual_seed(seed)
-    found = []
-    for lengths in (queries, documents):
-        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        found += [(torch.randn(len(lengths), max(lengths), width, generator=made) * mask[..., None]).requires_grad_(), mask]
-    return found
+    vectors = torch.randn(sum(lengths), width, generator=made)
+    if values is not None:
+        vectors = torch.randint(values, (sum(lengths), width), generator=made).float()
+    return MultiVector(vectors.requires_grad_(), torch.tensor([0, *lengths]).cumsum(0))
+
+
+def packed(queries, documents):
+    return kernel.late_interaction(queries.vectors, queries.starts, documents.vectors, documents.starts)
+
+
+def plain(queries, documents):
+    return maxsim(*queries.padded(), *documents.padded())
+
+
+def first_wins(queries, documents):
+    """The plain form, where of equal tokens the first learns and not each a part."""
+    (asked, real), (tokens, there) = queries.padded(), documents.padded()
+    similarity = torch.einsum("qld,nmd->qnlm", asked, tokens).masked_fill(~there[None, :, None], float("-inf"))
+    return similarity.max(-1).values.masked_fill(~real[:, None], 0.0).sum(-1)
+
+
+def outcome(form, queries, documents, seed=5):
+    scores = form(queries, documents)
+    weigh = torch.randn(scores.shape, generator=torch.Generator().manual_seed(seed))
+    (scores * weigh).sum().backward()
+    return scores.detach(), queries.vectors.grad, documents.vectors.grad
+
+
+def sized(patch, search, at_once):
+    patch.setattr(kernel, "_one_by_one", getattr(kernel, search))
+    patch.setitem(kernel.NUMBERS_AT_ONCE, "cpu", at_once)
+    patch.setitem(kernel.WINNERS_AT_ONCE, "cpu", at_once)
+
+
+def test_a_worked_example():
+    """Tokens (1, 0) and (0, 1) against a document of (2, 0) and (-1, 3): 2 and 3; against one of (-4, -5): -4 and -5."""
+    queries = MultiVector(torch.eye(2), torch.tensor([0, 2]))
+    documents = MultiVector(torch.tensor([[2.0, 0.0], [-1.0, 3.0], [-4.0, -5.0]]), torch.tensor([0, 2, 3]))
+    assert packed(queries, documents).tolist() == [[5.0, -9.0]]
 
 
 lengths = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=30)
-@given(queries=lengths, documents=lengths, seed=st.integers(0, 99), at_once=st.sampled_from([1, 40, 10**6]))
-def test_scores_and_gradients_are_those_of_the_plain_form(queries, documents, seed, at_once):
-    weigh = torch.randn(len(queries), len(documents), generator=torch.Generator().manual_seed(5))
-    found = []
+@settings(deadline=None, max_examples=60)
+@given(
+    queries=st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any),
+    documents=lengths,
+    seed=st.integers(0, 99),
+    at_once=st.sampled_from([1, 40, 10**6]),
+    search=st.sampled_from(SEARCHES),
+    values=st.sampled_from([None, 2, 3]),
+)
+def test_scores_and_gradients_are_those_of_the_plain_form(queries, documents, seed, at_once, search, values):
+    """Texts of any lengths, queries without tokens among them, tokens that are equal or equally good."""
+    given_ = [[texts(queries, seed, values=values), texts(documents, seed + 1, values=values)] for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "NUMBERS_AT_ONCE", at_once)
-        for form in (maxsim, kernel.late_interaction):
-            given_ = inputs(queries, documents, seed)
-            scores = form(*given_)
-            (scores * weigh).sum().backward()
-            found.append((scores.detach(), given_[0].grad, given_[2].grad))
-    for expected, value in zip(*found, strict=True):
-        assert torch.allclose(value, expected, atol=1e-5)
+        sized(patch, search, at_once)
+        found = outcome(packed, *given_[0])
+    for value, expected in zip(found, outcome(plain if values is None else first_wins, *given_[1]), strict=True):
+        assert value.dtype == torch.float32 and torch.allclose(value, expected, atol=1e-5)
 
 
-def test_of_equal_tokens_one_learns():
-    query, document = torch.ones(1, 1, 2), torch.ones(1, 3, 2, requires_grad=True)
-    kernel.late_interaction(query, torch.ones(1, 1, dtype=torch.bool), document, torch.ones(1, 3, dtype=torch.bool)).sum().backward()
-    assert sorted(document.grad.sum(-1).tolist()[0]) == [0.0, 0.0, 2.0]
+def test_texts_of_real_lengths_agree_with_the_plain_form():
+    """Query tokens in several parts, documents in several runs, with no size changed."""
+    sizes = ([32] * 40, torch.randint(1, 181, (30,), generator=torch.Generator().manual_seed(1)).tolist())
+    found, expected = (outcome(form, *(texts(each, width=32) for each in sizes)) for form in (packed, plain))
+    for value, wanted in zip(found, expected, strict=True):
+        assert (value - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_of_equal_tokens_the_first_learns(search, monkeypatch):
+    sized(monkeypatch, search, 10**6)
+    query, document = texts([1]), MultiVector(torch.ones(3, 3, requires_grad=True), torch.tensor([0, 3]))
+    packed(query, document).sum().backward()
+    assert document.vectors.grad.abs().sum(-1).nonzero().tolist() == [[0]]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_document_without_tokens_scores_less_than_any(search, monkeypatch):
+    sized(monkeypatch, search, 10**6)
+    query = texts([2, 0])
+    documents = texts([0, 2, 0])
+    scores = packed(query, documents)
+    assert torch.isneginf(scores[0]).tolist() == [True, False, True] and torch.isfinite(scores[0, 1])
+    scores[0, 1].backward()
+    assert bool(torch.isfinite(query.vectors.grad).all()) and bool(torch.isfinite(documents.vectors.grad).all())
+
+
+def test_nothing_against_nothing():
+    assert packed(texts([0, 0]), texts([1, 2])).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert packed(texts([1, 2]), texts([])).shape == (2, 0)
+
+
+def test_what_is_no_number_stays_so():
+    query, document = texts([2]), texts([3])
+    with torch.no_grad():
+        document.vectors[1] = float("nan")
+    scores = packed(query, document)
+    scores.sum().backward()
+    assert bool(scores.isnan().all())
+
+
+def test_the_same_bytes_each_time():
+    first, second = (outcome(packed, texts([32] * 16, 1, 64), texts(list(range(1, 129)), 2, 64)) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_memory_is_a_twentieth_of_the_similarity():
+    """16 queries of 32 tokens against 16 x 8 passages of at most 180: beyond texts and their gradients, forward and backward."""
+    lengths = torch.randint(60, 181, (128,), generator=torch.Generator().manual_seed(3)).tolist()
+    queries, documents = texts([32] * 16, 1, 128), texts([*lengths[1:], 180], 2, 128)
+    own = queries.vectors.nbytes + documents.vectors.nbytes
+    similarity = 16 * 128 * 32 * 180 * 4
+    assert peak(lambda: outcome(packed, queries, documents)) - own <= similarity / 20

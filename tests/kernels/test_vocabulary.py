@@ -1,16 +1,19 @@
-"""The maximum and the saturated sum over positions without [T, V]: values and gradients of the plain form."""
+"""The maximum and the saturated sum over positions without [T, V]: values and gradients of the plain form in little memory."""
 
 from functools import partial
 
 import pytest
 import torch
 
-from moeir.kernels import pairs, vocabulary
+from moeir.kernels import pairs, saturated, vocabulary
 from moeir.kernels.attention import Layout
+from tests.kernels.peaks import peak
 from tests.oracles import representations as oracles
 
 LENGTHS = (3, 3, 5, 1, 4, 4)
 V, H = 40, 8
+SIZES = [(1, 1, 1), (7, 7 * 12 * 4, 5 * H * 4), (10_000, 1 << 20, 1 << 20)]
+WAYS = ("_packed", "_padded")  # a processor's blocks, CUDA's
 
 
 def inputs(seed=0):
@@ -19,46 +22,58 @@ def inputs(seed=0):
     return [torch.randn(*shape, generator=made).requires_grad_() for shape in shapes]
 
 
-def layout(silent=None):
-    return Layout(LENGTHS, torch.tensor([0, *LENGTHS]).cumsum(0), silent)
+def tied(seed=0):
+    """Tokens that stand twice in a text, and words that are the same word: every maximum is had more than once."""
+    states, embedding, bias = (part.detach() for part in inputs(seed))
+    doubled = torch.cat([part[torch.arange(len(part)) // 2] for part in states.split(LENGTHS)])
+    return [doubled.requires_grad_(), embedding[torch.arange(V) // 2].requires_grad_(), bias[torch.arange(V) // 2].requires_grad_()]
 
 
-def plain(states, embedding, bias, silent=None, pooling="max"):
-    """log(1 + relu(logit)), the largest or the sum over positions, from all logits [T, V] -> [B, V]."""
-    logits = states @ embedding.T + bias
+def layout(silent=None, lengths=LENGTHS):
+    return Layout(lengths, torch.tensor([0, *lengths]).cumsum(0), silent)
+
+
+def plain(states, embedding, bias, silent=None, pooling="max", lengths=LENGTHS):
+    """log(1 + relu(logit)), the largest (of equals the first) or the sum over positions, from all logits [T, V] -> [B, V]."""
+    logits = torch.nn.functional.linear(states, embedding) + bias
     logits = logits if silent is None else logits.masked_fill(silent[:, None], float("-inf"))
-    parts = torch.log1p(torch.relu(logits)).split(LENGTHS)
-    return torch.stack([part.amax(0) if pooling == "max" else part.sum(0) for part in parts])
+    parts = torch.log1p(torch.relu(logits)).split(lengths)
+    return torch.stack([part.max(0).values if pooling == "max" else part.sum(0) for part in parts])
 
 
-def fast(states, embedding, bias, silent=None):
-    texts, terms, positions = vocabulary.winners(states, layout(silent), embedding, bias)
+def fast(states, embedding, bias, silent=None, lengths=LENGTHS):
+    texts, terms, positions = vocabulary.winners(states, layout(silent, lengths), embedding, bias)
     weights = torch.log1p(torch.relu(vocabulary.activations(states, embedding, bias, terms, positions)))
-    return torch.zeros(len(LENGTHS), V).index_put((texts, terms), weights)
+    return torch.zeros(len(lengths), len(embedding)).index_put((texts, terms), weights)
 
 
-def summed(states, embedding, bias, silent=None):
-    texts, terms, weights = vocabulary.saturated_sums(states, layout(silent), embedding, bias)
-    return torch.zeros(len(LENGTHS), V).index_put((texts, terms), weights)
+def summed(states, embedding, bias, silent=None, lengths=LENGTHS):
+    texts, terms, weights = saturated.saturated_sums(states, layout(silent, lengths), embedding, bias)
+    return torch.zeros(len(lengths), len(embedding)).index_put((texts, terms), weights)
 
 
-@pytest.mark.parametrize("pooling, form", [("max", fast), ("sum", summed)])
+FORMS = {"max": fast, "sum": summed}
+
+
+def outcome(form, given, silent=None):
+    made = form(*given, silent)
+    (made * torch.randn(made.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
+    return [made.detach(), *(part.grad for part in given)]
+
+
 @pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("tokens_at_once", [1, 7, 10_000])
-@pytest.mark.parametrize("many", [0.0, 2.0])
-def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, tokens_at_once, pooling, form, many):
-    monkeypatch.setattr(vocabulary, "TOKENS_AT_ONCE", tokens_at_once)
-    monkeypatch.setattr(vocabulary, "MANY", many)
-    monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", tokens_at_once)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("pooling, few", [("max", 0.0), ("sum", 0.0), ("sum", 1.0)])
+@pytest.mark.parametrize("given", [inputs, tied])
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way, pooling, few, given):
+    for table, size in zip((vocabulary.TOKENS_AT_ONCE, vocabulary.BYTES_AT_ONCE, pairs.BYTES_AT_ONCE), sizes, strict=True):
+        monkeypatch.setitem(table, "cpu", size)
+    monkeypatch.setattr(vocabulary, "_packed", getattr(vocabulary, way))
+    monkeypatch.setattr(saturated, "FEW", few)
     quiet = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
-    weigh = torch.randn(len(LENGTHS), V, generator=torch.Generator().manual_seed(5))
-    found = []
-    for each in (partial(plain, pooling=pooling), form):
-        given = inputs()
-        made = each(*given, quiet)
-        (made * weigh).sum().backward()
-        found.append([made.detach(), *(part.grad for part in given)])
-    for expected, value in zip(*found, strict=True):
+    found, wanted = outcome(FORMS[pooling], given(), quiet), outcome(partial(plain, pooling=pooling), given(), quiet)
+    for value, expected in zip(found, wanted, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
@@ -71,29 +86,68 @@ def test_values_are_those_of_a_loop():
             assert {term: pytest.approx(row[term].item(), abs=1e-5) for term in row.nonzero()[:, 0].tolist()} == expected
 
 
-def test_pairs_come_ordered_by_text_then_term():
+@pytest.mark.parametrize("few", [0.0, 1.0])
+def test_pairs_come_ordered_by_text_then_term(monkeypatch, few):
+    monkeypatch.setattr(saturated, "FEW", few)
+    monkeypatch.setitem(vocabulary.BYTES_AT_ONCE, "cpu", 1000)
     states, embedding, bias = (part.detach() for part in inputs(2))
-    for texts, terms, _ in (form(states, layout(), embedding, bias) for form in (vocabulary.winners, vocabulary.saturated_sums)):
+    for texts, terms, _ in (form(states, layout(), embedding, bias) for form in (vocabulary.winners, saturated.saturated_sums)):
         keys = (texts * V + terms).tolist()
-        assert keys == sorted(set(keys))
+        assert keys == sorted(set(keys)) and len(keys) > V
 
 
-def test_a_batch_without_any_positive_term_has_no_pairs():
-    states, embedding, _ = (part.detach() for part in inputs(3))
-    for form in (vocabulary.winners, vocabulary.saturated_sums):
-        assert [len(part) for part in form(states, layout(), embedding, torch.full((V,), -1000.0))] == [0, 0, 0]
+@pytest.mark.parametrize("few", [-1.0, 1.0])
+def test_a_batch_without_any_positive_term_has_no_pairs(monkeypatch, few):
+    monkeypatch.setattr(saturated, "FEW", few)
+    states, embedding, _ = inputs(3)
+    for form in (vocabulary.winners, saturated.saturated_sums):
+        found = form(states, layout(), embedding, torch.full((V,), -1000.0))
+        assert [len(part) for part in found] == [0, 0, 0]
+    found[2].sum().backward()
+    assert float(states.grad.abs().sum()) == 0
 
 
-def test_the_sum_is_computed_in_full_precision_under_autocast():
-    given = inputs(4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = summed(*given)
-    inside.sum().backward()
-    assert torch.equal(inside, summed(*inputs(4))) and bool(given[0].grad.isfinite().all())
+@pytest.mark.parametrize("few", [0.0, 1.0])
+@pytest.mark.parametrize("pooling", FORMS)
+def test_half_precision_costs_no_more_than_in_the_plain_form(monkeypatch, pooling, few):
+    """Only factors of products are of half precision: what comes out and every gradient is float32, as near to the whole as the plain."""
+    monkeypatch.setattr(saturated, "FEW", few)
+    whole, apart = outcome(partial(plain, pooling=pooling), inputs(4)), {}
+    for name, form in (("ours", FORMS[pooling]), ("plain", partial(plain, pooling=pooling))):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = outcome(form, inputs(4))
+        apart[name] = [float((one.float() - other).norm() / other.norm()) for one, other in zip(found, whole, strict=True)]
+        assert name == "plain" or {part.dtype for part in found} == {torch.float32}
+    assert all(0 < ours <= 1.1 * theirs for ours, theirs in zip(apart["ours"], apart["plain"], strict=True)), apart
 
 
-def test_the_sum_keeps_nothing_of_the_size_of_all_logits():
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
-        vocabulary.saturated_sums(*inputs()[:1], layout(), *inputs()[1:])
-    assert max(kept) < sum(LENGTHS) * V
+@pytest.mark.parametrize("few", [0.0, 1.0])
+@pytest.mark.parametrize("pooling", FORMS)
+def test_the_same_bytes_each_time(monkeypatch, pooling, few):
+    monkeypatch.setattr(saturated, "FEW", few)
+    first, second = (outcome(FORMS[pooling], inputs(6)) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pooling", FORMS)
+@pytest.mark.parametrize("share", ["few", "many"])
+def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
+    """64 documents of at most 128 tokens and 8 queries, forward and backward, beyond what goes in and its gradients and comes out."""
+    terms, width = 4000, 16
+    made = torch.Generator().manual_seed(7)
+    sides = [torch.randint(low, high, (count,), generator=made).tolist() for count, low, high in ((8, 8, 33), (64, 50, 129))]
+
+    def used(forms):
+        parts = [(torch.randn(sum(side), width).requires_grad_(), form, side) for side, form in zip(sides, forms, strict=True)]
+        embedding, bias = torch.randn(terms, width).requires_grad_(), torch.full((terms,), -14.0 if share == "few" else -2.0)
+        own = 2 * embedding.nbytes + sum(part.nbytes for part, _, _ in parts) + 72 * terms * 4
+
+        def step():
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+                made = [form(part, embedding, bias, lengths=side) for part, form, side in parts]
+            sum(each.sum() for each in made).backward()
+
+        return peak(step) - own
+
+    assert used([FORMS[pooling]] * 2) <= used([partial(plain, pooling=pooling)] * 2) / 8

@@ -8,6 +8,7 @@ import torch
 
 from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.backbones.tokens import Tokens
+from moeir.learning.dealing import Dealt
 from moeir.learning.texts import Rows
 from moeir.learning.tokens import TokenCache, TokenTexts
 from moeir.records.examples import Example
@@ -47,9 +48,18 @@ def examples(count: int, negatives: int = 4) -> list[Example]:
     return [Example(f"q{n}", (f"d{n}", f"d{n + 1}"), pool) for n, pool in enumerate(pools)]
 
 
-def same(read: Iterable[Tokens], expected: Iterable[Tokens]) -> None:
+def whole(texts: Tokens | Dealt) -> Tokens:
+    """The texts of a batch that is neither shared nor cut."""
+    if isinstance(texts, Tokens):
+        return texts
+    (part,) = texts.parts
+    assert texts.back is None and texts.count == len(part.ids)
+    return part
+
+
+def same(read: Iterable[Tokens | Dealt], expected: Iterable[Tokens | Dealt]) -> None:
     """Token for token."""
-    for one, other in zip(read, expected, strict=True):
+    for one, other in zip(map(whole, read), map(whole, expected), strict=True):
         assert one.side == other.side and one.lengths == other.lengths and one.segments is other.segments is None
         assert one.ids.dtype == other.ids.dtype and one.starts.dtype == other.starts.dtype
         assert torch.equal(one.ids, other.ids) and torch.equal(one.starts, other.starts)

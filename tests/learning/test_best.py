@@ -120,7 +120,7 @@ def falling(monkeypatch):
     """Values that get worse after the first evaluation."""
     values = {}
 
-    def told(checkpoint, given, dtype):
+    def told(checkpoint, given, dtype, world):
         found = float(next(checkpoint.architecture.parameters()).detach().sum())
         values.setdefault(found, 1.0 - 0.1 * len(values))
         return {"dev.fused.nDCG@10": values[found]}

@@ -18,7 +18,7 @@ from moeir.learning.texts import bare, gathered
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 from tests.deaths import deaths, died
-from tests.learning.held import content, examples, same, table
+from tests.learning.held import content, examples, same, table, whole
 
 SHORT = {"query_length": 9, "document_length": 14}
 PREFIXED = SHORT | {"query_prefix": "query: ", "document_prefix": "the passage "}
@@ -84,7 +84,7 @@ def test_a_worked_example(tmp_path, tiny_model):
         "[CLS] [unused1] hen [SEP]",
     ]
     assert found.cache.silent.tolist() == [2, 0, 0] and found.cache.ids.dtype == np.uint16
-    queries, documents = found.read(Drawn(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2))
+    queries, documents = map(whole, found.read(Drawn(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2)))
     assert queries.silent.tolist() == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2
     assert documents.lengths == (4, 6, 4, 6) and documents.silent is None
 

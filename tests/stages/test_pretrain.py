@@ -10,6 +10,7 @@ from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.checkpoints import files
 from tests.conftest import run_here
 from tests.deaths import died
+from tests.processes import alike, facts, together, told
 
 SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
 QUERIES = ("cotmae-qc", "mote")
@@ -116,3 +117,24 @@ def test_what_cannot_be_is_refused_in_one_line(wrong, words, room, tmp_path, tin
     said = run_here("pretrain", *sources, *SIZES, *wrong, "--output", tmp_path / "x")
     assert said.code == 2 and words in said.stderr and len(said.stderr.strip().splitlines()) == 1, said.stderr
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model_with_head):
+    command = flags(room, tiny_model_with_head, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
+    said = together(2, lambda rank: told(*command))
+    assert [one["code"] for one in said] == [0, 0], said
+    assert said[1]["stderr"] == ""
+    run(*command[:-1], tmp_path / "one")
+    alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_batches_of_a_step_are_the_mean_of_their_losses(room, tmp_path, tiny_model_with_head):
+    single = flags(room, tiny_model_with_head, "mlm", tmp_path / "single", "--steps", 2, "--learning-rate", 1e-9)
+    double = flags(room, tiny_model_with_head, "mlm", tmp_path / "double", "--steps", 1, "--learning-rate", 1e-9, "--accumulate", 2)
+    run(*single)
+    run(*double, "--recompute")
+    one, other = facts(tmp_path / "single"), facts(tmp_path / "double")
+    assert len(one) == 2 and len(other) == 1
+    assert other[0]["loss"] == pytest.approx((one[0]["loss"] + one[1]["loss"]) / 2, rel=1e-6)
+    assert other[0]["tokens"] == one[0]["tokens"] + one[1]["tokens"]

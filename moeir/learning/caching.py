@@ -1,0 +1,45 @@
+"""Gradient caching: a batch of any size with the activations of a part of it. Gao et al. 2021 (GradCache).
+
+All parts but the last are encoded without keeping anything; the loss is taken of all representations; then each part is encoded again and
+gets the gradient of its representations. That is exact, with dropout too: what is dropped of a text is a function of the text and the seed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeir.architectures.base import Encoded, gathered
+from moeir.backbones.tokens import Tokens
+
+Encode = Callable[[Tokens], Encoded]
+
+
+def encoded(encode: Encode, parts: Sequence[Tokens]) -> Encoded:
+    """The texts of all parts end to end, with gradient; the last part keeps its activations, since its gradient is wanted first."""
+    return gathered([*(_encoded_again(encode, part) for part in parts[:-1]), encode(parts[-1])]) if len(parts) > 1 else encode(parts[0])
+
+
+def _encoded_again(encode: Encode, tokens: Tokens) -> Encoded:
+    held: list[Encoded] = []
+    learned = iter(_Twice.apply(torch.zeros((), requires_grad=True), encode, tokens, held))
+    return held.pop().map(lambda part: next(learned) if part.is_floating_point() else part)
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, held: list[Encoded]) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            held.append(encode(tokens))
+        ctx.encode, ctx.tokens = encode, tokens
+        ctx.set_materialize_grads(False)
+        return tuple(part for part in held[0].tensors() if part.is_floating_point())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        with torch.enable_grad():
+            again = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
+        wanted = [(part, given) for part, given in zip(again, gradients, strict=True) if given is not None]
+        torch.autograd.backward([part for part, _ in wanted], [given for _, given in wanted])
+        return None, None, None, None

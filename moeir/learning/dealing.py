@@ -1,0 +1,79 @@
+"""The texts of a batch dealt out among processes, and cut into parts that are encoded one after another."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moeir.backbones.tokens import Tokens
+
+Numbers: TypeAlias = npt.NDArray[Any]
+
+
+class Texts(Protocol):
+    """Texts as rows of tokens: row n has the tokens starts[n] to starts[n + 1]."""
+
+    @property
+    def starts(self) -> Numbers:
+        """[n+1]."""
+
+    def packed(self, rows: Sequence[int], side: str) -> Tokens:
+        """The texts of `rows`, in that order."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which texts of a batch a process encodes, as number `rank` of `size`, and how many tokens of them at a time (None: all)."""
+
+    rank: int = 0
+    size: int = 1
+    at_once: int | None = None
+
+
+WHOLE = Share()
+
+
+class Dealt(NamedTuple):
+    """A process's share of the texts of a side, in the parts they are encoded in; `count` tokens are those of all processes.
+
+    With the parts of all processes end to end, text i of the batch is number back[i]; where `back` is None it is number i.
+    """
+
+    parts: tuple[Tokens, ...]
+    back: Tensor | None
+    count: int
+
+    def pinned(self) -> Self:
+        """The same in memory that a CUDA device reads by itself."""
+        return self._replace(parts=tuple(part.pinned() for part in self.parts))
+
+
+def dealt(texts: Texts, rows: Sequence[int], side: str, share: Share) -> Dealt:
+    """The texts of `rows` dealt out by length: every process has as much to do, and the texts of a part have nearly one length."""
+    chosen = np.asarray(rows, dtype=np.int64)
+    sizes = texts.starts[chosen + 1] - texts.starts[chosen]
+    total = int(sizes.sum())
+    if share.size == 1 and (share.at_once is None or total <= share.at_once):
+        return Dealt((texts.packed(rows, side),), None, total)
+    by_length = np.argsort(sizes, kind="stable")
+    turn, place = np.divmod(np.arange(len(chosen)), share.size)
+    owners = np.where(turn % 2, share.size - 1 - place, place)  # back and forth: else one would always get the longer text
+    own = by_length[owners == share.rank]
+    parts = tuple(texts.packed(chosen[some].tolist(), side) for some in _cut(own, sizes, share.at_once or total))
+    order = by_length[np.argsort(owners, kind="stable")]
+    return Dealt(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
+
+
+def _cut(rows: Numbers, sizes: Numbers, most: int) -> Iterator[Numbers]:
+    """Rows in parts of at most `most` tokens, or of one text."""
+    ends = sizes[rows].cumsum()
+    first = 0
+    while first < len(rows):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield rows[first:last]
+        first = last

@@ -1,0 +1,115 @@
+"""What `pretrain` and `finetune` share: how long and how fast, on what, how memory is saved, who is told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moeir.errors import UsageError
+from moeir.settings import as_dict, option, product
+from moeir.stages.base import Stage
+from moeir.stages.init import check_seed
+from moeir.values import convert
+
+if TYPE_CHECKING:
+    from moeir.learning.distributed import World
+    from moeir.learning.loop import Schedule
+    from moeir.learning.trackers import Tracking
+
+SCHEDULES = ("linear", "constant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Stage):
+    """A stage that walks `learning.loop`."""
+
+    batch_size: int = option("Texts that meet in a batch, which all processes share.", 8)
+    accumulate: int = option("Batches per step.", 1, names=("--gradient-accumulation-steps",))
+    epochs: int = option("Times over the examples.", 1, names=("--num-train-epochs",))
+    steps: int | None = option("Steps in all; wins over --epochs.", None, names=("--max-steps",))
+    learning_rate: float = option("Highest learning rate (AdamW).", 1e-5)
+    warmup: float = option("Ratio of the steps over which the learning rate rises.", 0.1, names=("--warmup-ratio",))
+    schedule: str = option("After the rise: linear (falls to 0) or constant.", "linear", names=("--lr-scheduler-type",))
+    group_rate: tuple[str, ...] = option("PATTERN=RATE: the highest rate of parameters with that in their names; repeat the flag.", ())
+    weight_decay: float = option("Weight decay of matrices.", 0.0)
+    clip: float = option("Largest gradient norm; 0 does not clip.", 1.0, names=("--max-grad-norm",))
+    recompute: bool = option(
+        "Keep each layer's input only, and compute the layer again for its gradient.",
+        False,
+        names=("--gradient-checkpointing",),
+        affects_result=False,
+    )
+    seed: int = option("Seed of everything that is drawn.", 42)
+    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    keep_empty: bool = option("Accept documents without text.", False)
+    cache: Path | None = option("Folder of the tokens, read once [default: beside the unfinished product].", None, affects_result=False)
+    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    stuck_minutes: float = option("Minutes after which a process that does not come to a step is given up.", 10.0, affects_result=False)
+    track: tuple[str, ...] = option(
+        "tensorboard or wandb, told of every step; files go to OUTPUT.tensorboard, …", (), names=("--report-to",), affects_result=False
+    )
+    output: Path = product("checkpoint", "Folder to write.")
+
+    def check(self) -> None:
+        from moeir.learning import trackers
+
+        positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
+        for flag, value in (positive | {"--accumulate": self.accumulate, "--stuck-minutes": self.stuck_minutes}).items():
+            if value is not None and value <= 0:
+                raise UsageError(f"{flag} {value}: expected more than 0")
+        for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip}.items():
+            if value < 0:
+                raise UsageError(f"{flag} {value}: expected 0 or more")
+        if not 0 <= self.warmup <= 1:
+            raise UsageError(f"--warmup {self.warmup}: expected a ratio of the steps, 0 to 1")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"--schedule {self.schedule}: expected {' or '.join(SCHEDULES)}")
+        _rates(self.group_rate)
+        check_seed(self.seed)
+        trackers.named(self.track)
+
+    def world(self) -> "World":
+        from moeir.learning import distributed
+
+        return distributed.joined(self.device)
+
+    def steps_of(self, epoch: int) -> int:
+        """Steps in all, where an epoch has so many batches; the last few batches that fill no step are left out."""
+        return self.steps or max(1, self.epochs * epoch // self.accumulate)
+
+    def planned(self, epoch: int, layer_decay: float = 1.0) -> "Schedule":
+        """How long and how fast, where an epoch has so many batches."""
+        from moeir.learning.loop import Schedule
+
+        return Schedule(
+            self.steps_of(epoch),
+            self.learning_rate,
+            self.warmup,
+            self.weight_decay,
+            self.clip,
+            self.seed,
+            self.save_minutes,
+            self.schedule,
+            layer_decay,
+            _rates(self.group_rate),
+            self.accumulate,
+        )
+
+    def tracking(self) -> "Tracking | None":
+        """Who else is told of every step."""
+        from moeir.learning import trackers
+
+        return trackers.tracking(self.track, self.output, as_dict(self, results_only=True))
+
+
+def _rates(said: tuple[str, ...]) -> dict[str, float]:
+    """Learning rates by pattern, from PATTERN=RATE."""
+    rates = {}
+    for text in said:
+        pattern, equals, rate = text.rpartition("=")
+        if not (pattern and equals):
+            raise UsageError(f"--group-rate {text}: expected PATTERN=RATE, as in mixture=1e-4")
+        rates[pattern] = convert(rate, "float", f"--group-rate {text}")
+        if not 0 <= rates[pattern] < float("inf"):
+            raise UsageError(f"--group-rate {text}: expected a rate of 0 or more")
+    return rates

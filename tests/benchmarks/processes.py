@@ -1,0 +1,81 @@
+"""`moeir finetune` as one process and as several that share each batch: the same losses, and how long each waits for the others.
+
+    python processes.py MODEL_FOLDER EXAMPLES_FOLDER WORK_FOLDER [--sizes 1 2 --steps 8 --arch came:shared_layers=4 --dtype float32 ...]
+
+EXAMPLES_FOLDER holds train.jsonl, queries.jsonl and corpus.jsonl (`training_examples.py` draws them from a collection). Every process has
+one thread. Waiting is the time between a process's word and the answer that holds everybody's; the first step is not counted.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from moeir import cli
+from moeir.analysis.watching import METRICS
+from moeir.learning.distributed import World
+
+
+def watched(note: Path, arguments: list[str]) -> None:
+    """One of the processes: the command, and how long it waited."""
+    said, waits = World.said, []
+
+    def timed(self: World, words: object, moment: str) -> list[object]:
+        began = time.monotonic()
+        answer: list[object] = said(self, words, moment)
+        waits.append((moment, time.monotonic() - began, self.rank))
+        return answer
+
+    World.said = timed  # type: ignore[method-assign]
+    code = cli._outcome(arguments)
+    rank = waits[0][2] if waits else 0
+    Path(f"{note}.{rank}").write_text(json.dumps([(moment, seconds) for moment, seconds, _ in waits]))
+    sys.exit(code)
+
+
+def trained(given: argparse.Namespace, size: int) -> list[dict[str, float]]:
+    """The facts of every step of a training by `size` processes; each tells of its waiting."""
+    place = given.work / f"processes-{size}"
+    texts = [part for name in ("train", "corpus", "queries") for part in (f"--{name}", given.examples / f"{name}.jsonl")]
+    command = ["finetune", "--model", given.model, "--arch", given.arch, "--objective", given.objective, *texts]
+    command += ["--batch-size", given.batch]
+    command += ["--negatives", given.negatives, "--steps", given.steps, "--dtype", given.dtype, "--device", "cpu", "--force"]
+    command += ["--query-length", 32, "--document-length", given.length, "--cache", given.work / "tokens", "--output", place]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(size)] if size > 1 else []
+    program = [sys.executable, *launch, __file__, "--note", given.work / f"waits-{size}", "--", *command]
+    subprocess.run([str(part) for part in program], check=True, stderr=subprocess.DEVNULL)
+    return [json.loads(line) for line in (place / METRICS).read_text().splitlines()]
+
+
+def main() -> None:
+    """Train with each number of processes and print the table."""
+    if "--note" in sys.argv:
+        at = sys.argv.index("--note")
+        watched(Path(sys.argv[at + 1]), sys.argv[at + 3 :])
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("model", "examples", "work"):
+        parser.add_argument(name, type=Path)
+    for name, default in {"steps": 8, "batch": 8, "negatives": 7, "length": 128}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--arch", default="came:shared_layers=4")
+    parser.add_argument("--objective", default="competitive:standardised=0.25,flops_ramp=8")
+    parser.add_argument("--dtype", default="float32")
+    given = parser.parse_args()
+    found = {size: trained(given, size) for size in given.sizes}
+    first = found[given.sizes[0]]
+    print("processes\tloss of the first and last step\tlargest difference of a loss\ts a step\tshare of the time each waits")
+    for size, facts in found.items():
+        apart = max(abs(one["loss"] - other["loss"]) for one, other in zip(facts, first, strict=True))
+        seconds = sum(step["seconds"] for step in facts[1:])
+        waits = [json.loads(Path(f"{given.work}/waits-{size}.{rank}").read_text()) for rank in range(size)] if size > 1 else []
+        counted = [[time for moment, time in rank if " of step " in moment and not moment.endswith(" of step 1")] for rank in waits]
+        shares = [sum(rank) / seconds for rank in counted]
+        shown = ", ".join(f"{share:.1%}" for share in shares) or "-"
+        print(f"{size}\t{facts[0]['loss']:.6f}, {facts[-1]['loss']:.6f}\t{apart:.1e}\t{seconds / (len(facts) - 1):.2f}\t{shown}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Two heads in training, forward and backward: time and memory of ours, of the plain form and of sentence-transformers' own code.
+
+    python -m tests.benchmarks.training_heads SPLADE_CHECKPOINT COLBERT_CHECKPOINT CORPUS QUERIES
+        [--documents 64 --queries 8 --passages 128 --questions 16 --rounds 3 --dtype float32 --threads 1 --bias 0 --heads max,sum,late]
+
+Real texts through the checkpoints' encoders; what is timed begins behind them. Lexical: from the transformed states to a contrastive loss
+with FLOPS; the plain form and sentence-transformers' SpladePooling get the decoder's logits of a padded batch [B, L, V]. Late interaction:
+from token vectors to a contrastive loss. Each round runs every way once, in turns; the first, in which memory is watched, is not timed.
+Memory is the most that tensors take beyond the inputs and their gradients. The floor is the products no way can do without, real tokens
+only and forward only, at the best rate measured here in the cache (one thread). Seconds are the processor's, of all threads.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from torch import Tensor
+
+from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
+from moeir.backbones.precision import NAMES, autocast
+from moeir.backbones.tokens import Tokens
+from moeir.kernels.saturated import saturated_sums
+from moeir.kernels.vocabulary import activations, winners
+from moeir.learning.penalties import FLOPS, flops
+from moeir.representations.multivector import MultiVector, maxsim
+from moeir.representations.sparse import Sparse
+from tests.kernels.peaks import peak
+
+Way = Callable[[list[Tensor]], Tensor]
+
+
+def texts(path: Path, count: int) -> list[str]:
+    """The first texts of a file of JSON lines."""
+    with path.open(encoding="utf-8") as lines:
+        found = [json.loads(line) for line, _ in zip(lines, range(count), strict=False)]
+    return [f"{one.get('title', '')} {one['text']}".strip() for one in found]
+
+
+@torch.no_grad()
+def read(checkpoint: OpenCheckpoint, said: list[str], side: str) -> tuple[Tokens, Tensor]:
+    """Texts of one length beside one another, as training has them, and their states."""
+    checkpoint.architecture.eval()
+    tokens, _ = checkpoint.read(said, side).by_length()
+    return tokens, next(iter(checkpoint.architecture.states(tokens).values()))
+
+
+def contrastive(scores: Tensor) -> Tensor:
+    """Query i's own text is number i · N / Q."""
+    return F.cross_entropy(scores, torch.arange(len(scores)) * (scores.shape[1] // len(scores)))
+
+
+def ours(inputs: list[Tensor], sides: list[Tokens], pooling: str) -> Tensor:
+    """As heads/lexical.py does behind its transform."""
+    *states, words, bias = inputs
+    made = []
+    for given, tokens in zip(states, sides, strict=True):
+        if pooling == "sum":
+            rows, terms, weights = saturated_sums(given, tokens.layout, words, bias)
+        else:
+            rows, terms, places = winners(given, tokens.layout, words, bias)
+            weights = torch.log1p(activations(given, words, bias, terms, places).relu())
+        made.append(Sparse.from_pairs(rows, terms, weights, len(tokens), len(words)))
+    return contrastive(made[0].scores(made[1])) + FLOPS * sum((flops(part) for part in made), torch.zeros(()))
+
+
+def from_logits(inputs: list[Tensor], sides: list[Tokens], pool: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """With all logits of a padded batch; `pool` makes [B, V] of them and the mask of real tokens [B, L]."""
+    *states, words, bias = inputs
+    made = []
+    for given, tokens in zip(states, sides, strict=True):
+        rows, real = tokens.layout.padded()
+        made.append(pool(F.linear(given[rows], words, bias), real).float())
+    with torch.autocast("cpu", enabled=False):
+        scores = made[0] @ made[1].T
+    return contrastive(scores) + FLOPS * sum((part.mean(0).square().sum() for part in made), torch.zeros(()))
+
+
+def plain(pooling: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """log(1 + relu(x)) of everything, then the maximum or the sum."""
+
+    def pool(logits: Tensor, real: Tensor) -> Tensor:
+        weights = torch.log1p(torch.relu(logits.masked_fill(~real[..., None], float("-inf"))))
+        return weights.amax(1) if pooling == "max" else weights.sum(1)
+
+    return pool
+
+
+def theirs(pooling: str, chunk: int | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """sentence-transformers, with its option to go `chunk` tokens at a time."""
+    module = SpladePooling(pooling_strategy=pooling, chunk_size=chunk).train()
+
+    def pool(logits: Tensor, real: Tensor) -> Tensor:
+        found: Tensor = module({"token_embeddings": logits, "attention_mask": real.long()})["sentence_embedding"]
+        return found
+
+    return pool
+
+
+def step(way: Way, inputs: list[Tensor], dtype: torch.dtype) -> tuple[float, float]:
+    """Processor seconds of one forward and backward (others may use the machine meanwhile), and the loss."""
+    for part in inputs:
+        part.grad = None
+    began = time.process_time()
+    with autocast(dtype, "cpu"):
+        loss = way(inputs)
+    loss.backward()
+    return time.process_time() - began, float(loss.detach())
+
+
+def compared(title: str, ways: dict[str, Way], inputs: list[Tensor], work: float, given: argparse.Namespace, dtype: torch.dtype) -> None:
+    """Run the ways in turns and print a table; `work` is the floor in seconds."""
+    own = sum(part.nbytes for part in inputs)  # of the gradients: the inputs were there before
+    memory: dict[str, float] = {}
+    losses: dict[str, float] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for name, way in ways.items():
+        for part in inputs:
+            part.grad = None
+        found: list[float] = []
+        memory[name] = (peak(lambda way=way, found=found: found.extend(step(way, inputs, dtype))) - own) / 2**20
+        losses[name] = found[1]
+    for _ in range(given.rounds):
+        for name, way in ways.items():
+            seconds[name].append(step(way, inputs, dtype)[0])
+    first = next(iter(ways))
+    print(f"\n{title}; floor {work:.3f} s\n")
+    print("| way | processor seconds | times ours (least, most) | MiB beyond | ours in it | loss |\n|---|---|---|---|---|---|")
+    for name in ways:
+        ratios = sorted(one / mine for one, mine in zip(seconds[name], seconds[first], strict=True))
+        shown = f"{statistics.median(seconds[name]):.3f} | {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        share = f"1/{memory[name] / memory[first]:.0f}"
+        print(f"| {name} | {shown} | {memory[name]:.1f} | {share} | {losses[name]:.5f} |", flush=True)
+
+
+def rate(left: int, inner: int, right: int, dtype: torch.dtype) -> float:
+    """Operations a second of a product [left, inner] · [inner, right] that stays in the processor's cache: the best of many."""
+    one, other, room = (torch.randn(*shape, dtype=dtype) for shape in ((left, inner), (right, inner), (left, right)))
+    taken = []
+    for _ in range(200):
+        began = time.perf_counter()
+        torch.mm(one, other.T, out=room)
+        taken.append(time.perf_counter() - began)
+    return 2 * left * inner * right / min(taken)
+
+
+def lexical(given: argparse.Namespace, dtype: torch.dtype) -> None:
+    """SPLADE's head, both poolings."""
+    checkpoint = open_checkpoint(given.splade)
+    encoder = checkpoint.architecture.encoder
+    head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
+    assert head is not None
+    said = {"query": texts(given.asked, given.queries), "document": texts(given.corpus, given.documents)}
+    found = [read(checkpoint, part, side) for side, part in said.items()]
+    sides = [tokens for tokens, _ in found]
+    with torch.no_grad():
+        inputs = [head(states).requires_grad_() for _, states in found]
+    inputs += [words.detach().clone().requires_grad_(), (head.bias.detach() + given.bias).requires_grad_()]
+    tokens, width = sum(len(side.ids) for side in sides), words.shape[1]
+    fastest = rate(512, width, 2048, dtype)
+    for pooling in [name for name in ("max", "sum") if name in given.heads.split(",")]:
+        ways: dict[str, Way] = {"ours": lambda parts, pooling=pooling: ours(parts, sides, pooling)}
+        pools = {"plain": plain(pooling), "SpladePooling": theirs(pooling, None), "SpladePooling, chunk_size 16": theirs(pooling, 16)}
+        ways |= {name: lambda parts, pool=pool: from_logits(parts, sides, pool) for name, pool in pools.items()}
+        many = f"{given.queries} queries, {given.documents} documents, {tokens} tokens of {width}, {len(words)} terms"
+        compared(f"Lexical, {pooling}, {given.dtype}: {many}", ways, inputs, 2 * tokens * width * len(words) / fastest, given, dtype)
+
+
+def late(given: argparse.Namespace) -> None:
+    """ColBERT's similarity, in float32."""
+    checkpoint, made = open_checkpoint(given.colbert), []
+    checkpoint.architecture.eval()
+    for path, count, side in ((given.asked, given.questions, "query"), (given.corpus, given.passages, "document")):
+        tokens = checkpoint.read(texts(path, count), side)
+        with torch.no_grad():
+            representation: Any = checkpoint.architecture(tokens)["local"]
+        made.append(representation)
+    inputs = [part.vectors.clone().requires_grad_() for part in made]
+
+    def padded(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [MultiVector(vectors, text.starts).padded() for vectors, text in zip(parts, made, strict=True)]
+
+    def peer(parts: list[Tensor]) -> Tensor:
+        (asked, real), (documents, there) = padded(parts)
+        groups = [part.unflatten(0, (given.questions, -1)) for part in (documents, there)]
+        return contrastive(colbert_scores(asked, groups[0], queries_mask=real, documents_mask=groups[1]))
+
+    def own(parts: list[Tensor]) -> Tensor:
+        asked, documents = (MultiVector(vectors, text.starts) for vectors, text in zip(parts, made, strict=True))
+        return contrastive(asked.scores(documents))
+
+    def einsum(parts: list[Tensor]) -> Tensor:
+        (asked, real), (documents, there) = padded(parts)
+        return contrastive(maxsim(asked, real, documents, there))
+
+    longest = [int(part.starts.diff().max()) for part in made]
+    similarity = given.questions * given.passages * longest[0] * longest[1] * 4 / 2**20
+    work = 2 * inputs[0].numel() * len(inputs[1]) / rate(128, inputs[0].shape[1], 512, torch.float32)
+    many = f"{given.questions} queries of {longest[0]} tokens at most, {given.passages} passages of {longest[1]} at most"
+    title = f"Late interaction: {many}, {len(inputs[1])} tokens; the similarity is {similarity:.1f} MiB"
+    compared(title, {"ours": own, "einsum and amax": einsum, "colbert_scores": peer}, inputs, work, given, torch.float32)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("splade", "colbert", "corpus", "asked"):
+        parser.add_argument(name, type=Path, metavar="queries" if name == "asked" else None)
+    sizes = {"documents": 64, "queries": 8, "passages": 128, "questions": 16, "rounds": 3, "threads": 1}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="float32", choices=list(NAMES))
+    parser.add_argument("--bias", type=float, default=0.0, help="added to the vocabulary head's, for one that is less silent")
+    parser.add_argument("--heads", default="max,sum,late")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    if set(given.heads.split(",")) - {"late"}:
+        lexical(given, NAMES[given.dtype])
+    if "late" in given.heads.split(","):
+        late(given)
+
+
+if __name__ == "__main__":
+    main()

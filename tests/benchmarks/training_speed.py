@@ -1,0 +1,244 @@
+"""A step of `moeir finetune` beside the steps of others: examples and tokens a second, memory, share of the machine's peak, equal losses.
+
+    python training_speed.py MODEL_FOLDER COLLECTION WORK_FOLDER --row dense|splade|colbert|came|bf16 [--steps 12 --rounds 5 ...]
+
+Every way starts from the same weights and reads the same examples in the same order; each runs in a process of its own, in turns, and the
+first step is not timed. Processor time is the steadier measure where others use the machine. A token is a real one. Peak memory is the
+process's, beyond what it had before its first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
+longest, `columns` the same with a forward pass for each column of passages, `plain` our loop with the head that keeps [B, L, V]; `came` is
+compared with its three experts as three models. The share of the peak is that of the products our step needs, as torch counts them, in
+the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from training_examples import prepared
+
+from moeir import variants
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.architectures.starting import start
+from moeir.backbones.precision import NAMES
+from moeir.heads.lexical import Lexical
+from moeir.learning import batches, loop, retrieval, texts, tokens
+from moeir.pretraining.task import measured_peak
+from moeir.records import examples
+from moeir.representations.sparse import Sparse
+
+SEED, RATE, DIMENSION = 1, 2e-5, 128
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+PLAIN = {"contrastive": "contrastive:flops_ramp=1", "competitive": "competitive:flops_ramp=1,standardised=0"}
+ARCHITECTURES = {
+    "dense": "dense:pooling=cls,normalise=false",
+    "splade": "splade",
+    "colbert": f"colbert:normalise=true,dim={DIMENSION}",
+    "came": "came:shared_layers={shared}",
+    "lexical": "splade",
+    "local": "colbert",
+    "global": "dense:pooling=cls,normalise=false",
+}
+ROWS = {
+    "dense": ("ours", "theirs", "columns"),
+    "splade": ("ours", "plain", "theirs"),
+    "colbert": ("ours", "theirs", "columns"),
+    "came": ("came", "lexical", "local", "global"),
+    "bf16": ("bfloat16", "float32"),
+}
+
+
+def weights(given: argparse.Namespace, way: str) -> Path:
+    """The checkpoint that a way starts from."""
+    kind = way if given.row == "came" else given.arch if given.row == "bf16" else given.row
+    place: Path = given.work / f"{kind}-{given.shared}{'-same' if given.same else ''}{'-drawn' if given.drawn else ''}"
+    if not (place / "moeir.json").is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        shared = given.shared
+        lengths = {"query_length": given.query_length, "document_length": given.length, "query_prefix": "", "document_prefix": ""}
+        made = start(given.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, scratch=given.drawn)
+        made.save(place)
+        config = place / "config.json"
+        if given.same:  # a checkpoint says its dropout in the family's own file
+            config.write_text(json.dumps(json.loads(config.read_text()) | dict.fromkeys(DROPOUTS, 0.0)))
+    return place
+
+
+def drawn_into(given: argparse.Namespace) -> Path:
+    """Where the examples are."""
+    place: Path = given.work / f"examples-{given.steps * given.batch}-{given.negatives}"
+    return place
+
+
+def planned(given: argparse.Namespace, checkpoint: Any) -> tuple[batches.Plan, tokens.TokenTexts]:
+    """What meets what, and its tokens."""
+    folder = drawn_into(given)
+    kept = list(examples.read(folder / "train.jsonl"))
+    plan = batches.planned(kept, queries=given.batch, negatives=given.negatives, seed=SEED, place=str(folder))
+    needed = texts.gathered([kept], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
+    return plan, tokens.cached(given.work / "tokens", needed, checkpoint)
+
+
+class Watched(retrieval.Retrieval):
+    """Our task, which notes when each step begins, how many tokens it read and its loss."""
+
+    noted: dict[str, list[Any]]
+
+    def outcome(self, step: int) -> tuple[torch.Tensor, dict[str, float], int]:
+        """The step's."""
+        began, busy = time.monotonic(), time.process_time()
+        loss, facts, count = super().outcome(step)
+        for name, value in (("times", began), ("clock", busy), ("tokens", count), ("losses", facts["loss"])):
+            self.noted[name].append(value)
+        return loss, facts, count
+
+
+def ours(given: argparse.Namespace, way: str) -> dict[str, Any]:
+    """Our loop."""
+    checkpoint = open_checkpoint(weights(given, way))
+    if way == "plain":
+        Lexical.forward = plain_head  # type: ignore[method-assign]
+    plan, held = planned(given, checkpoint)
+    dtype = NAMES[way] if given.row == "bf16" else NAMES[given.dtype]
+    objective = variants.bind("learning.objectives", PLAIN["competitive" if len(checkpoint.architecture.kinds) > 1 else "contrastive"])
+    task = Watched(checkpoint, plan, held, objective, given.steps, dtype)
+    noted: dict[str, list[Any]] = {"times": [], "clock": [], "tokens": [], "losses": []}
+    object.__setattr__(task, "noted", noted)
+    schedule = loop.Schedule(given.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
+    folder = given.work / "trained" / f"{given.row}-{way}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    before = peak()
+    loop.train(task, schedule, folder, device="cpu")
+    found = noted | {"before": before, "peak": peak(), "measured_peak": measured_peak(dtype, torch.device("cpu"))}
+    checkpoint.architecture.train()
+    with FlopCounterMode(display=False) as counter:
+        loss, _, count = retrieval.Retrieval.outcome(replace(task), 0)
+        loss.backward()
+    return found | {"flops_a_token": counter.get_total_flops() / count}
+
+
+def plain_head(self: Lexical, states: torch.Tensor, packed: Any, encoder: Any) -> Sparse:
+    """log(1 + relu(logit)) of [B, L, V], then the maximum."""
+    rows, real = packed.layout.padded()
+    logits = encoder.logits(states[rows.flatten()]).view(*rows.shape, -1)
+    weights = (torch.log1p(torch.relu(logits)) * real[..., None]).amax(1)
+    return Sparse.from_matrix(weights.float())
+
+
+def theirs(given: argparse.Namespace, way: str) -> dict[str, Any]:
+    """sentence-transformers' loop."""
+    from training_peers import trained
+
+    place = weights(given, way)
+    checkpoint = open_checkpoint(place)
+    plan, _ = planned(given, checkpoint)
+    folder, projection = place, None
+    if given.row == "colbert":
+        projection = checkpoint.architecture.heads["local"].projection.weight.detach().clone()
+        folder = weights(argparse.Namespace(**vars(given) | {"row": "dense"}), way)  # the same encoder, in its family's own files
+    held = {side: texts.texts.read_all(drawn_into(given) / f"{side}.jsonl") for side in ("queries", "corpus")}
+    steps = []
+    for drawn in map(plan.at, range(given.steps)):
+        groups = [drawn.documents[first : first + 1 + given.negatives] for first in range(0, len(drawn.documents), 1 + given.negatives)]
+        rows = zip(drawn.queries, groups, strict=True)
+        steps.append([[held["queries"][query].content, *(held["corpus"][one].content for one in group)] for query, group in rows])
+    del checkpoint, held
+    before: list[float] = []
+    options = {"length": given.length, "rate": RATE, "bfloat16": given.dtype == "bfloat16", "merged": way == "theirs"}
+    run = partial(trained, given.row, (folder, projection), steps, given.work / "trained" / f"{given.row}-{way}", **options)
+    times, clock, losses = run(ready=lambda: before.append(peak()))
+    return {"times": times, "clock": clock, "losses": losses, "before": before[0], "peak": peak()}
+
+
+def peak() -> float:
+    """The most memory this process has had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def run(given: argparse.Namespace, way: str) -> dict[str, Any]:
+    """One run, in a process of its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+    surroundings = os.environ | {"OMP_NUM_THREADS": str(given.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found | {name: found[clock][-1] - found[clock][1] for name, clock in (("seconds", "times"), ("busy", "clock"))}
+
+
+def compared(given: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]]) -> list[list[str]]:
+    """A line for each way: its speed, its memory, its time over that of the first."""
+    ways = ROWS[given.row]
+    first, timed = ways[0], given.steps - 2
+    read = sum(rounds[0][first]["tokens"][1:-1])
+    flops = rounds[0][first]["flops_a_token"] * read
+    top = max(one[first]["measured_peak"] for one in rounds) / given.threads
+    lines = []
+    for name, parts in [(way, (way,)) for way in ways] + ([("apart", ways[1:])] if given.row == "came" else []):
+        seconds = [sum(one[part]["seconds"] for part in parts) for one in rounds]
+        ratios = [[sum(one[part][clock] for part in parts) / one[first][clock] for one in rounds] for clock in ("seconds", "busy")]
+        took = statistics.median(seconds)
+        memory = max(statistics.median(one[part]["peak"] - one[part]["before"] for one in rounds) for part in parts)
+        busy = statistics.median(one[name]["busy"] for one in rounds) if len(parts) == 1 else 0.0
+        share = f"{flops / busy / top:.1%}" if name in (first, "theirs", "columns", "plain") else ""
+        spread = [f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})" for found in ratios]
+        speed = [f"{1000 * took / timed:.0f}", f"{timed * given.batch / took:.2f}", f"{read / took:.0f}"]
+        lines.append([name, *speed, *spread, f"{memory:.0f}", share])
+    return lines
+
+
+def read() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "collection", "work"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--row", choices=ROWS, required=True)
+    numbers = {"steps": 12, "rounds": 5, "threads": 2, "batch": 8, "negatives": 7, "length": 128, "query-length": 64, "shared": 4}
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--queries", type=Path, help="for a collection whose queries are not judged")
+    parser.add_argument("--dtype", default="float32", choices=list(NAMES))
+    parser.add_argument("--arch", default="dense", choices=("dense", "came"), help="of --row bf16")
+    parser.add_argument("--drawn", action="store_true", help="the sizes of MODEL_FOLDER with drawn weights")
+    parser.add_argument("--same", action="store_true")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the ways in turns and print the table."""
+    given = read()
+    torch.set_num_threads(given.threads)
+    if given.way:
+        way: Callable[..., dict[str, Any]] = theirs if given.way in ("theirs", "columns") else ours
+        print(json.dumps(way(given, given.way)))
+        return
+    prepared(given.collection, given.queries, drawn_into(given), count=given.steps * given.batch, negatives=given.negatives, seed=SEED)
+    if given.same:
+        one, other = (run(given, way)["losses"] for way in ("ours", "theirs"))
+        apart = max(abs(mine - yours) for mine, yours in zip(one, other, strict=True))
+        print(f"losses of {given.steps} steps: {one[0]:.5f} -> {one[-1]:.5f}; largest difference {apart:.1e}")
+        return
+    rounds = [{way: run(given, way) for way in ROWS[given.row]} for _ in range(given.rounds)]
+    print(f"peak {rounds[0][ROWS[given.row][0]]['measured_peak'] / 1e9:.0f} GFLOP/s")
+    columns = ["way", "ms a step", "examples/s", "tokens/s", "time over the first's (least, most)", "processor time over the first's"]
+    print(*columns, "MiB beyond the start", "share of peak", sep="\t")
+    for line in compared(given, rounds):
+        print(*line, sep="\t")
+
+
+if __name__ == "__main__":
+    main()

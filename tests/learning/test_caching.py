@@ -1,0 +1,102 @@
+"""Gradient caching and recomputed layers: the gradients of the plain step, with dropout, in a part of the memory."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from moeir.architectures.starting import start
+from moeir.kernels.noise import numbered
+from moeir.learning import objectives
+from moeir.learning.batches import planned
+from moeir.learning.retrieval import Retrieval
+from tests.kernels.peaks import peak
+from tests.learning.held import content, examples, held
+
+COMPETITIVE = partial(objectives.competitive, standardised=0.0, flops_query=1e-3, flops_document=1e-3)
+BALANCED = partial(objectives.contrastive, load_balance=0.01, entropy_of="batch")
+KINDS = {
+    "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
+    "dense": ("dense:pooling=mean", objectives.contrastive),
+    "splade, sums": ("splade:pooling=sum", objectives.contrastive),
+    "colbert": ("colbert:dim=8,augmentation=true", objectives.contrastive),
+    "mote": ("mote:similarity=hybrid", objectives.contrastive),
+    "taser": ("taser:routing=sequence,every=1", BALANCED),
+    "sbmoe": ("sbmoe:experts=3", BALANCED),
+    "coil": ("coil", objectives.contrastive),
+}
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory, tiny_model_with_head):
+    """`stepped(kind, …)`: the loss of a batch, its facts and every gradient."""
+
+    def step(kind, *, at_once=None, recompute=False, seed=5):
+        arch, objective = KINDS[kind]
+        checkpoint = start(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        texts = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
+        plan = planned(examples(8), queries=6, negatives=3, seed=1, place="toy")
+        task = Retrieval(checkpoint, plan, texts, objective, 2, torch.float32, at_once=at_once)
+        model = checkpoint.architecture.train()
+        model.recompute_layers(recompute)
+        numbered(model)
+        torch.manual_seed(seed)
+        loss, facts, tokens = task.outcome(0)
+        loss.backward()
+        return loss.item(), facts, tokens, {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+
+    return step
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("at_once", [1, 40, 100])
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, stepped):
+    loss, facts, tokens, gradients = stepped(kind)
+    again, others, count, cached = stepped(kind, at_once=at_once)
+    assert again == pytest.approx(loss, abs=1e-5) and count == tokens
+    assert others == pytest.approx(facts, abs=1e-5, rel=1e-4)
+    assert cached.keys() == gradients.keys()
+    most = max(float(one.abs().max()) for one in gradients.values())
+    for name, one in gradients.items():
+        torch.testing.assert_close(cached[name], one, atol=1e-6 * most, rtol=1e-4, msg=name)
+
+
+def test_dropout_is_there_to_be_repeated(stepped):
+    assert stepped("came")[0] != stepped("came", seed=6)[0]
+    assert stepped("came", at_once=40, seed=6)[0] == pytest.approx(stepped("came", seed=6)[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_recomputed_layers_change_no_byte(kind, stepped):
+    loss, facts, _, gradients = stepped(kind)
+    again, others, _, recomputed = stepped(kind, recompute=True)
+    assert again == loss and others == facts
+    assert all(torch.equal(recomputed[name], one) for name, one in gradients.items()) and recomputed.keys() == gradients.keys()
+
+
+def test_recomputed_routers_hold_no_graph(tiny_model_with_head):
+    checkpoint = start(tiny_model_with_head, "taser:routing=token,every=1", {"query_length": 12, "document_length": 24})
+    model = checkpoint.architecture.train()
+    model.recompute_layers(True)
+    encoded = model(checkpoint.read(["owl hunts", "bat"], "query"))
+    encoded["global"].vectors.sum().backward()
+    assert model.routers() and all(router.routed is None for router in model.routers().values())
+
+
+def test_parts_and_recomputation_save_memory(tiny_model_with_head):
+    checkpoint = start(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
+    long = "owl bat bee fox cat hen oak eel " * 8
+    texts = held(checkpoint, {f"q{n}": "owl" for n in range(32)}, {f"d{n}": long for n in range(40)})
+    plan = planned(examples(32, 7), queries=32, negatives=7, seed=1, place="toy")
+    model = checkpoint.architecture.train()
+    numbered(model)
+
+    def most(at_once=None, recompute=False):
+        model.recompute_layers(recompute)
+        task = Retrieval(checkpoint, plan, texts, objectives.contrastive, 1, torch.float32, at_once=at_once)
+        return peak(lambda: task.outcome(0)[0].backward())
+
+    whole = most()
+    assert whole > 100e6  # bytes: 15,000 tokens
+    assert most(at_once=2000) < whole / 4
+    assert most(recompute=True) < whole / 1.5  # four layers are few

@@ -1,0 +1,215 @@
+"""Several processes learn what one does: the same losses and weights, each its part of the work; one that fails or is gone is named."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.errors import DataError
+from moeir.learning import retrieval, texts
+from moeir.learning.dealing import Share, dealt
+from moeir.learning.distributed import World, joined
+from moeir.learning.tokens import TokenCache
+from tests.learning.held import examples, table
+from tests.processes import alike, facts, together, told
+
+CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
+TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
+KINDS = {
+    "came": CAME,
+    "taser": TASER,
+    "mote": ("mote:similarity=hybrid", "contrastive"),
+    "coil": ("coil", "contrastive"),
+    "sbmoe": ("sbmoe:experts=3", "contrastive"),
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """Texts of 1 to 13 words, examples of them, and a development set."""
+    folder = tmp_path_factory.mktemp("shop")
+    table(folder, "queries", 20, shift=3)
+    table(folder, "documents", 30)
+    with open(folder / "train.jsonl", "w") as file:
+        for one in examples(20):
+            file.write(json.dumps({"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}) + "\n")
+    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
+    return folder
+
+
+@pytest.fixture
+def learn(shop, tiny_model_with_head, tmp_path):
+    """`learn(size, kind, *options)`: a training by so many processes -> its folder, and what each has said."""
+
+    def learned(size, kind, *options, steps=4, name=None, **troubles):
+        arch, objective = KINDS[kind]
+        place = tmp_path / (name or f"{kind}-{size}")
+        sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
+        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
+        model = ("--model", tiny_model_with_head, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
+        command = ("finetune", *model, *sources, *sizes, *options, "--output", place)
+
+        def trained(rank):
+            trouble(rank, **troubles)
+            return told(*command)
+
+        said = [trained(0)] if size == 1 else together(size, trained)
+        return place, said
+
+    return learned
+
+
+def trouble(rank, *, killed=None, broken=None, stuck=None, dead=None, other=None):
+    """What goes wrong in a process: killed at a step, a broken disk, asleep, dead, other examples."""
+    outcome = retrieval.Retrieval.outcome
+
+    def late(self, batch):
+        if batch == killed or (batch == 1 and rank == dead):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if batch == 1 and rank == stuck:
+            time.sleep(8)
+        return outcome(self, batch)
+
+    retrieval.Retrieval.outcome = late
+    if rank == broken:
+        texts.gathered = failing
+    if rank == other:
+        retrieval.Retrieval.size = 7
+
+
+def failing(*arguments, **options):
+    raise DataError("the disk of process 1")
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_two_processes_learn_what_one_does(kind, learn):
+    alone, said = learn(1, kind)
+    assert said[0]["code"] == 0, said
+    both, said = learn(2, kind)
+    assert [one["code"] for one in said] == [0, 0], said
+    assert said[1]["stderr"] == ""  # one of them talks
+    alike(alone, both)
+
+
+def test_four_processes_with_a_development_set_parts_and_recomputation(learn, shop):
+    dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2)
+    alone, said = learn(1, "came", *dev, "--accumulate", 2)
+    assert said[0]["code"] == 0, said
+    four, said = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
+    assert [one["code"] for one in said] == [0] * 4, said
+    alike(alone, four)
+    assert [line["dev.fused.nDCG@10"] for line in facts(four) if "dev.fused.nDCG@10" in line]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_every_process_has_as_much_to_do(size):
+    sizes = np.random.default_rng(1).integers(4, 180, 128)
+    cache = TokenCache(np.arange(sizes.sum()).astype(np.int64), np.concatenate([[0], sizes.cumsum()]), np.zeros(128, dtype=np.int64))
+    shares = [dealt(cache, range(128), "document", Share(rank, size, 2000)) for rank in range(size)]
+    read = [sum(len(part.ids) for part in share.parts) for share in shares]
+    assert sum(read) == sizes.sum() == shares[0].count
+    assert max(read) - min(read) <= 2 * 180
+    assert all(len(part.ids) <= 2000 for share in shares for part in share.parts)
+    ids = torch.cat([text for share in shares for part in share.parts for text in part.ids.split(part.lengths)])
+    lengths = [length for share in shares for part in share.parts for length in part.lengths]
+    texts = ids.split(lengths)
+    assert torch.equal(torch.cat([texts[place] for place in shares[0].back]), torch.from_numpy(cache.ids))
+
+
+def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
+    everything = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
+    whole, _ = learn(2, "came", *everything, name="whole")
+    for at in (3, 6):
+        place, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at)
+        assert said == [None, None]
+        assert not place.exists()
+        _, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}")
+        assert "continuing after step" in said[0]["stderr"]
+        assert (place / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_finished_training_is_left_alone_by_all(learn):
+    learn(2, "sbmoe")
+    _, said = learn(2, "sbmoe")
+    assert [one["code"] for one in said] == [0, 0]
+    assert "already made" in said[0]["stderr"] and said[1]["stderr"] == ""
+
+
+def test_an_error_is_told_once(learn, shop):
+    _, said = learn(2, "came", "--corpus", shop / "nowhere.tsv", name="missing")
+    assert [one["code"] for one in said] == [3, 3]
+    assert said[0]["stderr"].count("nowhere.tsv: no such file") == 1 and said[1]["stderr"] == ""
+
+
+def test_an_error_of_one_is_told_by_the_main_process(learn):
+    _, said = learn(2, "came", name="torn", broken=1)
+    assert [one["code"] for one in said] == [3, 3]
+    assert "process 1 of 2" in said[0]["stderr"] and "the disk of process 1" in said[0]["stderr"]
+    assert said[1]["stderr"] == ""
+
+
+def test_one_that_does_not_come_is_named(learn):
+    began = time.monotonic()
+    _, said = learn(2, "came", "--stuck-minutes", 0.05, name="stuck", stuck=1)
+    assert said[0]["code"] == 1
+    assert "process 1 of 2" in said[0]["stderr"] and "did not come within 0.05 minutes" in said[0]["stderr"]
+    assert f"{os.uname().nodename}, process" in said[0]["stderr"]
+    assert time.monotonic() - began < 60
+
+
+def test_one_that_dies_is_named_at_once(learn):
+    _, said = learn(2, "came", name="dead", dead=1)
+    assert said[1] is None
+    assert said[0]["code"] == 1 and "process 1 of 2" in said[0]["stderr"] and "is gone" in said[0]["stderr"]
+
+
+def test_processes_with_other_data_do_not_begin(learn):
+    _, said = learn(2, "came", name="other", other=1)
+    assert said[0]["code"] == 1
+    assert "process 1 (" in said[0]["stderr"] and "start all with the same files and settings" in said[0]["stderr"]
+
+
+def test_more_processes_than_queries_are_refused(learn):
+    _, said = learn(4, "came", "--batch-size", 3, name="few")
+    assert [one["code"] for one in said] == [2] * 4
+    assert "--batch-size 3" in said[0]["stderr"]
+
+
+def test_standard_input_is_not_shared(learn):
+    _, said = learn(2, "came", "--corpus", "-", name="streamed")
+    assert [one["code"] for one in said] == [2, 2]
+    assert "cannot share standard input" in said[0]["stderr"]
+
+
+def test_tensors_of_any_type_and_length_come_to_all():
+    def gathered(rank):
+        world = joined("cpu")
+        own = [torch.arange(rank + 2), torch.full((rank, 3), rank + 0.5, dtype=torch.bfloat16), torch.zeros(0)]
+        return [[part.tolist() for part in found] for found in world.all_of(own, "a test")]
+
+    expected = [[list(range(rank + 2)), [[rank + 0.5] * 3] * rank, []] for rank in range(3)]
+    assert together(3, gathered) == [expected] * 3
+
+
+def test_gradients_add_up_and_what_nobody_has_stays_without():
+    def added(rank):
+        world = joined("cpu")
+        parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+        parameters[0].grad = torch.tensor([1.0, rank])
+        if rank == 1:
+            parameters[1].grad = torch.tensor([5.0, 6.0])
+        world.add_gradients(parameters, "a test")
+        return [None if one.grad is None else one.grad.tolist() for one in parameters]
+
+    assert together(2, added) == [[[2.0, 1.0], [5.0, 6.0], None]] * 2
+
+
+def test_one_process_is_a_world():
+    world = World()
+    assert world.main and world.said("word", "now") == ["word"]
+    with pytest.raises(DataError), world.together():
+        raise DataError("told by whoever catches it")

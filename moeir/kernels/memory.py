@@ -18,7 +18,8 @@ def _trim() -> Any:
 def steady() -> None:
     """Give every large tensor a place of its own, from now on, which the system gets back when the tensor goes.
 
-    Left to itself glibc takes more and more of them from its heap, whose holes then double the peak of a step.
+    Left to itself glibc takes more and more of them from its heap, whose holes can double the peak of a step. Fresh pages cost time, a
+    few per cent of a step: for where memory is what is short.
     """
     if sys.platform == "linux" and (tune := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         tune(M_MMAP_THRESHOLD, LARGE)

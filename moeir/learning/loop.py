@@ -18,7 +18,7 @@ from moeir.analysis import watching
 from moeir.analysis.watching import METRICS
 from moeir.artifacts.making import RESUME
 from moeir.errors import MoeirError
-from moeir.kernels.memory import give_back, steady
+from moeir.kernels.memory import give_back
 from moeir.kernels.noise import numbered
 from moeir.learning import checkpoints, panel, parameters, trackers
 from moeir.learning.distributed import ALONE, World
@@ -98,7 +98,6 @@ def train(
     `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step. All processes
     of `world` call it alike; the main one writes.
     """
-    steady()
     accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False

@@ -118,6 +118,7 @@ class Finetune(Training):
         from moeir.architectures.starting import start
         from moeir.artifacts.making import RESUME, TOKENS
         from moeir.backbones.precision import dtype_for
+        from moeir.kernels.memory import steady
         from moeir.learning import loop, objectives, retrieval, tokens
 
         world = self.world()
@@ -127,6 +128,8 @@ class Finetune(Training):
         development = self._development(needed, plan.steps_per_epoch)
         checkpoint = start(self.model, self.arch, reading_rules(self), needed.first, self.seed)
         checkpoint.architecture.recompute_layers(self.recompute)
+        if self.recompute or self.gradient_cache is not None:
+            steady()
         with world.first():
             texts = tokens.cached(self.cache or self.output / RESUME / TOKENS, needed, checkpoint)
         world.agreed({"the digest of the texts": needed.digest[:16]})

@@ -58,6 +58,7 @@ class Pretrain(Training):
         from moeir.architectures.card import write_card
         from moeir.architectures.starting import start
         from moeir.backbones.precision import dtype_for
+        from moeir.kernels.memory import steady
         from moeir.learning import loop
         from moeir.pretraining.task import Task
 
@@ -66,6 +67,8 @@ class Pretrain(Training):
         texts = [] if self.from_scratch else first_texts(self.corpus)
         checkpoint = start(self.model, self._arch(), lengths, texts, self.seed, scratch=self.from_scratch)
         checkpoint.architecture.recompute_layers(self.recompute)
+        if self.recompute:
+            steady()
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind("pretraining", self.objective)(checkpoint.architecture)
         with world.first():

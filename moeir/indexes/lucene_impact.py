@@ -1,0 +1,84 @@
+"""Learned-sparse search by Lucene over whole-number impacts, through Anserini's jar."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from moeir.errors import ArtifactError
+from moeir.indexes.base import Index
+from moeir.indexes.inverted import ROWS_AT_ONCE, texts_of
+from moeir.indexes.lucene import Lucene
+
+IMPACTS = 255  # the largest impact in a document
+REPEATS = 100  # how often the strongest term of a query is repeated
+
+
+class LuceneImpact(Lucene, Index):
+    """Learned-sparse search by Lucene over 8-bit impacts, through Anserini (extra `lucene`); not exact.
+
+    A document's weight counts as one of 255 steps up to the largest of all, a query's as one of 100 steps up to its own largest. Scores
+    are given back in the scale of the weights.
+    """
+
+    kind: ClassVar[str] = "sparse"
+    exact: ClassVar[bool] = False
+
+    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
+        Index.__init__(self, order, device)
+        self.vocabulary: int | None = None
+        self._shards: list[Any] = []
+        self._highest = 0.0
+        self._prepare()
+
+    def _take(self, shard: Any) -> None:
+        self._check(shard)
+        for first in range(0, len(shard), ROWS_AT_ONCE):
+            texts = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), len(self), "row")
+            self._highest = max(self._highest, float(texts.weights.max(initial=0.0)))
+        self.vocabulary = shard.vocabulary
+        self._shards.append(shard)
+
+    def _check(self, shard: Any) -> None:
+        if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
+            raise ArtifactError(
+                f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
+            )
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        row, scale = 0, IMPACTS / (self._highest or 1.0)
+        for shard in self._shards:
+            before = row
+            for first in range(0, len(shard), ROWS_AT_ONCE):
+                starts, terms, weights = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), before, "row")
+                impacts = np.rint(weights * scale).astype(np.int64).clip(0)
+                for begin, end in pairwise(starts):
+                    own = {f"t{term}": impact for term, impact in zip(terms[begin:end], impacts[begin:end].tolist(), strict=True) if impact}
+                    yield {"id": str(row), "contents": "", "vector": own}
+                    row += 1
+
+    def _index_flags(self) -> list[str]:
+        return ["-collection", "JsonVectorCollection", "-impact", "-pretokenized"]
+
+    def _search_flags(self) -> list[str]:
+        return ["-impact", "-pretokenized"]
+
+    def _asked(self, queries: Any) -> list[tuple[str, float]]:
+        self._check(queries)
+        starts, terms, weights = texts_of(queries, 0, len(queries), 0, "query")
+        asked = []
+        for begin, end in pairwise(starts):
+            highest = float(weights[begin:end].max(initial=0.0))
+            times = np.rint(weights[begin:end] * (REPEATS / (highest or 1.0))).astype(np.int64).clip(0)
+            words = [" ".join([f"t{term}"] * count) for term, count in zip(terms[begin:end], times.tolist(), strict=True) if count]
+            asked.append((" ".join(words), highest * self._highest / (REPEATS * IMPACTS)))
+        return asked
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "vocabulary": self.vocabulary, "highest": self._highest}
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        super()._restore(arrays, folder, settings)
+        self.vocabulary, self._highest = settings["vocabulary"], settings["highest"]

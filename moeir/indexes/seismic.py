@@ -1,0 +1,133 @@
+"""Approximate learned-sparse search by Seismic (Bruch et al. 2024): clustered posting lists with summaries."""
+
+import importlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from moeir.errors import ArtifactError, UsageError
+from moeir.indexes.base import Index, place_hits
+from moeir.indexes.inverted import ROWS_AT_ONCE, texts_of
+from moeir.indexes.postings import Texts
+
+FILE = "postings"
+
+
+class Seismic(Index):
+    """Approximate learned-sparse search by Seismic (extra `seismic`), for weights above 0; not exact.
+
+    `postings` are kept per term on average, in clusters; `query_terms` of a query's strongest terms are searched; `caution` (0 to 1)
+    says how near the K-th score a cluster's summary must come to be skipped, so less finds more and takes longer.
+    """
+
+    kind: ClassVar[str] = "sparse"
+    exact: ClassVar[bool] = False
+
+    def __init__(
+        self, order: np.ndarray | None = None, device: str = "cpu", *, postings: int = 3500, query_terms: int = 20, caution: float = 0.7
+    ) -> None:
+        super().__init__(order, device)
+        if postings < 1 or query_terms < 1 or not 0 < caution <= 1:
+            raise UsageError("seismic: postings and query_terms must be at least 1, caution above 0 and at most 1")
+        if importlib.util.find_spec("seismic") is None:
+            raise UsageError("seismic: the package pyseismic-lsr is not installed; pip install 'moeir[seismic]'")
+        self.postings, self.query_terms, self.caution = postings, query_terms, caution
+        self.vocabulary: int | None = None
+        self._shards: list[Any] = []
+        self._index: Any = None
+        self._documents, self._opened = 0, False
+
+    def __len__(self) -> int:
+        return self._documents
+
+    def add(self, shard: Any) -> None:
+        if self._opened:
+            raise ArtifactError("a seismic index that was opened takes no more documents; build it anew")
+        self._check(shard)
+        self.vocabulary = shard.vocabulary
+        self._shards.append(shard)
+        self._documents += len(shard)
+        self._index = None
+
+    def _check(self, shard: Any) -> None:
+        if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
+            raise ArtifactError(
+                f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
+            )
+
+    @property
+    def _engine(self) -> Any:
+        package = importlib.import_module("seismic")
+        return package.SeismicIndexRaw if (self.vocabulary or 0) <= 2**16 else package.SeismicIndexRawLV
+
+    def _built(self) -> Any:
+        """Seismic's own index, from a file of its own: the number of documents, then of each its length, terms and weights."""
+        if self._index is None:
+            with tempfile.TemporaryDirectory() as place:
+                path = Path(place) / "documents.bin"
+                with open(path, "wb") as file:
+                    file.write(np.uint32(len(self)).tobytes())
+                    for texts in self._blocks():
+                        for begin, end in pairwise(texts.starts):
+                            parts = (np.array([end - begin], "<u4"), texts.terms[begin:end].astype("<u4"), texts.weights[begin:end])
+                            file.write(b"".join(part.tobytes() for part in parts))
+                with stdout_aside():
+                    self._index = self._engine.build(str(path), n_postings=self.postings)
+        return self._index
+
+    def _blocks(self) -> Iterator[Texts]:
+        row = 0
+        for shard in self._shards:
+            for first in range(0, len(shard), ROWS_AT_ONCE):
+                yield texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), row, "row").ascending()
+            row += len(shard)
+
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        self._check(queries)
+        starts, terms, weights = texts_of(queries, 0, len(queries), 0, "query").ascending()
+        index, places = self._built(), self.places
+        for line, (begin, end) in enumerate(pairwise(starts)):
+            if begin == end:
+                continue
+            asked = terms[begin:end].astype(np.int32), weights[begin:end].astype(np.float32)
+            found = index.search(*asked, depth, self.query_terms, self.caution, 0, True)
+            hits = np.array([row for _, row in found], dtype=np.int64)
+            place_hits(hits, np.array([score for score, _ in found], dtype=np.float32), places, rows[line], scores[line])
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "vocabulary": self.vocabulary}
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def save(self, folder: Path | str) -> None:
+        """Write `engine.json` and Seismic's own file."""
+        super().save(folder)
+        if len(self):
+            built = self._built()
+            with stdout_aside():
+                built.save(str(Path(folder) / FILE))
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self.vocabulary, self._documents, self._opened = settings["vocabulary"], settings["documents"], True
+        if self._documents:
+            self._index = self._engine.load(str(next(folder.glob(f"{FILE}*"), folder / FILE)))
+
+
+@contextmanager
+def stdout_aside() -> Iterator[None]:
+    """What a compiled library prints goes to stderr; stdout is for data."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,244 @@
+"""Learned-sparse search side by side: ours, SciPy's products, sums over posting lists, and Lucene, Seismic, BMP where they are installed.
+
+    python -m tests.benchmarks.sparse_search FOLDER --documents 10000,100000,1000000 [--engines ours,scipy,…] [--depth 100] [--rounds 5]
+    python -m tests.benchmarks.sparse_search FOLDER --documents 1000000 --memory
+
+FOLDER is what tests.benchmarks.sparse_vectors wrote. One thread each but for Lucene, whose processor seconds are those of its process less
+those of a search for one query. Rounds take engines in turns; a round's queries a second are by processor seconds, as others may use the
+machine. Recall is the share of the exact first K. --memory builds and searches in processes of their own and prints their peaks.
+"""
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from scipy import sparse as matrices
+
+from moeir.indexes.inverted import Inverted
+from moeir.representations.sparse import Sparse
+
+PLACES: list[tempfile.TemporaryDirectory[str]] = []
+Found = Callable[[int], np.ndarray]  # the first so many queries -> rows [Q, K]
+
+
+def seconds() -> float:
+    """Processor seconds of this process and of those it started."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def place() -> str:
+    """A folder that goes away with the process."""
+    PLACES.append(tempfile.TemporaryDirectory())
+    return PLACES[-1].name
+
+
+def cut(whole: Sparse, count: int) -> Sparse:
+    """The first texts, not copied."""
+    end = int(whole.starts[count])
+    return Sparse(whole.starts[: count + 1], whole.terms[:end], whole.weights[:end], whole.vocabulary)
+
+
+def engine(index: Any, documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
+    """One of our engines, built on disk and opened; bytes on disk."""
+    folder = place()
+    if not len(index):
+        index.add(documents)
+    index.save(folder)
+    opened = type(index).open(folder)
+    size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    return lambda count: opened.search(cut(queries, count), depth)[0], size
+
+
+def product(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
+    """SciPy: a row of scores for each query, then the best of it."""
+    columns = _matrix(documents).T.tocsr()
+    asked = _matrix(queries)
+
+    def found(count: int) -> np.ndarray:
+        rows = []
+        for query in range(count):
+            scores = (asked[query : query + 1] @ columns).toarray()[0]
+            best = np.argpartition(-scores, depth)[:depth]
+            rows.append(best[np.argsort(-scores[best])])
+        return np.array(rows)
+
+    return found, columns.data.nbytes + columns.indices.nbytes
+
+
+def sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
+    """As bm25s does: a row of scores, added up list by list in compiled loops, then the best of it."""
+    columns = _matrix(documents).T.tocsr()
+    starts, rows, weights = (np.ascontiguousarray(part) for part in (columns.indptr, columns.indices, columns.data))
+    asked = [part.numpy() for part in (queries.starts, queries.terms, queries.weights)]
+
+    def found(count: int) -> np.ndarray:
+        best = []
+        for query in range(count):
+            own = slice(asked[0][query], asked[0][query + 1])
+            scores = _summed(starts, rows, weights, asked[1][own], asked[2][own], len(documents))
+            top = np.argpartition(-scores, depth)[:depth]
+            best.append(top[np.argsort(-scores[top])])
+        return np.array(best)
+
+    return found, weights.nbytes + rows.nbytes
+
+
+@numba.njit
+def _summed(starts: Any, rows: Any, weights: Any, terms: Any, given: Any, documents: int) -> Any:
+    scores = np.zeros(documents, np.float32)
+    for place in range(len(terms)):
+        for entry in range(starts[terms[place]], starts[terms[place] + 1]):
+            scores[rows[entry]] += given[place] * weights[entry]
+    return scores
+
+
+def bmp(documents: Sparse, queries: Sparse, depth: int, alpha: float) -> tuple[Found, int]:
+    """BMP (Mallia et al. 2024) over 8-bit impacts."""
+    import bmp as package
+
+    path = str(Path(place()) / "index.bmp")
+    starts, terms, weights = (part.numpy() for part in (documents.starts, documents.terms, documents.weights))
+    impacts = np.maximum(1, np.rint(weights * (255 / weights.max()))).astype(int)
+    indexer = package.Indexer(path, 16, True)
+    for row in range(len(documents)):
+        own = slice(starts[row], starts[row + 1])
+        indexer.add_document(str(row), dict(zip(map(str, terms[own].tolist()), impacts[own].tolist(), strict=True)))
+    indexer.finish()
+    searcher = package.Searcher(path)
+    starts, terms, weights = (part.numpy() for part in (queries.starts, queries.terms, queries.weights))
+    given = np.maximum(1, np.rint(weights * (100 / weights.max()))).astype(int)
+    asked = [dict(zip(map(str, terms[a:b].tolist()), given[a:b].tolist(), strict=True)) for a, b in pairwise(starts)]
+    found = lambda count: np.array([[int(row) for row in searcher.search(one, depth, alpha, 1.0)[0]] for one in asked[:count]])  # noqa: E731
+    return found, Path(path).stat().st_size
+
+
+def _matrix(texts: Sparse) -> matrices.csr_array:
+    return matrices.csr_array((texts.weights.numpy(), texts.terms.numpy(), texts.starts.numpy()), shape=(len(texts), texts.vocabulary))
+
+
+def ways(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Found, int]]]:
+    """How each engine is built."""
+
+    def lucene(*given: Any) -> tuple[Found, int]:
+        from moeir.indexes.lucene_impact import LuceneImpact
+
+        return engine(LuceneImpact(), *given)
+
+    def seismic(*given: Any) -> tuple[Found, int]:
+        from moeir.indexes.seismic import Seismic
+
+        return engine(made.setdefault("seismic", Seismic(query_terms=10)), *given)
+
+    def seismic_more(*given: Any) -> tuple[Found, int]:
+        made["seismic"].query_terms = 20  # the same index, searched for more
+        return engine(made["seismic"], *given)
+
+    made: dict[str, Any] = {}
+    every = {
+        "ours": lambda *given: engine(Inverted(), *given),
+        "ours, quantise=8": lambda *given: engine(Inverted(quantise=8), *given),
+        "scipy": product,
+        "sums": sums,
+        "lucene": lucene,
+        "seismic": seismic,
+        "seismic, more": seismic_more,
+        "bmp": lambda *given: bmp(*given, alpha=1.0),
+    }
+    return {name: way for name, way in every.items() if name.split(",")[0] in names}
+
+
+def table(documents: Sparse, queries: Sparse, given: argparse.Namespace) -> None:
+    """Print a line for each engine."""
+    built, exact = {}, None
+    for name, way in ways(given.engines.split(",")).items():
+        began = seconds()
+        built[name] = (*way(documents, queries, given.depth), seconds() - began)
+        built[name][0](1)  # compiled, mapped
+    rates: dict[str, list[float]] = {name: [] for name in built}
+    rows = {}
+    for _ in range(given.rounds):
+        for name, (found, _, _) in built.items():
+            began = seconds()
+            found(1)
+            middle = seconds()
+            rows[name] = found(len(queries))
+            own = middle - began if name == "lucene" else 0.0
+            rates[name].append(len(queries) / (seconds() - middle - own))
+    exact = rows.get("ours")
+    for name, (_, size, taken) in built.items():
+        low, middle, high = statistics.quantiles(rates[name], n=4) if given.rounds > 1 else rates[name] * 3
+        recall = np.mean([len(np.intersect1d(a, b)) / given.depth for a, b in zip(rows[name], exact, strict=True)])
+        rate = f"{middle:.0f} ({low:.0f} to {high:.0f})"
+        print(f"| {len(documents)} | {name} | {taken:.1f} | {size / 2**20:.0f} | {rate} | {recall:.4f} |", flush=True)
+
+
+def apart(work: Callable[..., str], *given: Any) -> None:
+    """Do some work in a process of its own and print the most memory it took, mapped files with it."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        print(pool.submit(work, *given).result(), flush=True)
+
+
+def peak() -> str:
+    """The most memory this process held, in MiB."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}"
+
+
+def build(folder: Path, count: int, target: str) -> str:
+    """Index the first documents."""
+    before, index = peak(), Inverted()
+    index.add(cut(Sparse.open(folder / "documents"), count))
+    index.save(target)
+    return f"{count} documents: {before} MiB after the imports, {peak()} at most while the index is built"
+
+
+def ask(folder: Path, count: int, target: str, asked: int, depth: int) -> str:
+    """Search, in one batch and then one query after the other."""
+    before, queries = peak(), cut(Sparse.open(folder / "queries"), asked)
+    index, taken = Inverted.open(target), []
+    index.search(queries, depth)
+    for query in range(asked):
+        began = time.perf_counter()
+        index.search(queries.select(torch.tensor([query])), depth)
+        taken.append(1000 * (time.perf_counter() - began))
+    p50, p95 = np.percentile(taken, [50, 95])
+    threads = numba.get_num_threads()
+    return f"{before} MiB after the imports, {peak()} at most in search; one query on {threads} threads: p50 {p50:.1f} ms, p95 {p95:.1f} ms"
+
+
+def main() -> None:
+    """Print the table, or the peak of building."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--documents", default="10000")
+    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--engines", default="ours,scipy,sums")
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", action="store_true")
+    given = parser.parse_args()
+    numba.set_num_threads(1)
+    torch.set_num_threads(1)
+    whole, queries = Sparse.open(given.folder / "documents"), Sparse.open(given.folder / "queries")
+    for count in map(int, given.documents.split(",")):
+        if given.memory:
+            with tempfile.TemporaryDirectory() as folder:
+                apart(build, given.folder, count, folder)
+                apart(ask, given.folder, count, folder, given.queries, given.depth)
+        else:
+            table(cut(whole, count), cut(queries, given.queries), given)
+
+
+if __name__ == "__main__":
+    main()

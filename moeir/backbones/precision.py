@@ -5,6 +5,7 @@ import logging
 import torch
 
 from moeir.errors import UsageError
+from moeir.kernels.bfloat16 import multiplies_bfloat16
 
 NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 log = logging.getLogger(__name__)
@@ -34,13 +35,6 @@ def dtype_for(name: str, device: str) -> torch.dtype:
     chosen = "bfloat16" if multiplies_bfloat16(device) else "float32"
     log.info("dtype: %s (%s)", chosen, "the processor multiplies it natively" if chosen == "bfloat16" else "no native bfloat16 here")
     return NAMES[chosen]
-
-
-def multiplies_bfloat16(device: str) -> bool:
-    """Whether matrix products in bfloat16 run in hardware (CUDA compute capability 8, AVX-512 BF16 or AMX)."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_capability(device)[0] >= 8
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:

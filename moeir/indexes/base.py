@@ -86,6 +86,10 @@ class Index(ABC):
         name = type(self).__module__.rpartition(".")[2]
         raise UsageError(f"engine {name} cannot score documents that it did not find, as exact-sum needs; index with an exact engine")
 
+    def tokens_of(self, row: int) -> np.ndarray | None:
+        """Vectors [M, D] of a document's tokens as they are stored; None where an engine does not keep them."""
+        return None
+
     @property
     def places(self) -> np.ndarray:
         """Place of every row's id among the ids, int64 [N]."""

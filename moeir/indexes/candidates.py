@@ -16,8 +16,11 @@ from torch.backends import cuda, mkldnn
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
+from moeir.indexes.pool import Pool, QuickPool
 
 UNIT_ROUNDOFF = 2.0**-24
+COARSE_ROUNDOFF = 2.0**-9  # of bfloat16
+LARGE = 2.0**100  # scores beyond this are scanned in float32
 UNDERFLOW = 2.0**-100  # above all that float32 can lose below its smallest number in one score of 2^25 products
 LARGEST_FLOAT = float(torch.finfo(torch.float32).max)
 
@@ -91,53 +94,41 @@ def margin(block: Block, longest: float) -> torch.Tensor:
     return 2.0 * error
 
 
-class Pool:
-    """The best `size` scan scores of each query so far: scores float32 [Q, P], rows int64 [Q, P], best first."""
+def coarse_margin(block: Block, longest: float, lost: float) -> torch.Tensor:
+    """The same for a scan of vectors rounded to bfloat16, whose products are added in float32 and rounded to bfloat16, float64 [Q].
 
-    def __init__(self, queries: int, size: int, device: torch.device) -> None:
-        self.size, self.offered = size, 0
-        self.scores = torch.empty((queries, 0), dtype=torch.float32, device=device)
-        self.rows = torch.empty((queries, 0), dtype=torch.int64, device=device)
-
-    def push(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
-        """Offer the scores [Q, n] of documents `rows` [n]."""
-        self.offered += len(rows)
-        best, positions = scores.topk(min(self.size, scores.shape[1]), dim=1)
-        self.scores, self.rows = torch.cat([self.scores, best], 1), torch.cat([self.rows, rows[positions]], 1)
-        if self.scores.shape[1] > self.size:
-            self.scores, kept = self.scores.topk(self.size, dim=1)
-            self.rows = self.rows.gather(1, kept)
-
-    def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether nobody outside can, bool [Q].
-
-        What was offered with −∞ belongs to none.
-        """
-        keep = self.scores > -torch.inf
-        if self.scores.shape[1] > depth:
-            last = self.scores.topk(depth, dim=1).values[:, -1].double()
-            keep &= self.scores.double() >= (last - margins)[:, None]
-        certain = keep.new_ones(len(keep)) if self.offered <= self.size else ~keep[:, -1]
-        return keep, certain
+    With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `lost`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
+    Matrix units may cut off where a processor rounds: γ of twice the terms.
+    """
+    rounded = block.vectors.bfloat16().double()
+    off = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
+    norms = rounded.norm(dim=2).sum(dim=1)
+    terms = 2 * (sum(block.vectors.shape[1:]) + 8)
+    added = (rounding(terms) + COARSE_ROUNDOFF * (1.0 + rounding(terms))) * norms * (longest + lost)
+    error: torch.Tensor = off * longest + norms * lost + added + UNDERFLOW * max(longest, 1.0)
+    return 2.0 * error * (1.0 + rounding(8))
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """float32 products in float32: no TF32, no bfloat16, no autocast, whatever the process has chosen."""
+    """float32 products in float32, bfloat16 products added in float32: no TF32, no autocast, whatever the process has chosen."""
     settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
     before = [setting.fp32_precision for setting in settings]
+    reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
     for setting in settings:
         setting.fp32_precision = "ieee"
+    cuda.matmul.allow_bf16_reduced_precision_reduction = False
     try:
         with torch.inference_mode(), torch.autocast(device.type, enabled=False):
             yield
     finally:
         for setting, precision in zip(settings, before, strict=True):
             setting.fp32_precision = precision
+        cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
 class TwoStep(base.Index):
-    """Scan in float32, keep every document within the margin of the K-th, score those exactly, rank them.
+    """Scan in float32 or bfloat16, keep every document within the margin of the K-th, score those exactly, rank them.
 
     The pool of candidates starts at depth + slack. If its last entry still lies within the margin (masses of equal
     scores), the queries concerned are scanned again with a pool four times as large, at most all documents: the result
@@ -147,7 +138,8 @@ class TwoStep(base.Index):
 
     queries_at_once: int | None = None  # None: as many as suit the device
     documents_at_once: int | None = None
-    slack = 64
+    slack: int | None = None  # None: as many as the scan's margin mostly needs
+    coarse = False  # whether the scan may multiply in bfloat16
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
@@ -160,7 +152,7 @@ class TwoStep(base.Index):
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise UsageError(f"device {device!r}: torch finds no CUDA device here; use cpu")
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
-        self.longest = 0.0
+        self.longest, self.lost = 0.0, 0.0  # the largest ‖d‖, and the largest ‖d − d̂‖ if d̂ is d in bfloat16
 
     def pairs_at_once(self, width: int) -> int:
         """How many pairs of vectors [D] may be multiplied in float64 at a time."""
@@ -183,7 +175,12 @@ class TwoStep(base.Index):
         with full_precision(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
-                self._search(block, depth, depth + self.slack, places, rows, scores)
+                spare = self.slack if self.slack is not None else 64 + (depth if self._coarse(block) else 0)
+                self._search(block, depth, depth + spare, places, rows, scores)
+
+    def _coarse(self, block: Block) -> bool:
+        """Whether the scan of these queries multiplies in bfloat16."""
+        return self.coarse and bool((block.norms * max(self.longest, 1.0) < LARGE).all())
 
     def _refuse(self, block: Block) -> None:
         bad = ~(block.norms * max(self.longest, 1.0) < LARGEST_FLOAT)
@@ -192,9 +189,17 @@ class TwoStep(base.Index):
             raise DataError(f"query {line}: NaN, infinity, or a score too large for float32")
 
     def _search(self, block: Block, depth: int, size: int, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
-        pool = Pool(len(block.lines), size, self._device)
+        size, most = min(size, len(self)), max(1, self.elements_at_once // (4 * size))
+        if len(block.lines) > most:
+            for part in slices(len(block.lines), most):
+                self._search(block.part(torch.arange(part.start, part.stop)), depth, size, places, rows, scores)
+            return
+        queries = len(block.lines)
+        pool = QuickPool(queries, size) if self._device.type == "cpu" else Pool(queries, size, self._device)
         self._scan(block, pool)
-        keep, certain = pool.candidates(depth, margin(block, self.longest))
+        coarse = self._coarse(block)
+        margins = coarse_margin(block, self.longest, self.lost) if coarse else margin(block, self.longest)
+        keep, certain = pool.candidates(depth, margins)
         keep &= certain[:, None]
         query, position = keep.nonzero(as_tuple=True)
         found = pool.rows[query, position]
@@ -204,9 +209,9 @@ class TwoStep(base.Index):
             own, line = slice(ends[i - 1] if i else 0, ends[i]), block.lines[i]
             real = values[own] > self.unfound
             base.place_hits(hits[own][real], values[own][real], places, rows[line], scores[line])
-        again, size = (~certain).nonzero()[:, 0], min(4 * size, len(self))
-        for part in slices(len(again), self.elements_at_once // (16 * size)):
-            self._search(block.part(again[part]), depth, size, places, rows, scores)
+        again = (~certain).nonzero()[:, 0]
+        if len(again):
+            self._search(block.part(again), depth, 4 * size, places, rows, scores)
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)

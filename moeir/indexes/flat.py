@@ -7,15 +7,21 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from moeir.indexes import halves
 from moeir.indexes.base import Index
 from moeir.indexes.candidates import Block, Pool, TwoStep, dots, slices
-from moeir.indexes.storage import Vectors
+from moeir.indexes.storage import Vectors, bits
+from moeir.kernels.bfloat16 import multiplies_bfloat16
+
+FEWEST = 16  # queries and documents of a product of matrices, so that it is always the library's bfloat16 product
+FEW_ROWS = 2**16  # documents read at a time for fewer queries
 
 
 class Flat(TwoStep, Index):
     """Exact inner product of dense vectors, on any device.
 
-    Documents are kept as float16, as encodings hold them; queries stay float32. See `TwoStep` for what is promised.
+    Documents are kept as float16, as encodings hold them; queries stay float32. Where the processor multiplies bfloat16 the scan does, and
+    the margin covers it. See `TwoStep` for what is promised.
     """
 
     kind: ClassVar[str] = "dense"
@@ -23,6 +29,7 @@ class Flat(TwoStep, Index):
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
         self._vectors = Vectors(self._device)
+        self.coarse = multiplies_bfloat16(device)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -30,10 +37,10 @@ class Flat(TwoStep, Index):
     def add(self, shard: Any) -> None:
         first = len(self)
         self._vectors.add(shard.vectors, lambda row: f"row {first + row}: its vector")
-        self.longest = self._vectors.longest
+        self.longest, self.lost = self._vectors.longest, self._vectors.lost
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "dimension": self._vectors.width, "longest": self.longest}
+        return {**super().settings(), "dimension": self._vectors.width, "longest": self.longest, "lost": self.lost}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {}
@@ -43,8 +50,8 @@ class Flat(TwoStep, Index):
         self._vectors.save(Path(folder) / "vectors.npy")
 
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._vectors.restore(arrays["vectors"], settings["longest"])
-        self.longest = self._vectors.longest
+        self._vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
+        self.longest, self.lost = self._vectors.longest, self._vectors.lost
 
     def _blocks(self, queries: Any) -> Iterator[Block]:
         vectors = queries.vectors
@@ -53,16 +60,45 @@ class Flat(TwoStep, Index):
         for part in slices(len(vectors), step):
             yield Block(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
 
+    def _coarse(self, block: Block) -> bool:
+        return (self._device.type == "cuda" or len(block.lines) >= FEWEST) and super()._coarse(block)
+
     def _scan(self, block: Block, pool: Pool) -> None:
-        widest = max(self._vectors.width, len(block.lines))
-        step = self.documents_at_once or self.elements_at_once // widest
-        queries = block.vectors[:, 0]
+        if self._device.type == "cpu" and len(block.lines) < FEWEST:
+            self._scan_for_few(block, pool)
+            return
+        coarse = self._coarse(block)
+        kind = torch.bfloat16 if coarse else torch.float32
+        queries = block.vectors[:, 0].to(kind)
+        widest = max(self._vectors.width, len(queries))
+        step = self.documents_at_once or max(64, self.elements_at_once // (16 * widest))
+        read, scores = self._vectors.reader(max(step, FEWEST), coarse), torch.empty(0)
         for part in slices(len(self), step):
-            rows = torch.arange(part.start, part.stop, device=self._device)
-            pool.push(queries @ self._vectors[part].float().T, rows)
+            documents = read(part)
+            if scores.shape != (len(queries), len(documents)):
+                scores = torch.empty(len(queries), len(documents), dtype=kind, device=self._device)
+            torch.mm(queries, documents.T, out=scores)
+            pool.push(scores, torch.arange(part.start, part.stop, device=self._device))
+
+    def _scan_for_few(self, block: Block, pool: Pool) -> None:
+        """Reading the documents is what takes time: they are read once, as they lie."""
+        queries = block.vectors[:, 0].contiguous().numpy()
+        for first, shard in self._vectors.shards():
+            for part in slices(len(shard), self.documents_at_once or FEW_ROWS):
+                scores = torch.empty(len(queries), part.stop - part.start)
+                halves.few_products(bits(shard[part]), queries, scores.numpy())
+                pool.push(scores, torch.arange(first + part.start, first + part.stop))
 
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
+        if self._device.type == "cpu":
+            queries, values = block.vectors[:, 0].contiguous().numpy(), scores.numpy()
+            for first, shard in self._vectors.shards():
+                own = np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))
+                found = np.empty(len(own))
+                halves.pair_products(bits(shard), queries, query.numpy()[own], rows.numpy()[own] - first, found)
+                values[own] = found
+            return scores
         for part in slices(len(rows), self.pairs_at_once(self._vectors.width)):
             scores[part] = dots(block.vectors[query[part], 0], self._vectors[rows[part]])
         return scores

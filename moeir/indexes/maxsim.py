@@ -7,9 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from moeir.indexes import halves
 from moeir.indexes.base import Index
 from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halved, rounding, slices
-from moeir.indexes.storage import Vectors
+from moeir.indexes.ragged import Ragged, queries_in_blocks, spread
+from moeir.kernels.bfloat16 import multiplies_bfloat16
+
+PRODUCTS_AT_ONCE = 2**20  # of a stretch of texts with a block of queries, so that they stay near the processor
+FEWEST = 16  # columns a product is padded to, so that it is always the library's bfloat16 product
 
 
 class MaxSim(TwoStep, Index):
@@ -26,83 +31,84 @@ class MaxSim(TwoStep, Index):
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
-        self._vectors = Vectors(self._device)
-        self._starts = torch.zeros(1, dtype=torch.int64)
+        self._texts = Ragged(self._device)
         self._by_length: tuple[torch.Tensor, np.ndarray] | None = None
+        self.coarse = multiplies_bfloat16(device)
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self._texts)
 
     def add(self, shard: Any) -> None:
-        rows, starts = len(self), shard.starts.cpu().long()
-
-        def owner(token: int) -> str:
-            row = int(torch.searchsorted(starts, token, right=True)) - 1
-            return f"row {rows + row}: its token vector {token - int(starts[row])}"
-
-        self._vectors.add(shard.vectors[: int(starts[-1])], owner)
-        self._starts = torch.cat([self._starts, self._starts[-1] + starts[1:]])
-        self.longest, self._by_length = self._vectors.longest, None
+        self._texts.add(shard)
+        self.longest, self.lost, self._by_length = self._texts.vectors.longest, self._texts.vectors.lost, None
 
     def settings(self) -> dict[str, Any]:
-        extent = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.longest}
-        return {**super().settings(), **extent}
+        return {**super().settings(), **self._texts.facts()}
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        return {"starts": self._starts.numpy()}
+        return {"starts": self._texts.starts.numpy()}
 
     def save(self, folder: Path | str) -> None:
         super().save(folder)
-        self._vectors.save(Path(folder) / "vectors.npy")
+        self._texts.save(Path(folder))
 
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._starts = torch.from_numpy(np.asarray(arrays["starts"]))
-        self._vectors.restore(arrays["vectors"], settings["longest"])
-        self.longest = self._vectors.longest
-        if int(self._starts[-1]) != len(self._vectors):
-            raise ValueError(f"{len(self._vectors)} vectors, starts.npy counts {int(self._starts[-1])}")
+        self._texts.restore(arrays, settings)
+        self.longest, self.lost = self._texts.vectors.longest, self._texts.vectors.lost
 
     def _blocks(self, queries: Any) -> Iterator[Block]:
-        self._vectors.check_width(queries.vectors.shape[1])
-        starts = queries.starts.cpu()
-        lengths = starts.diff()
-        lines = lengths.argsort(stable=True)
-        lines = lines[lengths[lines] > 0]
-        step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
-        for part in (lines[cut] for cut in slices(len(lines), step)):
-            positions, real = spread(starts[part], lengths[part])
-            vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
-            yield Block(part.numpy(), vectors.masked_fill(~real[..., None].to(self._device), 0.0))  # 0 before the sum
+        self._texts.vectors.check_width(queries.vectors.shape[1])
+        return queries_in_blocks(queries, self.queries_at_once or (128 if self._device.type == "cuda" else 32), self._device)
 
     def _documents(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Their tokens float16 [N, M, D], the last repeated as padding, and which are real, bool [N, M]."""
-        positions, real = spread(self._starts[rows], self._starts[rows + 1] - self._starts[rows])
-        return self._vectors[positions.flatten()].view(*positions.shape, -1), real.to(self._device)
+        positions, real = spread(self._texts.starts[rows], self._texts.lengths[rows])
+        return self._texts.vectors[positions.flatten()].view(*positions.shape, -1), real.to(self._device)
 
     def _scan(self, block: Block, pool: Pool) -> None:
-        queries = block.vectors.flatten(0, 1)                                       # [Q * L, D]
+        if self._device.type == "cpu" and self._coarse(block):
+            self._scan_packed(block, pool)
+            return
+        queries, kind = block.vectors.flatten(0, 1), torch.bfloat16 if self._coarse(block) else torch.float32  # [Q * L, D]
         rows, lengths = self._sorted()
         for first, last in stretches(lengths, self.elements_at_once // max(queries.shape), self.documents_at_once):
             documents, _ = self._documents(rows[first:last])
-            similarity = documents.flatten(0, 1).float() @ queries.T                # [N * M, Q * L]
+            similarity = documents.flatten(0, 1).to(kind) @ queries.to(kind).T      # [N * M, Q * L]
             best = similarity.view(*documents.shape[:2], -1).amax(dim=1)            # [N, Q * L]; repeats never win alone
-            pool.push(best.view(len(best), *block.vectors.shape[:2]).sum(dim=2).T, rows[first:last].to(self._device))
+            pool.push(best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous(), rows[first:last].to(self._device))
+
+    def _scan_packed(self, block: Block, pool: Pool) -> None:
+        """No padding and no gathering: texts as they lie, rounded to bfloat16, and the maximum over each one's rows."""
+        count, tokens, width = block.vectors.shape
+        queries = torch.zeros(max(count * tokens, FEWEST), width, dtype=torch.bfloat16)
+        queries[: count * tokens] = block.vectors.flatten(0, 1)
+        starts, stretch = self._texts.starts.numpy(), max(512, PRODUCTS_AT_ONCE // len(queries))
+        most = max(stretch, int(self._texts.lengths.max()))
+        read = self._texts.vectors.reader(most, coarse=True)
+        products = torch.empty(most, len(queries), dtype=torch.bfloat16)
+        for first, last in self._texts.stretches(stretch, self.documents_at_once):
+            scores = torch.empty(count, last - first)
+            torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
+            halves.best_of_texts(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
+            pool.push(scores, torch.arange(first, last))
 
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        if self._device.type == "cpu":
+            return self._texts.exact(block, query, rows)
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         rows = rows.cpu()
-        lengths = self._starts[rows + 1] - self._starts[rows]
+        lengths = self._texts.lengths[rows]
         ends = torch.bincount(query.cpu(), minlength=len(block.lines)).cumsum(0).tolist()
         for line, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
             members = begin + lengths[begin:end].argsort(stable=True)
-            for first, last in stretches(lengths[members].numpy(), self.pairs_at_once(self._vectors.width), None):
+            for first, last in stretches(lengths[members].numpy(), self.pairs_at_once(self._texts.vectors.width), None):
                 part = members[first:last]
                 documents, real = self._documents(rows[part])
                 scores[part.to(self._device)] = self._pairs(block.vectors[line], documents, real)
         return scores
 
     def _findable(self, rows: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self._starts.diff().numpy()[rows] > 0
+        found: np.ndarray = self._texts.lengths.numpy()[rows] > 0
         return found
 
     def _pairs(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
@@ -119,25 +125,17 @@ class MaxSim(TwoStep, Index):
         best.scatter_reduce_(0, document * len(query) + token, products, "amax")
         return halved(best.view(len(documents), len(query)))
 
+    def tokens_of(self, row: int) -> np.ndarray:
+        return self._texts.tokens_of(row)
+
     def _sorted(self) -> tuple[torch.Tensor, np.ndarray]:
         """Rows of documents with tokens, shortest first, and their lengths."""
         if self._by_length is None:
-            lengths = self._starts.diff()
+            lengths = self._texts.lengths
             rows = lengths.argsort(stable=True)
             rows = rows[lengths[rows] > 0]
             self._by_length = rows, lengths[rows].numpy()
         return self._by_length
-
-
-def spread(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions int64 [B, L] of the tokens of packed texts, the last one repeated, and which are real.
-
-    >>> spread(torch.tensor([0, 2]), torch.tensor([2, 3]))[0].tolist()
-    [[0, 1, 1], [2, 3, 4]]
-    """
-    steps = torch.arange(int(lengths.max()))
-    real = steps < lengths[:, None]
-    return starts[:, None] + steps.minimum(lengths[:, None] - 1), real
 
 
 def stretches(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:

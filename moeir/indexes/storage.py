@@ -1,6 +1,6 @@
 """float16 vectors of an index: in shards while building, one memory map when opened, on the device if they fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +8,17 @@ import torch
 
 from moeir.artifacts.journals import GrowingArray
 from moeir.errors import ArtifactError, DataError
+from moeir.indexes import halves
 
-ROWS_AT_ONCE = 2**16
+ROWS_AT_ONCE = 2**14
 
 
 class Vectors:
-    """Vectors [N, D] float16 and the norm of the longest."""
+    """Vectors [N, D] float16, the norm of the longest, and the most that one loses when it is rounded to bfloat16."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.longest = 0.0
+        self.longest, self.lost = 0.0, 0.0
         self._shards: list[torch.Tensor] = []
         self._resident: torch.Tensor | None = None
 
@@ -26,10 +27,19 @@ class Vectors:
 
     def __getitem__(self, rows: slice | torch.Tensor) -> torch.Tensor:
         """Rows by slice or by number, on the device."""
-        whole = self._whole()
+        if self.device.type == "cuda":
+            whole = self._whole()
+            return whole[rows].to(self.device) if isinstance(rows, slice) else whole[rows.to(whole.device)].to(self.device)
         if isinstance(rows, slice):
-            return whole[rows].to(self.device)
-        return whole[rows.to(whole.device)].to(self.device)
+            pieces = [shard[part] for shard, part, _ in self._pieces(rows)]
+            return pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, self.width, dtype=torch.float16), *pieces])
+        if len(self._shards) == 1:
+            return self._shards[0][rows]
+        found = torch.empty(len(rows), self.width, dtype=torch.float16)
+        for first, shard in self.shards():
+            own = (rows >= first) & (rows < first + len(shard))
+            found[own] = shard[rows[own] - first]
+        return found
 
     @property
     def width(self) -> int:
@@ -43,13 +53,14 @@ class Vectors:
     def add(self, vectors: torch.Tensor, owner: Callable[[int], str]) -> None:
         """Append vectors [B, D]; what float16 cannot hold is refused in the words of `owner` (of a row of the shard)."""
         self.check_width(vectors.shape[1])
-        shard = vectors.detach().to("cpu", torch.float16)
+        shard = vectors.detach().to("cpu", torch.float16).contiguous()
         for first in range(0, len(shard), ROWS_AT_ONCE):
-            norms = shard[first : first + ROWS_AT_ONCE].double().norm(dim=1)
-            bad = (~torch.isfinite(norms)).nonzero()
-            if len(bad):
-                raise DataError(f"{owner(first + int(bad[0]))} holds NaN, infinity or more than float16 can hold")
-            self.longest = max(self.longest, float(norms.max()))
+            part = bits(shard[first : first + ROWS_AT_ONCE])
+            norms, lost = np.empty(len(part)), np.empty(len(part))
+            halves.measure(part, norms, lost)
+            if np.isnan(norms).any():
+                raise DataError(f"{owner(first + int(np.isnan(norms).argmax()))} holds NaN, infinity or more than float16 can hold")
+            self.longest, self.lost = max(self.longest, float(norms.max())), max(self.lost, float(lost.max()))
         self._shards.append(shard)
         self._resident = None
 
@@ -61,9 +72,42 @@ class Vectors:
                 target.append(shard[first : first + ROWS_AT_ONCE].numpy())
         target.close()
 
-    def restore(self, vectors: np.ndarray, longest: float) -> None:
+    def restore(self, vectors: np.ndarray, longest: float, lost: float = 0.0) -> None:
         """Take the memory map of a saved file."""
-        self._shards, self.longest = [torch.from_numpy(np.asarray(vectors))], longest
+        self._shards, self.longest, self.lost = [torch.from_numpy(np.asarray(vectors))], longest, lost
+
+    def shards(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each shard [n, D], where it lies, with the number of its first row."""
+        first = 0
+        for shard in self._shards:
+            yield first, shard
+            first += len(shard)
+
+    def reader(self, rows: int, coarse: bool) -> Callable[[slice], torch.Tensor]:
+        """Reads stretches of at most `rows` rows -> [≥ n, D] float32, or bfloat16 if coarse, until it reads the next; the rest is void."""
+        kind = torch.bfloat16 if coarse else torch.float32
+        if self.device.type == "cuda":
+            return lambda part: self[part].to(kind)
+        place = torch.zeros(max(rows, 1), self.width, dtype=kind)
+
+        def read(part: slice) -> torch.Tensor:
+            for shard, own, first in self._pieces(part):
+                here = place[first : first + own.stop - own.start]
+                if coarse:
+                    halves.to_bfloat16(bits(shard[own]), bits(here))
+                else:
+                    here.copy_(shard[own])
+            return place
+
+        return read
+
+    def _pieces(self, rows: slice) -> Iterator[tuple[torch.Tensor, slice, int]]:
+        """The shards that hold a stretch: shard, its own rows, and how many of the stretch come before them."""
+        start, stop, _ = rows.indices(len(self))
+        for first, shard in self.shards():
+            own = slice(max(start - first, 0), min(stop - first, len(shard)))
+            if own.start < own.stop:
+                yield shard, own, first + own.start - start
 
     def _whole(self) -> torch.Tensor:
         if self._resident is None:
@@ -75,3 +119,9 @@ class Vectors:
                 if 2 * self._resident.nbytes < free:
                     self._resident = self._resident.to(self.device)
         return self._resident
+
+
+def bits(numbers: torch.Tensor) -> np.ndarray:
+    """The bits of float16 or bfloat16 numbers, uint16, where they lie."""
+    found: np.ndarray = numbers.view(torch.int16).numpy().view(np.uint16)
+    return found

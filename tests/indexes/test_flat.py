@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.candidates import dots
+from moeir.indexes.candidates import coarse_margin, dots
 from moeir.indexes.flat import Flat
 from moeir.representations.dense import Dense
 from tests.oracles import search as oracle
@@ -172,6 +172,43 @@ def test_what_is_wrong_is_refused():
         Flat(None, "abacus")
     with pytest.raises(ArtifactError, match="3 documents but 2 ids"):
         built(torch.ones(3, 4), np.arange(2)).search(Dense(torch.ones(1, 4)), 1)
+
+
+class Seen:
+    """A pool that keeps all it is offered."""
+
+    def __init__(self):
+        self.scores = []
+
+    def push(self, scores, rows):
+        self.scores.append(scores[:, : len(rows)].clone())
+
+
+@pytest.mark.parametrize("count", [16, 40])
+def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
+    generator = torch.Generator().manual_seed(count)
+    documents = torch.nn.functional.normalize(torch.randn(700, 24, generator=generator), dim=1) * 3
+    queries = torch.randn(count, 24, generator=generator)
+    coarse, fine = built(documents, coarse=True), built(documents, coarse=False)
+    for block in coarse._blocks(Dense(queries)):
+        seen = Seen()
+        coarse._scan(block, seen)
+        off = (torch.cat(seen.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
+        assert (2 * off <= coarse_margin(block, coarse.longest, coarse.lost)).all() and off.max() > 0
+    for depth in (1, 30, 700):
+        for mine, theirs in zip(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth), strict=True):
+            assert mine.tobytes() == theirs.tobytes()
+
+
+def test_shards_change_no_byte():
+    queries, documents = near_ties(seed=5)
+    whole = built(documents).search(Dense(queries), 25)
+    for count in (3, 7):
+        index = Flat()
+        for part in documents.chunk(count):
+            index.add(Dense(part))
+        for mine, theirs in zip(index.search(Dense(queries), 25), whole, strict=True):
+            assert mine.tobytes() == theirs.tobytes()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

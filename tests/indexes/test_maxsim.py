@@ -135,6 +135,25 @@ def test_what_is_wrong_is_refused(tmp_path):
         MaxSim.open(tmp_path)
 
 
+def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
+    queries, documents = near_ties(count=400, width=24, seed=6)
+    for depth in (1, 40, 400):
+        found = (built(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
+        for mine, theirs in zip(*found, strict=True):
+            assert mine.tobytes() == theirs.tobytes()
+
+
+def test_shards_change_no_byte():
+    queries, documents = near_ties(seed=5)
+    whole = built(documents).search(queries, 25)
+    for count in (3, 7):
+        index = MaxSim()
+        for part in torch.arange(len(documents)).chunk(count):
+            index.add(documents.select(part))
+        for mine, theirs in zip(index.search(queries, 25), whole, strict=True):
+            assert mine.tobytes() == theirs.tobytes()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
     queries, documents = near_ties(seed=4)

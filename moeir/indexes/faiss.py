@@ -1,0 +1,178 @@
+"""Dense search by faiss, the library of approximate engines (Douze et al. 2024), beside the exact `flat`."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes import halves
+from moeir.indexes.base import Index, place_hits
+from moeir.indexes.storage import Vectors, bits
+
+if find_spec("faiss") is not None:
+    import faiss
+else:
+    faiss = None
+
+FILE = "faiss.index"
+ROWS_AT_ONCE, QUERIES_AT_ONCE = 2**14, 1024
+INSTALL = "engine faiss: faiss is not installed: pip install 'moeir[cpu]', or 'moeir[gpu]' for CUDA, never both"
+RESCORED = 4  # times the depth
+
+
+class Faiss(Index):
+    """Any inner-product index of faiss by its factory string; + stands for a comma: factory=IVF4096+PQ16, HNSW32, SQ8 …
+
+    What must be trained is trained on `sample` seeded vectors [default: 64 for each list, at least 65,536]. `nprobe` is how many lists of
+    an IVF are looked at, `ef` how many nodes an HNSW keeps in mind. `rescore=true` keeps the float16 vectors beside, on disk, and scores
+    4 times the depth of what faiss finds exactly, as `flat` does. On a CUDA device faiss searches there where its build can.
+    """
+
+    kind: ClassVar[str] = "dense"
+    exact: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        order: np.ndarray | None = None,
+        device: str = "cpu",
+        *,
+        factory: str = "HNSW32",
+        nprobe: int | None = None,
+        ef: int | None = None,
+        rescore: bool = False,
+        sample: int | None = None,
+        seed: int = 42,
+    ) -> None:
+        super().__init__(order, device)
+        if faiss is None:
+            raise UsageError(INSTALL)
+        for name, value in (("nprobe", nprobe), ("ef", ef), ("sample", sample)):
+            if value is not None and value < 1:
+                raise UsageError(f"faiss:{name}={value}: expected at least 1")
+        self.factory, self.nprobe, self.ef = factory, nprobe, ef
+        self.rescore, self.sample, self.seed = rescore, sample, seed
+        self._vectors = Vectors(torch.device("cpu"))
+        self._engine: Any = None
+        self._searched: Any = None
+
+    def __len__(self) -> int:
+        return len(self._vectors) if self._engine is None else int(self._engine.ntotal)
+
+    def add(self, shard: Any) -> None:
+        if self._engine is not None:
+            raise ArtifactError("a faiss index that was built takes no more documents; build it anew")
+        first = len(self)
+        self._vectors.add(shard.vectors, lambda row: f"row {first + row}: its vector")
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "longest": self._vectors.longest, "lost": self._vectors.lost, "faiss": faiss.__version__}
+
+    def save(self, folder: Path | str) -> None:
+        engine = self._built()
+        super().save(folder)
+        faiss.write_index(engine, str(Path(folder) / FILE))
+        if self.rescore:
+            self._vectors.save(Path(folder) / "vectors.npy")
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        try:
+            self._engine = faiss.read_index(str(folder / FILE), faiss.IO_FLAG_MMAP)
+        except RuntimeError as error:
+            raise ValueError(_reason(error)) from error
+        if self.rescore:
+            self._vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
+            if len(self._vectors) != self._engine.ntotal:
+                raise ValueError(f"{FILE} holds {self._engine.ntotal} vectors, vectors.npy {len(self._vectors)}")
+
+    def _built(self) -> Any:
+        """Trained on a sample, then filled block by block from where the vectors lie."""
+        if self._engine is None:
+            width = max(self._vectors.width, 1)
+            try:
+                engine = faiss.index_factory(width, self.factory.replace("+", ","), faiss.METRIC_INNER_PRODUCT)
+            except RuntimeError as error:
+                reason = _reason(error)
+                raise UsageError(f"faiss:factory={self.factory}: faiss does not make this for dimension {width}: {reason}") from None
+            if not engine.is_trained and len(self._vectors):
+                self._train(engine)
+            for first in range(0, len(self._vectors), ROWS_AT_ONCE):
+                engine.add(self._vectors[slice(first, first + ROWS_AT_ONCE)].float().numpy())
+            self._engine = engine
+        return self._engine
+
+    def _train(self, engine: Any) -> None:
+        lists = getattr(faiss.try_extract_index_ivf(engine), "nlist", 0)
+        count = min(len(self._vectors), self.sample or max(64 * lists, 2**16))
+        rows = np.sort(np.random.default_rng(self.seed).choice(len(self._vectors), count, replace=False))
+        try:
+            engine.train(self._vectors[torch.from_numpy(rows)].float().numpy())
+        except RuntimeError as error:
+            reason = _reason(error)
+            raise DataError(f"faiss:factory={self.factory}: cannot be trained on {count} vectors: {reason}; choose a smaller one") from None
+
+    def _ready(self) -> Any:
+        """The engine with its options, on the GPU where asked for and possible."""
+        if self._searched is None:
+            engine = self._built()
+            if self.device.startswith("cuda") and getattr(faiss, "get_num_gpus", int)() > 0:
+                place = torch.device(self.device).index or 0
+                engine = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), place, engine)
+                space = faiss.GpuParameterSpace()
+            else:
+                space = faiss.ParameterSpace()
+            for name, value in (("nprobe", self.nprobe), ("efSearch", self.ef)):
+                if value is not None:
+                    self._set(space, engine, name, value)
+            self._searched = engine
+        return self._searched
+
+    def _set(self, space: Any, engine: Any, name: str, value: int) -> None:
+        try:
+            space.set_index_parameter(engine, name, value)
+        except RuntimeError:
+            said = {"nprobe": "nprobe", "efSearch": "ef"}[name]
+            raise UsageError(f"faiss:factory={self.factory}: has no {said}; leave {said}={value} out") from None
+
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        engine, places = self._ready(), self.places
+        vectors = queries.vectors.detach().cpu().float().numpy()
+        if (width := vectors.shape[1]) != engine.d:
+            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {engine.d}: made by another checkpoint?")
+        if not np.isfinite(vectors).all():
+            raise DataError(f"query {int((~np.isfinite(vectors)).any(1).argmax())}: NaN or infinity")
+        width = min(RESCORED * depth, len(self)) if self.rescore else depth
+        for first in range(0, len(vectors), QUERIES_AT_ONCE):
+            part = np.ascontiguousarray(vectors[first : first + QUERIES_AT_ONCE])
+            values, found = engine.search(part, width)
+            if self.rescore:
+                query, place = np.nonzero(found >= 0)
+                values[query, place] = self._exact(part, query, found[query, place])
+            for i in range(len(part)):
+                real = found[i] >= 0
+                place_hits(found[i][real], values[i][real], places, rows[first + i], scores[first + i])
+
+    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        if not self.rescore:
+            return super()._paired(queries, query_rows, document_rows)
+        return self._exact(queries.vectors.detach().cpu().float().numpy(), query_rows, document_rows)
+
+    def _exact(self, queries: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        scores = np.empty(len(rows))
+        for first, shard in self._vectors.shards():
+            own = np.flatnonzero((rows >= first) & (rows < first + len(shard)))
+            found = np.empty(len(own))
+            halves.pair_products(bits(shard), np.ascontiguousarray(queries), query[own], rows[own] - first, found)
+            scores[own] = found
+        return scores.astype(np.float32)
+
+
+def _reason(error: RuntimeError) -> str:
+    """What faiss says, without where in its source it says so."""
+    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", str(error).splitlines()[-1])

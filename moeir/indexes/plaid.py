@@ -1,0 +1,241 @@
+"""Late interaction with token vectors in 2 bits a dimension (Santhanam et al. 2022), optionally scored again as they were."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from moeir.artifacts.journals import GrowingArray
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes import tables
+from moeir.indexes.base import NO_ROW, Index, place_hits
+from moeir.indexes.candidates import LARGEST_FLOAT, Block
+from moeir.indexes.compiling import compiled
+from moeir.indexes.ragged import Ragged, queries_in_blocks
+from moeir.indexes.residuals import ROWS_AT_ONCE, Quantiser
+
+COLUMNS = ("codes", "leading", "residuals")
+FEWEST_CANDIDATES, PER_DEPTH = 12_288, 16
+SHARE_IN_FULL = 4  # one candidate in so many is scored in full
+RESCORED, SPARE = 2, 32  # times the depth, and so many more
+QUERIES_AT_ONCE = 64
+
+
+class Plaid(Index):
+    """Approximate MaxSim: centroids choose candidates, vectors of 2 bits a dimension score them; on the processor.
+
+    A token vector of 128 dimensions takes 34 bytes, 2 for its centroid and 32 for the residual (36 beyond 65,536 centroids). Each query
+    token looks at the documents of its `nprobe` best centroids; the `candidates` best of them by centroids alone [default: 12,288, at least
+    16 times the depth] are scored with a quarter of their bytes, the best quarter of those in full. `rescore=true` keeps the float16
+    vectors beside, on disk, and scores the best of those, twice the depth and 32, exactly: those scores are maxsim's. `centroids` is how
+    many [default: the power of two nearest to 4 · √vectors].
+    """
+
+    kind: ClassVar[str] = "multivector"
+    exact: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        order: np.ndarray | None = None,
+        device: str = "cpu",
+        *,
+        centroids: int | None = None,
+        nprobe: int = 16,
+        candidates: int | None = None,
+        rescore: bool = False,
+        seed: int = 42,
+    ) -> None:
+        super().__init__(order, device)
+        for name, value in (("centroids", centroids), ("nprobe", nprobe), ("candidates", candidates)):
+            if value is not None and value < 1:
+                raise UsageError(f"plaid:{name}={value}: expected at least 1")
+        self.centroids, self.nprobe, self.candidates = centroids, nprobe, candidates
+        self.rescore, self.seed = rescore, seed
+        self._texts = Ragged(torch.device("cpu"))
+        self._quantiser: Quantiser | None = None
+        self._stored: dict[str, np.ndarray] = {}
+        self._facts: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def add(self, shard: Any) -> None:
+        if self._quantiser is not None:
+            raise ArtifactError("a plaid index that was built takes no more documents; build it anew")
+        self._texts.add(shard)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), **self._facts}
+
+    def save(self, folder: Path | str) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        if self._quantiser is None:
+            self._build(Path(folder))
+        else:
+            for name in COLUMNS:
+                np.save(Path(folder) / f"{name}.npy", self._stored[name], allow_pickle=False)
+        super().save(folder)
+        if self.rescore:
+            self._texts.save(Path(folder))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        assert self._quantiser is not None
+        lists = {name: self._stored[name] for name in ("list_starts", "list_rows")}
+        return {"starts": self._texts.starts.numpy(), **vars(self._quantiser), **lists}
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        if self.rescore:
+            self._texts.restore(arrays, settings)
+        else:
+            self._texts.starts = torch.from_numpy(np.asarray(arrays["starts"]))
+        self._facts = {name: settings[name] for name in ("dimension", "vectors", "longest", "lost")}
+        self._quantiser = Quantiser(*(np.array(arrays[name]) for name in ("centroids", "rotation", "words")))
+        self._stored = {name: np.asarray(arrays[name]) for name in (*COLUMNS, "list_starts", "list_rows")}
+        count, tokens = len(self._quantiser.centroids), int(self._texts.starts[-1])
+        if {len(self._stored[name]) for name in COLUMNS} != {tokens} or len(self._stored["list_starts"]) != count + 1:
+            raise ValueError(f"codes.npy, leading.npy, residuals.npy and centroids.npy disagree with starts.npy about {tokens} vectors")
+
+    def tokens_of(self, row: int) -> np.ndarray:
+        if self.rescore:
+            return self._texts.tokens_of(row)
+        own = slice(*self._texts.starts[row : row + 2].tolist())
+        quantiser = self._built()
+        return quantiser.decoded(self._stored["codes"][own], np.hstack([self._stored[name][own] for name in COLUMNS[1:]]))
+
+    def _built(self) -> Quantiser:
+        return self._quantiser or self._build(None)
+
+    def _build(self, folder: Path | None) -> Quantiser:
+        """Centroids and codewords from a sample, then all vectors block by block, into files of a folder or into memory."""
+        vectors, starts, self._facts = self._texts.vectors, self._texts.starts.numpy(), self._texts.facts()
+        nearest_power = 2 ** round(np.log2(4 * max(len(vectors), 1) ** 0.5))
+        count = min(self.centroids or nearest_power, max(len(vectors), 1))
+        if len(vectors):
+            self._quantiser = Quantiser.trained(vectors, count, self.seed)
+        else:
+            self._quantiser = Quantiser.untrained(vectors.width)
+        self._stored = dict(zip(COLUMNS, _kept(self._columns(count), folder), strict=True))
+        lists = _inverted(starts, self._stored["codes"], len(self._quantiser.centroids))
+        self._stored |= dict(zip(("list_starts", "list_rows"), lists, strict=True))
+        return self._quantiser
+
+    def _columns(self, count: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Blocks of all vectors as they are kept: the centroid of each [n], its leading quarter of bytes, its other bytes."""
+        vectors, quantiser = self._texts.vectors, self._built()
+        kind, leading = np.uint16 if count <= 2**16 else np.uint32, -(-len(quantiser.words) // 4)
+        for first in range(0, max(len(vectors), 1), ROWS_AT_ONCE):
+            codes, residuals = quantiser.encoded(vectors[slice(first, first + ROWS_AT_ONCE)])
+            yield codes.astype(kind), residuals[:, :leading], residuals[:, leading:]
+
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        places, stored = self.places, self._tables()
+        width = min(RESCORED * depth + SPARE, len(self)) if self.rescore else depth
+        most = self.candidates or max(FEWEST_CANDIDATES, PER_DEPTH * depth)
+        lists = (self._stored["list_starts"], self._stored["list_rows"], places, self.nprobe, most, max(most // SHARE_IN_FULL, 2 * width))
+        for block in self._blocks(queries):
+            found, values = np.full((len(block.lines), width), NO_ROW, np.int64), np.full((len(block.lines), width), -np.inf, np.float32)
+
+            def search(line: int, block: Block = block, found: np.ndarray = found, values: np.ndarray = values) -> int:
+                return int(tables.search(tokens_of(block, line), *stored, *lists, found[line], values[line]))
+
+            counts = np.array(self._each(search, len(block.lines)))
+            if self.rescore:
+                query, real = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)), np.arange(width) < counts[:, None]
+                values[real] = self._texts.exact(block, query, torch.from_numpy(found[real])).float().numpy()
+            for line, own, marks, count in zip(block.lines, found, values, counts, strict=True):
+                place_hits(own[:count], marks[:count], places, rows[line], scores[line])
+
+    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        scores, stored, document_rows = np.zeros(len(query_rows), np.float32), self._tables(), np.asarray(document_rows)
+        for block in self._blocks(queries):
+            first, last = (np.searchsorted(query_rows, block.lines, side) for side in ("left", "right"))
+            if self.rescore:
+                own = np.concatenate([np.arange(*each) for each in zip(first, last, strict=True)])
+                query, rows = np.repeat(np.arange(len(first)), last - first), document_rows[own]
+                scores[own] = self._texts.exact(block, torch.from_numpy(query), torch.from_numpy(rows)).float().numpy()
+                continue
+
+            def score(line: int, block: Block = block, first: np.ndarray = first, last: np.ndarray = last) -> None:
+                own = slice(first[line], last[line])
+                if own.stop > own.start:
+                    tables.paired(tokens_of(block, line), *stored, document_rows[own], scores[own])
+
+            self._each(score, len(block.lines))
+        return scores
+
+    def _each(self, work: Callable[[int], Any], count: int) -> list[Any]:
+        """`work` of 0 to count − 1, in as many threads as torch computes with; nothing when the index holds no vector."""
+        if not len(self._built().centroids):
+            return [0] * count
+        if (threads := min(torch.get_num_threads(), count)) < 2:
+            return [work(line) for line in range(count)]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(work, range(count)))
+
+    def _tables(self) -> tuple[np.ndarray, ...]:
+        starts = self._texts.starts.numpy()
+        return *vars(self._built()).values(), starts, *(self._stored[name] for name in COLUMNS)
+
+    def _blocks(self, queries: Any) -> Iterator[Block]:
+        """The queries that have tokens, checked."""
+        self._built()
+        width, own = queries.vectors.shape[1], self._facts["dimension"]
+        if width != own:
+            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {own}: made by another checkpoint?")
+        for block in queries_in_blocks(queries, QUERIES_AT_ONCE, torch.device("cpu")):
+            bad = ~(block.norms * max(self._facts["longest"], 1.0) < LARGEST_FLOAT)
+            if bad.any():
+                raise DataError(f"query {block.lines[int(bad.int().argmax())]}: NaN, infinity, or a score too large for float32")
+            yield block
+
+
+def tokens_of(block: Block, line: int) -> np.ndarray:
+    """One query's tokens float32 [L, D], those of zeros left out: they add nothing."""
+    vectors = block.vectors[line]
+    tokens: np.ndarray = vectors[vectors.any(dim=1)].numpy()
+    return tokens
+
+
+def _kept(blocks: Iterator[tuple[np.ndarray, ...]], folder: Path | None) -> list[np.ndarray]:
+    """The columns end to end, in memory or, block by block, in files of a folder."""
+    if folder is None:
+        return [np.concatenate(column) for column in zip(*blocks, strict=True)]
+    files: list[GrowingArray] = []
+    for columns in blocks:
+        files = files or [
+            GrowingArray(folder / f"{name}.npy", part.dtype, part.shape[1] if part.ndim == 2 else None)
+            for name, part in zip(COLUMNS, columns, strict=True)
+        ]
+        for file, part in zip(files, columns, strict=True):
+            file.append(part)
+    for file in files:
+        file.close()
+    return [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)) for name in COLUMNS]
+
+
+def _inverted(starts: np.ndarray, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The texts of each centroid, ascending, each once: list_starts int64 [C + 1], list_rows int32 [n]."""
+    counts, seen = np.zeros(count + 1, np.int64), np.full(count, -1, np.int64)
+    _fill(starts, codes, counts, seen, np.empty(0, np.int32))
+    list_starts = np.cumsum(counts)
+    list_rows = np.empty(int(list_starts[-1]), np.int32)
+    _fill(starts, codes, list_starts.copy(), np.full(count, -1, np.int64), list_rows)
+    return list_starts, list_rows
+
+
+@compiled()
+def _fill(starts: Any, codes: Any, cursors: Any, seen: Any, rows: Any) -> None:
+    """Count each centroid's texts in cursors[code + 1], or, with rows, put them where cursors[code] says."""
+    for text in range(len(starts) - 1):
+        for place in range(starts[text], starts[text + 1]):
+            code = codes[place]
+            if seen[code] != text:
+                seen[code] = text
+                if len(rows):
+                    rows[cursors[code]] = text
+                    cursors[code] += 1
+                else:
+                    cursors[code + 1] += 1

@@ -1,0 +1,122 @@
+"""Dense engines side by side: seconds, processor seconds, and how much of the exact result each finds.
+
+    python -m tests.benchmarks.dense_search FOLDER [--documents 100000 --width 384 --queries 1024 --depth 100 --rounds 5 --threads 2
+        --engine flat --engine faiss:factory=IVF1024+Flat,nprobe=16 ...] [--vectors VECTORS.npy]
+
+Vectors are drawn around 2,000 centres from a seed and normalised, or read from a float16 file of encodings. FOLDER keeps the indexes for
+the next run. The reference is faiss's IndexFlatIP over float32 in memory, in batches and one query at a time. Each round runs every engine
+once, in turns; the table has medians of the ratios within rounds. Ids that differ from the reference's are counted, and of those how many
+it has wrong: whose float64 score is above the one it put there.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+
+from moeir import variants
+from moeir.representations.dense import Dense
+
+ROWS_AT_ONCE = 50_000
+HEADER = """| engine | queries a second | times IndexFlatIP's (least, most) | in processor time | found of it | other ids | it is wrong in |
+|---|---|---|---|---|---|---|"""
+
+
+def drawn(count: int, width: int, seed: int) -> torch.Tensor:
+    """Unit vectors [count, width] around 2,000 centres."""
+    centres = torch.randn(2000, width, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(count, width, generator=generator)
+    return torch.nn.functional.normalize(centres[torch.randint(2000, (count,), generator=generator)] + 1.5 * noise, dim=1)
+
+
+def stored(folder: Path, count: int, width: int) -> np.ndarray:
+    """The documents float16 [count, width], memory-mapped."""
+    path = folder / f"vectors-{count}-{width}.npy"
+    if not path.exists():
+        target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(count, width))
+        for first in range(0, count, ROWS_AT_ONCE):
+            target[first : first + ROWS_AT_ONCE] = drawn(min(ROWS_AT_ONCE, count - first), width, 1 + first).half().numpy()
+        target.flush()
+    return np.load(path, mmap_mode="c")
+
+
+def opened(folder: Path, spec: str, vectors: np.ndarray) -> Any:
+    """An index saved and opened again, made now if it was not before."""
+    place = folder / f"{spec.replace(':', '-').replace('=', '-')}-{'-'.join(map(str, vectors.shape))}"
+    made = variants.bind("indexes", spec)
+    if not (place / "engine.json").exists():
+        index, began = made(), time.perf_counter()
+        index.add(Dense(torch.from_numpy(vectors)))
+        index.save(place)
+        print(f"{spec}: built in {time.perf_counter() - began:.1f} s")
+    return made.func.open(place)
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds, processor seconds, result."""
+    began, used = time.perf_counter(), time.process_time()
+    result = work()
+    return time.perf_counter() - began, time.process_time() - used, result
+
+
+def compared(rows: np.ndarray, reference: np.ndarray, queries: torch.Tensor, vectors: np.ndarray) -> str:
+    """Share of the reference's ids found, and of the places where ids differ how many the reference has wrong."""
+    found = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows, reference, strict=True)])
+    query, place = np.nonzero(rows != reference)
+    doubles = queries.double().numpy()
+
+    def exact(ids: np.ndarray) -> np.ndarray:
+        return np.array([vectors[row].astype(np.float64) @ doubles[own] for own, row in zip(query, ids, strict=True)])
+
+    if len(query) > 10_000:
+        return f"{found:.4f} | {len(query)} |"
+    wrong = int((exact(rows[query, place]) > exact(reference[query, place])).sum())
+    return f"{found:.4f} | {len(query)} | {wrong}"
+
+
+def main() -> None:
+    """Build what is missing, run the rounds, print one table for batches and one for single queries."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    for name, value in {"documents": 100_000, "width": 384, "queries": 1024, "depth": 100, "rounds": 5, "threads": 2}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--engine", action="append")
+    parser.add_argument("--vectors", type=Path)
+    said = parser.parse_args()
+    torch.set_num_threads(said.threads)
+    faiss.omp_set_num_threads(said.threads)
+    said.folder.mkdir(parents=True, exist_ok=True)
+    vectors = np.load(said.vectors, mmap_mode="c") if said.vectors else stored(said.folder, said.documents, said.width)
+    engines = {spec: opened(said.folder, spec, vectors) for spec in said.engine or ["flat"]}
+    reference = faiss.IndexFlatIP(vectors.shape[1])
+    for first in range(0, len(vectors), ROWS_AT_ONCE):
+        reference.add(vectors[first : first + ROWS_AT_ONCE].astype(np.float32))
+    queries = drawn(said.queries, vectors.shape[1], 0)
+    print(json.dumps({"documents": len(vectors), "width": vectors.shape[1], "depth": said.depth, "threads": said.threads}))
+    for count in (said.queries, 1):
+        asked = queries[:count]
+        ways: dict[str, Callable[[], Any]] = {"IndexFlatIP": lambda asked=asked: reference.search(asked.numpy(), said.depth)[1]}
+        for spec, index in engines.items():
+            ways[spec] = lambda index=index, asked=asked: index.search(Dense(asked), said.depth)[0]
+        rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(said.rounds + 1)][1:]
+        print(f"\n{count} queries at once\n")
+        print(HEADER)
+        for name in ways:
+            ratios = [one["IndexFlatIP"][0] / one[name][0] for one in rounds]
+            used = statistics.median(one["IndexFlatIP"][1] / one[name][1] for one in rounds)
+            speed = count / statistics.median(one[name][0] for one in rounds)
+            words = compared(rounds[-1][name][2], rounds[-1]["IndexFlatIP"][2], asked, vectors)
+            times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"| {name} | {speed:.1f} | {times} | {used:.2f} | {words} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Late-interaction engines side by side: queries a second, and how much of the exact result each finds.
+
+    python -m tests.benchmarks.multivector_search FOLDER DOCUMENTS QUERIES [--documents 20000 --queries 64 --depth 100 --rounds 3
+        --threads 2 --engine maxsim --engine plaid:rescore=true ...]
+
+DOCUMENTS and QUERIES are folders of multi-vector encodings (tests/benchmarks/fit_head.py writes both). FOLDER keeps the indexes for the
+next run. The first engine is the reference; the exact one in plain torch, float32 and padded by length, is run once on few queries. Each
+round runs every engine once, in turns, the first is not timed; ratios are medians within rounds.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeir import variants
+from moeir.representations.multivector import MultiVector, maxsim
+
+PLAIN_QUERIES = 4
+HEADER = """| engine | queries a second | times the first's (least, most) | in processor time | recall | bytes a vector | in all | beside |
+|---|---|---|---|---|---|---|---|"""
+
+
+def opened(folder: Path, spec: str, documents: MultiVector) -> Any:
+    """An index saved and opened again, made now if it was not before."""
+    place = folder / f"{spec.replace(':', '-').replace('=', '-')}-{len(documents)}"
+    made = variants.bind("indexes", spec)
+    if not (place / "engine.json").exists():
+        index, began = made(), time.perf_counter()
+        index.add(documents)
+        index.save(place)
+        print(f"{spec}: built in {time.perf_counter() - began:.1f} s")
+    return made.func.open(place), place
+
+
+def bytes_each(place: Path, vectors: int) -> str:
+    """Bytes on disk for each vector: of the codes, of all but the kept float16 vectors, of those."""
+    sizes = {path.stem: path.stat().st_size / vectors for path in place.iterdir()}
+    codes = sum(sizes.get(name, 0.0) for name in ("codes", "leading", "residuals"))
+    kept = sizes.pop("vectors", 0.0)
+    return f"{codes:.1f} | {sum(sizes.values()):.1f} | {kept:.0f}"
+
+
+def plain(queries: MultiVector, documents: MultiVector) -> float:
+    """Seconds a query of padded float32 products, documents of like length together."""
+    order = (documents.starts[1:] - documents.starts[:-1]).argsort()
+    asked, real = queries.padded()
+    began = time.perf_counter()
+    for part in order.split(64):
+        held, mask = documents.select(part).padded()
+        for query in range(len(asked)):
+            maxsim(asked[query : query + 1], real[query : query + 1], held, mask)
+    return (time.perf_counter() - began) / len(asked)
+
+
+def main() -> None:
+    """Build what is missing, run the rounds, print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("folder", "encodings", "asked"):
+        parser.add_argument(name, type=Path)
+    for name, value in {"documents": 20_000, "queries": 64, "depth": 100, "rounds": 3, "threads": 2}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--engine", action="append")
+    said = parser.parse_args()
+    torch.set_num_threads(said.threads)
+    whole, asked = MultiVector.open(said.encodings), MultiVector.open(said.asked)
+    starts = whole.starts[: said.documents + 1]
+    documents = MultiVector(whole.vectors[: int(starts[-1])], starts)
+    queries = asked.select(torch.linspace(0, len(asked) - 1, min(said.queries, len(asked))).long())
+    queries = MultiVector(queries.vectors.float(), queries.starts)
+    found = {spec: opened(said.folder, spec, documents) for spec in said.engine or ["maxsim", "plaid", "plaid:rescore=true"]}
+    print(f"{len(documents)} documents, {len(documents.vectors)} vectors of {documents.vectors.shape[1]}, {len(queries)} queries")
+    print(f"plain torch: {1 / plain(queries.select(torch.arange(min(PLAIN_QUERIES, len(queries)))), documents):.2f} queries a second\n")
+    rounds = []
+    for _ in range(said.rounds + 1):
+        seconds, rows = {}, {}
+        for spec, (index, _) in found.items():
+            began, used = time.perf_counter(), time.process_time()
+            rows[spec] = index.search(queries, said.depth)[0]
+            seconds[spec] = time.perf_counter() - began, time.process_time() - used
+        rounds.append(seconds)
+    first, rounds = next(iter(found)), rounds[1:]
+    print(HEADER)
+    for spec, (_, place) in found.items():
+        ratios = [one[first][0] / one[spec][0] for one in rounds]
+        used = statistics.median(one[first][1] / one[spec][1] for one in rounds)
+        recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows[spec], rows[first], strict=True)])
+        speed = len(queries) / statistics.median(one[spec][0] for one in rounds)
+        times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {spec} | {speed:.1f} | {times} | {used:.2f} | {recall:.4f} | {bytes_each(place, len(documents.vectors))} |")
+
+
+if __name__ == "__main__":
+    main()

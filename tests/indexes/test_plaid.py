@@ -1,0 +1,164 @@
+"""Late interaction with vectors in 2 bits a dimension."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes.maxsim import MaxSim
+from moeir.indexes.plaid import Plaid
+from moeir.indexes.residuals import Quantiser, dealt, nearest
+from moeir.indexes.storage import Vectors
+from moeir.representations.multivector import MultiVector
+
+
+def drawn(count=300, width=20, seed=0, topics=30, most=9):
+    """Texts whose tokens lie around a few topics, some texts without tokens; queries drawn near tokens of texts."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, most, (count,), generator=generator)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    centres = torch.randn(topics, width, generator=generator)
+    vectors = centres[torch.randint(topics, (int(starts[-1]),), generator=generator)]
+    vectors = torch.nn.functional.normalize(vectors + 0.6 * torch.randn(vectors.shape, generator=generator), dim=1).half()
+    chosen = torch.randint(len(vectors), (40,), generator=generator)
+    queries = vectors[chosen].float() + 0.1 * torch.randn(40, width, generator=generator)
+    return MultiVector(queries, torch.tensor([0, 3, 3, 38, 40])), MultiVector(vectors, starts)
+
+
+def built(documents, places=None, **options):
+    index = Plaid(places, **options)
+    index.add(documents)
+    return index
+
+
+def same(found, expected):
+    return all(mine.tobytes() == theirs.tobytes() for mine, theirs in zip(found, expected, strict=True))
+
+
+def everything(documents, **options):
+    """A search that leaves nothing out."""
+    return {"centroids": 16, "nprobe": 16, "candidates": len(documents)} | options
+
+
+def test_scores_are_those_of_the_decoded_vectors():
+    queries, documents = drawn()
+    index = built(documents, **everything(documents))
+    rows, scores = index.search(queries, len(documents))
+    decoded = [torch.from_numpy(index.tokens_of(row)) for row in range(len(documents))]
+    expected = queries.scores(MultiVector(torch.cat(decoded), documents.starts))
+    step = 0.02  # what rounding to steps of tables may cost a query token at most, twice what is seen
+    for line, tokens in ((0, 3), (2, 35), (3, 2)):
+        real = rows[line] >= 0
+        assert real.sum() == (documents.starts.diff() > 0).sum()
+        assert np.allclose(expected[line].numpy()[rows[line][real]], scores[line][real], rtol=0, atol=step * tokens)
+    assert (rows[1] == -1).all()
+
+
+def test_rescored_hits_are_maxsims_when_nothing_is_left_out():
+    queries, documents = drawn(seed=1)
+    places = np.random.default_rng(0).permutation(len(documents))
+    exact = MaxSim(places)
+    exact.add(documents)
+    depth = len(documents)
+    assert same(built(documents, places, rescore=True, **everything(documents)).search(queries, depth), exact.search(queries, depth))
+    scores = built(documents, places, rescore=True).search(queries, 5)[1]
+    assert scores.tolist() == exact.search(queries, 5)[1].tolist()
+
+
+def test_few_candidates_still_find_most():
+    queries, documents = drawn(count=1500, seed=2)
+    exact = MaxSim()
+    exact.add(documents)
+    best = exact.search(queries, 10)[0]
+    found = built(documents, nprobe=2, candidates=100, rescore=True).search(queries, 10)[0]
+    share = np.mean([len(set(best[line]) & set(found[line])) / 10 for line in (0, 2, 3)])
+    assert share >= 0.8
+
+
+@pytest.mark.parametrize("rescore", [False, True])
+def test_batches_shards_and_saving_change_no_byte(tmp_path, rescore):
+    queries, documents = drawn(seed=3)
+    options = {"nprobe": 3, "candidates": 40, "rescore": rescore}
+    expected = built(documents, **options).search(queries, 10)
+    index = Plaid(**options)
+    for part in torch.arange(len(documents)).chunk(3):
+        index.add(documents.select(part))
+    assert same(index.search(queries, 10), expected)
+    alone = [index.search(queries.select(torch.tensor([line])), 10) for line in range(len(queries))]
+    assert b"".join(one[1].tobytes() for one in alone) == expected[1].tobytes()
+    built(documents, **options).save(tmp_path / "one")
+    index.save(tmp_path / "two")
+    Plaid.open(tmp_path / "two").save(tmp_path / "three")
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert ("vectors.npy" in names) == rescore
+    for other in ("two", "three"):
+        assert [(tmp_path / other / name).read_bytes() for name in names] == [(tmp_path / "one" / name).read_bytes() for name in names]
+        assert same(Plaid.open(tmp_path / other).search(queries, 10), expected)
+    assert json.loads((tmp_path / "one" / "engine.json").read_text())["exact"] is False
+
+
+@pytest.mark.parametrize("rescore", [False, True])
+def test_pairs_score_as_they_are_found(rescore):
+    queries, documents = drawn(seed=4)
+    index = built(documents, rescore=rescore)
+    rows, scores = index.search(queries, 6)
+    query, place = np.nonzero(rows >= 0)
+    assert index.paired(queries, query, rows[query, place]).tolist() == scores[query, place].tolist()
+    blank = int((documents.starts.diff() == 0).nonzero()[0])
+    assert index.paired(queries, np.array([1, 0]), np.array([3, blank])).tolist() == [0.0, -np.inf]
+
+
+def test_a_vector_of_128_dimensions_takes_at_most_36_bytes(tmp_path):
+    _, documents = drawn(count=40, width=128)
+    built(documents, centroids=8).save(tmp_path)
+    kept = sum((tmp_path / f"{name}.npy").stat().st_size - 128 for name in ("codes", "leading", "residuals"))
+    assert kept == 34 * len(documents.vectors)
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 21])
+def test_any_dimension_is_kept_and_decoded(width):
+    vectors = Vectors(torch.device("cpu"))
+    vectors.add(torch.randn(900, width), str)
+    quantiser = Quantiser.trained(vectors, 40, 0)
+    codes, residuals = quantiser.encoded(vectors[slice(0, 900)])
+    assert residuals.shape == (900, -(-width // 4))
+    off = vectors[slice(0, 900)].float().numpy() - quantiser.decoded(codes, residuals)
+    assert np.square(off).sum() < 0.2 * vectors[slice(0, 900)].float().square().sum()
+
+
+def test_a_rotation_keeps_lengths_and_the_nearest_centroid_is_near():
+    left = np.random.default_rng(0).normal(size=(200, 9)) * np.arange(1, 10)
+    assert np.allclose(np.linalg.norm(left @ dealt(left), axis=1), np.linalg.norm(left, axis=1), rtol=1e-5)
+    assert np.square(left @ dealt(left)).sum(axis=0).reshape(3, 8).sum(axis=1).argmax() == 0
+    vectors, centroids = torch.randn(300, 6), torch.randn(17, 6)
+    far = torch.cdist(vectors, centroids)
+    chosen = far.gather(1, torch.from_numpy(nearest(vectors, centroids)).long()[:, None])[:, 0]
+    assert (chosen <= far.amin(dim=1) + 0.05).all()
+
+
+def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):
+    queries, _ = drawn()
+    index = built(MultiVector(torch.zeros(0, 20), torch.zeros(3, dtype=torch.int64)))
+    index.save(tmp_path)
+    for each in (index, Plaid.open(tmp_path)):
+        assert (each.search(queries, 3)[0] == -1).all()
+
+
+def test_what_is_wrong_is_refused(tmp_path):
+    documents = drawn()[1]
+    for name in ("centroids", "nprobe", "candidates"):
+        with pytest.raises(UsageError, match=f"plaid:{name}=0: expected at least 1"):
+            Plaid(**{name: 0})
+    index = built(documents)
+    index.save(tmp_path)
+    with pytest.raises(ArtifactError, match="takes no more documents"):
+        index.add(documents)
+    with pytest.raises(ArtifactError, match="dimension 4, but the index holds dimension 20"):
+        index.search(MultiVector(torch.ones(1, 4), torch.tensor([0, 1])), 1)
+    with pytest.raises(DataError, match="query 0: NaN"):
+        index.search(MultiVector(torch.full((1, 20), float("nan")), torch.tensor([0, 1])), 1)
+    np.save(tmp_path / "codes.npy", np.zeros(3, np.uint16))
+    with pytest.raises(ArtifactError, match="damaged plaid index"):
+        Plaid.open(tmp_path)

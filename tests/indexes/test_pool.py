@@ -1,0 +1,41 @@
+"""The best scan scores so far."""
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.indexes.pool import Pool, QuickPool
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 7, 40, 300])
+def test_both_pools_keep_the_same_scores(kind, size):
+    generator = torch.Generator().manual_seed(size)
+    scores = torch.randn(5, 200, generator=generator).to(kind)
+    scores[1, :150] = -torch.inf
+    scores[2] = 0.5
+    scores[3] = -scores[3].abs()
+    plain, quick = Pool(5, size, torch.device("cpu")), QuickPool(5, size)
+    for first in range(0, 200, 32):
+        rows = torch.arange(first, min(first + 32, 200))
+        wider = torch.full((5, 40), 9.0, dtype=kind)  # columns behind the rows are not looked at
+        wider[:, : len(rows)] = scores[:, rows]
+        plain.push(wider, rows)
+        quick.push(wider, rows)
+    margins = torch.full((5,), 0.25, dtype=torch.float64)
+    for depth in (1, min(5, size)):
+        (keep, certain), (quick_keep, quick_certain) = (pool.candidates(depth, margins) for pool in (plain, quick))
+        assert certain.tolist() == quick_certain.tolist()
+        for line in range(5):
+            mine = sorted(quick.scores[line][quick_keep[line]].tolist())
+            assert mine == sorted(plain.scores[line][keep[line]].tolist())
+            own = quick.rows[line][quick_keep[line]]
+            assert len(own.unique()) == len(own)
+            assert torch.equal(scores[line, own].float(), quick.scores[line][quick_keep[line]])
+
+
+def test_a_pool_is_certain_only_if_nobody_outside_is_within_the_margin():
+    pool = QuickPool(1, 2)
+    pool.push(torch.tensor([[1.0, 3.0, 2.0, -np.inf]]), torch.arange(4))
+    assert pool.candidates(1, torch.tensor([0.5], dtype=torch.float64))[1].tolist() == [True]
+    assert pool.candidates(1, torch.tensor([1.0], dtype=torch.float64))[1].tolist() == [False]

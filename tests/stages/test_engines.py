@@ -1,0 +1,63 @@
+"""Engines through the command line: what is found in the toy corpus, and what is refused."""
+
+import json
+
+import pytest
+
+from tests.conftest import TOY
+
+EXACT = {"local": "maxsim", "global": "flat"}
+
+
+@pytest.fixture(scope="module")
+def runs(index, moeir, tmp_path_factory):
+    """The exact run of each expert."""
+    place = tmp_path_factory.mktemp("runs") / "exact"
+    assert moeir("search", "--index", index, "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", place).code == 0
+    return place
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "local=plaid:rescore=true",
+        "local=plaid:centroids=4,nprobe=4,candidates=50,rescore=true",
+        "global=faiss:factory=Flat,rescore=true",
+        "global=faiss:factory=HNSW8,ef=64,rescore=true",
+    ],
+)
+def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_are_candidates(engine, encodings, runs, moeir, tmp_path):
+    if "faiss" in engine:
+        pytest.importorskip("faiss")
+    expert = engine.split("=")[0]
+    assert moeir("index", "--encodings", encodings, "--engine", engine, "--output", tmp_path / "idx").code == 0
+    assert json.loads((tmp_path / "idx" / expert / "engine.json").read_text())["exact"] is False
+    said = moeir("search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs")
+    assert said.code == 0, said.stderr
+    assert (tmp_path / "runs" / f"{expert}.trec").read_bytes() == (runs / f"{expert}.trec").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("engine", "code", "words"),
+    [
+        ("local=plaid:nprobe=0", 2, "plaid:nprobe=0: expected at least 1"),
+        ("global=plaid", 2, "plaid takes multivector representations, global has dense"),
+        ("global=faiss:factory=Nonsense", 2, "faiss does not make this"),
+        ("local=plaid:rescore=maybe", 2, "rescore"),
+    ],
+)
+def test_what_is_wrong_is_one_line(engine, code, words, encodings, moeir, tmp_path):
+    said = moeir("index", "--encodings", encodings, "--engine", engine, "--output", tmp_path / "idx")
+    assert said.code == code and words in said.stderr and len(said.stderr.splitlines()) == 1
+    assert not (tmp_path / "idx").exists()
+
+
+def test_a_damaged_index_is_found_before_it_is_used(encodings, moeir, tmp_path):
+    assert moeir("index", "--encodings", encodings, "--engine", "local=plaid", "--output", tmp_path / "idx").code == 0
+    for name in ("codes", "residuals", "words", "rotation", "centroids", "list_rows"):
+        path = tmp_path / "idx" / "local" / f"{name}.npy"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        said = moeir("search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
+        assert said.code == 4 and f"{name}.npy: damaged" in said.stderr and "run moeir index again" in said.stderr
+        path.write_bytes(whole)

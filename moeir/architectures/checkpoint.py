@@ -45,13 +45,17 @@ class OpenCheckpoint:
         ids, silent = self.ids(texts, side)
         return Tokens.pack(ids, side, silent).to(self.device)
 
-    @torch.no_grad()
     def encode(self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192) -> Encoded:
         """Representations of texts, in their order, in float32; `side` is query or document."""
         if not texts:
             raise UsageError("encode: expected at least one text")
+        return self.encoded(self.ids(texts, side), side, max_tokens=max_tokens)
+
+    @torch.no_grad()
+    def encoded(self, read: tuple[list[list[int]], list[int] | None], side: str, *, max_tokens: int = 8192) -> Encoded:
+        """The same of what `ids` has made of at least one text."""
         self.architecture.eval()
-        ids, silent = self.ids(texts, side)
+        ids, silent = read
         order = sorted(range(len(ids)), key=lambda text: len(ids[text]))
         parts = []
         for batch in budgeted(order, [len(text) for text in ids], max_tokens):

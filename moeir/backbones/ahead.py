@@ -1,9 +1,11 @@
-"""What a step needs is made in a thread while the steps before it are computed."""
+"""What a step needs is made in a thread while the steps before it are computed, and what it leaves is written while the next is."""
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
 
 Made = TypeVar("Made")
 
@@ -28,3 +30,44 @@ def ahead(make: Callable[[int], Made], first: int, last: int, *, depth: int = 2)
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def walked_ahead(items: Iterable[Made], *, depth: int = 2) -> Iterator[Made]:
+    """The same items, walked over in a thread and up to `depth` ahead of their use.
+
+    >>> list(walked_ahead(number * number for number in (2, 3, 4)))
+    [4, 9, 16]
+    """
+    walked, end = iter(items), object()
+    made: Any = ahead(lambda _: next(walked, end), 0, sys.maxsize, depth=depth)
+    with closing(made):
+        for item in made:
+            if item is end:
+                return
+            yield item
+
+
+@contextmanager
+def behind() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """A function that takes pieces of work, which are done in a thread, one at a time and in their order.
+
+    It waits for the piece before, and raises its error; no piece is begun behind one that failed.
+
+    >>> done = []
+    >>> with behind() as later:
+    ...     later(lambda: done.append(1))
+    ...     later(lambda: done.append(2))
+    >>> done
+    [1, 2]
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="writing") as pool:
+        last: list[Future[object]] = []
+
+        def later(work: Callable[[], object]) -> None:
+            while last:
+                last.pop().result()
+            last.append(pool.submit(work))
+
+        yield later
+        while last:
+            last.pop().result()

@@ -47,11 +47,14 @@ class Tokenwise(nn.Module):
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
         representation = MultiVector(vectors, tokens.starts)
         if len(self.dropped):
-            kept = self._kept(tokens).index_fill(0, tokens.starts[:-1], True)  # a text keeps its first token, whatever it is
-            representation = _keeping(representation, kept, tokens)
+            representation = _keeping(representation, self.kept(tokens), tokens)
         if self.padding == "zero" and tokens.side != "query":
             representation = _with_zero(representation)
         return representation
+
+    def kept(self, tokens: Tokens) -> Tensor:
+        """[T] which tokens have a vector; a text keeps its first token, whatever it is."""
+        return self._kept(tokens).index_fill(0, tokens.starts[:-1], True)
 
     def _kept(self, tokens: Tokens) -> Tensor:
         """[T] what stays: punctuation is dropped from documents only, the separator from both sides."""

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
+from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
@@ -25,6 +28,25 @@ def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask
     similarity = similarity.masked_fill(~document_mask[None, :, None], float("-inf"))  # padding never wins
     best = similarity.amax(dim=-1).masked_fill(~query_mask[:, None], 0.0)  # [Q, N, L]
     return best.sum(dim=-1)
+
+
+def clusters(points: np.ndarray, count: int) -> np.ndarray:
+    """Which of `count` clusters each of the points [M, D] is in, int64 [M]: Ward's linkage, numbered by their first points.
+
+    >>> clusters(np.array([[0.0], [5.0], [0.1], [5.2]]), 2).tolist()
+    [0, 1, 0, 1]
+    """
+    if count == len(points):
+        return np.arange(count)
+    above = np.arange(2 * len(points))
+    for number, (left, right) in enumerate(linkage(points, "ward")[: len(points) - count, :2].astype(int), len(points)):
+        above[[left, right]] = number
+    tops = np.arange(len(points))
+    while (above[tops] != tops).any():
+        tops = above[tops]
+    _, firsts, own = np.unique(tops, return_index=True, return_inverse=True)
+    places: np.ndarray = firsts.argsort().argsort()[own]
+    return places
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,22 @@ class MultiVector(Representation):
         rows = torch.arange(len(self), device=self.starts.device)
         pairs = [self.select(rows[i : i + 1]).scores(documents.select(rows[i : i + 1]))[0] for i in range(len(self))]
         return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
+
+    def pooled(self, factor: int) -> Self:
+        """Of M vectors of a text ⌈M / factor⌉: the means of its clusters, in the order of their first tokens (Clavié et al. 2024).
+
+        Clusters are those of Ward's linkage of the vectors' directions; a mean stays as long as it is.
+        """
+        vectors, bounds = self.vectors.float().cpu(), self.starts.tolist()
+        directions = torch.nn.functional.normalize(vectors).double().numpy()
+        owners, fresh = [np.empty(0, np.int64)], [0]
+        for first, last in pairwise(bounds):
+            owners.append(clusters(directions[first:last], -(-(last - first) // factor)) + fresh[-1])
+            fresh.append(fresh[-1] + -(-(last - first) // factor))
+        owner = torch.from_numpy(np.concatenate(owners))
+        sums = vectors.new_zeros(fresh[-1], vectors.shape[1]).index_add(0, owner, vectors)
+        means = sums / torch.bincount(owner, minlength=fresh[-1])[:, None]
+        return type(self)(means.to(self.vectors.device), torch.tensor(fresh, device=self.starts.device))
 
     def select(self, rows: Tensor) -> Self:
         places, starts = spans(self.starts, rows)

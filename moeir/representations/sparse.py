@@ -51,6 +51,17 @@ class Sparse(Representation):
     def paired(self, documents: Self) -> Tensor:
         return (self.matrix() * documents.matrix()).sum(-1)
 
+    def heaviest(self, most: int | None = None, least: float | None = None) -> Self:
+        """At most `most` terms of each text, those of the largest weights (of equal ones the lower term), and none of less than `least`."""
+        texts = torch.repeat_interleave(torch.arange(len(self), device=self.terms.device), self.starts[1:] - self.starts[:-1])
+        weights = self.weights.abs()
+        kept = weights >= (0.0 if least is None else least)
+        if most is not None:
+            order = weights.argsort(descending=True, stable=True)
+            order = order[texts[order].argsort(stable=True)]
+            kept[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < most
+        return type(self).from_pairs(texts[kept], self.terms[kept], self.weights[kept], len(self), self.vocabulary)
+
     def select(self, rows: Tensor) -> Self:
         places, starts = spans(self.starts, rows)
         return replace(self, starts=starts, terms=self.terms[places], weights=self.weights.index_select(0, places))

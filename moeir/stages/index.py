@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
 
 log = logging.getLogger(__name__)
+TEXT_ENGINES = ("bm25", "lucene")
 ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
 
@@ -21,8 +22,8 @@ ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exac
 class Index(Stage):
     """Build the indexes of every expert from encodings, or a BM25 index from texts."""
 
-    encodings: Path | None = source("encodings", "What encode wrote.", None)
-    corpus: Path | None = source("texts", "Documents, for an engine that reads texts (bm25).", None)
+    encodings: Path | None = source("encodings", "What encode wrote, at once or in shards.", None)
+    corpus: Path | None = source("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
     engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
     expansion: Path | None = source("texts", "With --corpus: generate-queries' file; a document is followed by its queries.", None)
     expansion_queries: int | None = option("With --expansion: the first N queries of each document [default: all].", None)
@@ -32,8 +33,8 @@ class Index(Stage):
     def check(self) -> None:
         if (self.encodings is None) == (self.corpus is None):
             raise UsageError("index: give --encodings, or --corpus with --engine bm25")
-        if self.corpus is not None and [spec.split(":")[0] for spec in self.engine] != ["bm25"]:
-            raise UsageError("index --corpus: the one engine that reads texts is bm25: add --engine bm25")
+        if self.corpus is not None and (len(self.engine) != 1 or self._text_engine not in TEXT_ENGINES):
+            raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
         for spec in self.engine:
             variants.resolve("indexes", _split(spec)[1])
         if self.expansion is not None and self.corpus is None:
@@ -41,6 +42,11 @@ class Index(Stage):
         if self.expansion_queries is not None and (self.expansion is None or self.expansion_queries < 1):
             found = "without --expansion" if self.expansion is None else "expected at least 1"
             raise UsageError(f"--expansion-queries {self.expansion_queries}: {found}")
+
+    @property
+    def _text_engine(self) -> str:
+        """The name of the engine that reads texts, and of the one expert of its index."""
+        return variants.parse(self.engine[0]).name
 
     def work(self) -> Counts:
         if self.corpus is not None:
@@ -61,9 +67,9 @@ class Index(Stage):
         if self.expansion is not None:
             _check_expansion(self.expansion, ids, added)
         index.add(contents)
-        index.save(self.output / "bm25")
+        index.save(self.output / self._text_engine)
         self._write_ids(ids)
-        return {"texts": len(ids), "experts": {"bm25": self.engine[0]}}
+        return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
 
     def _expansion(self) -> dict[str, str]:
         """What is added to each document, by id: its queries (docT5query, Nogueira and Lin 2019)."""
@@ -74,23 +80,29 @@ class Index(Stage):
 
     def _from_encodings(self, folder: Path) -> Counts:
         from moeir.architectures.base import KINDS
-        from moeir.artifacts import manifests
+        from moeir.artifacts import manifests, shards
         from moeir.stages.encode import origin
 
-        facts = manifests.read_manifest(folder)["counts"]
+        parts = shards.parts(folder)
+        said = [manifests.read_manifest(part)["counts"] for part in parts]
+        facts = said[0]
+        if len(halves := sorted({str(one["dtype"]) for one in said})) > 1:
+            log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(halves))
         engines = self._engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind("indexes", spec)()
             if index.kind != (found := facts["experts"][expert]):
                 raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {found}")
-            index.add(KINDS[index.kind].open(folder / expert))
+            for part in parts:
+                index.add(KINDS[index.kind].open(part / expert))
             index.save(self.output / expert)
-        ids = manifests.read_lines(folder / "ids.txt")
+        ids = [one for part in parts for one in manifests.read_lines(part / "ids.txt")]
         self._write_ids(ids)
-        checkpoint = (folder / facts["checkpoint"]["path"]).resolve()
+        checkpoint = (parts[0] / facts["checkpoint"]["path"]).resolve()
         kept = origin(checkpoint, self.output) if checkpoint.is_dir() else {"checkpoint": {"path": str(checkpoint)}}
         kept["checkpoint"]["digest"] = facts["checkpoint"]["digest"]
-        return {"texts": len(ids), "experts": engines, **kept}
+        short = {"shortened": facts["shortened"]} if "shortened" in facts else {}
+        return {"texts": len(ids), "experts": engines, **short, **kept}
 
     def _engines(self, kinds: dict[str, str]) -> dict[str, str]:
         """The engine of each expert: its own, the one said for all of its kind, or the exact one."""

@@ -14,6 +14,7 @@ from moeir.stages.base import Counts, Stage
 if TYPE_CHECKING:
     from moeir.analysis.parameters import Account
     from moeir.architectures.base import Architecture
+    from moeir.artifacts.shards import Shard
 
 FLOAT32_BYTES = 4
 POOLED_FAMILIES = ("bert", "roberta", "xlm-roberta")
@@ -32,19 +33,46 @@ class Info(Stage):
             raise UsageError(f"--form {self.form}: expected table or json")
 
     def work(self) -> Counts:
-        from moeir.artifacts import manifests
+        from moeir.artifacts import manifests, shards
 
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
+        if held := shards.finished(self.path):
+            self._show(_shards_facts(self.path, held))
+            return None
         if (self.path / "config.json").is_file() and not (self.path / manifests.MANIFEST).is_file():
             manifests.verify(self.path, "checkpoint")
         manifest = manifests.read_manifest(self.path)
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
         facts |= _checkpoint_facts(self.path) if manifest["kind"] == "checkpoint" else _manifest_facts(manifest)
         facts["bytes"] = _sizes(manifest["files"])
+        self._show(facts)
+        return None
+
+    def _show(self, facts: Mapping[str, Any]) -> None:
         shown = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_tables(facts))
         sys.stdout.write("\n\n".join(shown) + "\n")
-        return None
+
+
+def _shards_facts(path: Path, held: "Mapping[Shard, Path]") -> dict[str, Any]:
+    """Of encodings in shards: what the first says of itself, which there are, and their texts and bytes together."""
+    from moeir.artifacts import manifests, shards
+
+    said = [manifests.read_manifest(part) for part in held.values()]
+    first, absent = said[0], [str(one) for one in shards.missing(held)]
+    counts = {name: value for name, value in first["counts"].items() if name != "checkpoint"}
+    counts |= {"texts": sum(one["counts"]["texts"] for one in said), "shards": f"{len(held)} of {len(held) + len(absent)}"}
+    return {
+        "path": str(path),
+        "kind": first["kind"],
+        "stage": first.get("stage"),
+        "settings": {name: value for name, value in first["settings"].items() if name != "shard"},
+        "counts": counts | ({"missing shards": absent} if absent else {}),
+        "seconds": round(sum(one.get("seconds", 0) for one in said), 3),
+        "bytes": _sizes(
+            {f"{part.folder}/{name}": facts for part, one in zip(held, said, strict=True) for name, facts in one["files"].items()}
+        ),
+    }
 
 
 def _manifest_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:

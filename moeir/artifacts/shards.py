@@ -1,0 +1,92 @@
+"""Encodings made in shards: a folder with a folder for each, such as `3-of-8`, every one an artifact with its own manifest and lock."""
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from moeir.artifacts import manifests
+from moeir.errors import ArtifactError, UsageError
+
+FOLDER = re.compile(r"(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
+
+
+class Shard(NamedTuple):
+    """The shard `number`, counted from 0, of `of`."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parsed(cls, text: str) -> "Shard":
+        """What --shard says.
+
+        >>> Shard.parsed("3/8").folder, str(Shard(3, 8))
+        ('3-of-8', '3/8')
+        """
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
+            raise UsageError(f"--shard {text}: expected I/N, the I-th of N parts counted from 0, such as 0/8 … 7/8")
+        return cls(int(number), int(of))
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return f"{self.number}-of-{self.of}"
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def finished(folder: Path) -> dict[Shard, Path]:
+    """The finished shards that a folder holds, in their order; none for encodings made at once."""
+    if manifests.manifest_path(folder).is_file() or not folder.is_dir():
+        return {}
+    named = ((FOLDER.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
+    found = ((Shard(int(match[1]), int(match[2])), path) for match, path in named if match)
+    return dict(sorted(found))
+
+
+def parts(folder: Path) -> list[Path]:
+    """The folders of encodings in the order of the corpus: all shards, or the folder itself; ArtifactError for one that is not there."""
+    found = finished(folder)
+    if not found:
+        return [folder]
+    first = next(iter(found))
+    if other := next((shard for shard in found if shard.of != first.of), None):
+        raise ArtifactError(f"{folder}: holds shards of two sets, {first.folder} and {other.folder}; keep those of one")
+    manifest = manifests.read_manifest(found[first])
+    if absent := missing(found):
+        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+        command = _command(found[first], manifest, absent[0])
+        raise ArtifactError(f"{folder}: shard {absent[0]}{more} is missing or unfinished; {command} makes it")
+    for shard, path in found.items():
+        if changed := manifests.changes(manifest, manifests.read_manifest(path)) - {"shard"}:
+            words = f"made with other settings or sources ({', '.join(sorted(changed))}) than {found[first].name}"
+            raise ArtifactError(f"{path}: {words}; {_command(found[first], manifest, shard)} --force makes it like that")
+    return list(found.values())
+
+
+def missing(found: Mapping[Shard, Path]) -> list[Shard]:
+    """Which shards a set of shards lacks."""
+    of = next(iter(found)).of
+    return [shard for number in range(of) if (shard := Shard(number, of)) not in found]
+
+
+def verified(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The files of encodings, in shards or not, with their checksums; ArtifactError if any is missing or damaged."""
+    folders = parts(folder)
+    if folders == [folder]:
+        return dict(manifests.verify(folder, "encodings")["files"])
+    return {f"{part.name}/{name}": facts for part in folders for name, facts in manifests.verify(part, "encodings")["files"].items()}
+
+
+def _command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
+    """What makes a shard as the one in `path` was made."""
+    counts = manifest["counts"]
+    flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}
+    flags |= manifest["settings"] | {"shard": str(shard), "output": str(path.parent)}
+    given = ((name, value) for name, value in flags.items() if value is not None and value is not False)
+    return " ".join(["moeir encode", *(f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in given)])

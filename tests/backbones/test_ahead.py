@@ -1,0 +1,80 @@
+"""Threads before and behind the work: order, depth, errors where they belong, and no thread left."""
+
+import threading
+import time
+
+import pytest
+
+from moeir.backbones.ahead import behind, walked_ahead
+
+
+def threads():
+    return [one.name for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
+
+
+def test_items_are_walked_over_in_a_thread_and_not_far_ahead():
+    walked = []
+
+    def items():
+        for number in range(20):
+            walked.append((number, threading.current_thread() is threading.main_thread()))
+            yield number
+
+    for number in walked_ahead(items(), depth=2):
+        time.sleep(0.001)
+        assert number <= len(walked) - 1 <= number + 3
+    assert walked == [(number, False) for number in range(20)] and threads() == []
+
+
+def test_nothing_is_walked_over_and_what_is_left_early_stops():
+    assert list(walked_ahead([])) == []
+    made = walked_ahead(iter(range(1000)))
+    assert next(made) == 0
+    made.close()
+    assert threads() == []
+
+
+def test_an_error_comes_where_its_item_would():
+    def items():
+        yield from (1, 2, 3)
+        raise ValueError("the fourth")
+
+    seen = []
+    with pytest.raises(ValueError, match="the fourth"):
+        seen.extend(walked_ahead(items()))
+    assert threads() == []
+    for item in (made := walked_ahead(items())):
+        seen.append(item)
+        if item == 3:
+            made.close()
+    assert seen[-3:] == [1, 2, 3]
+
+
+def test_work_behind_is_done_in_order_by_one_thread():
+    done = []
+    with behind() as later:
+        for number in range(9):
+            later(lambda number=number: done.append((number, threading.current_thread().name)))
+            assert len(done) >= number  # all before it
+    assert [number for number, _ in done] == list(range(9)) and len({name for _, name in done}) == 1
+    assert threads() == []
+
+
+def test_nothing_is_begun_behind_work_that_failed():
+    done = []
+
+    def failing():
+        time.sleep(0.01)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"), behind() as later:
+        later(lambda: done.append(1))
+        later(failing)
+        later(lambda: done.append(2))
+    assert done == [1] and threads() == []
+    with pytest.raises(OSError, match="disk full"), behind() as later:
+        later(failing)
+    with pytest.raises(KeyboardInterrupt), behind() as later:
+        later(lambda: done.append(3))
+        raise KeyboardInterrupt
+    assert done == [1, 3] and threads() == []

@@ -1,0 +1,149 @@
+"""`moeir encode` beside sentence-transformers' `encode`, and CAME's three experts beside three single models: texts a second, memory.
+
+    python encode_speed.py MODEL_FOLDER CORPUS WORK_FOLDER --row dense|came [--texts 2000 --rounds 5 --threads 2 --length 256]
+
+Each way encodes the same first texts in a process of its own, in turns, and is timed from the first text on: opening the model is not
+counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the steadier
+measure where others use the machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 as they come.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeir import cli
+from moeir.records import texts
+from moeir.stages import encode
+
+BATCH = 32
+ROWS = {
+    "dense": ("ours-float32", "ours-bfloat16", "theirs-float32", "theirs-bfloat16", "unsorted-float32"),
+    "came": ("came", "lexical", "local", "global"),
+}
+ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "local": "colbert", "global": "dense"}
+
+
+def prepared(given: argparse.Namespace, way: str) -> tuple[Path, Path]:
+    """The checkpoint of a way and the texts, made at their first use."""
+    spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=given.shared)
+    place, corpus = given.work / f"{way if way in ARCHITECTURES else 'dense'}-{given.length}", given.work / f"{given.texts}.jsonl"
+    start = ("init", "--model", given.model, "--arch", spec, "--document-length", given.length, "--query-length", 32)
+    if not place.exists():
+        said(*start, "--output", place)
+    if not corpus.exists():
+        texts.write(islice(texts.read(given.corpus), given.texts), corpus)
+    return place, corpus
+
+
+def said(*arguments: object) -> None:
+    """A command of ours that goes well."""
+    if cli._outcome([str(argument) for argument in arguments]):
+        sys.exit(f"{arguments}: failed")
+
+
+def ours(given: argparse.Namespace, way: str) -> dict[str, float]:
+    """The command, from the moment its shelf is open."""
+    place, corpus = prepared(given, way)
+    output = given.work / "made" / way
+    shutil.rmtree(output, ignore_errors=True)
+    dtype = way.partition("-")[2] or given.dtype
+    moments: list[dict[str, float]] = []
+    begin, end = encode.Shelf.__init__, encode.Shelf.close
+    encode.CHUNK = given.window
+
+    def begun(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        moments.append(now())
+
+    def ended(self: Any) -> None:
+        end(self)
+        moments.append(now())
+
+    encode.Shelf.__init__, encode.Shelf.close = begun, ended  # type: ignore[method-assign]
+    said("encode", "--model", place, "--corpus", corpus, "--dtype", dtype, "--output", output)
+    return spent(*moments)
+
+
+def theirs(given: argparse.Namespace, way: str) -> dict[str, float]:
+    """sentence-transformers, and its vectors saved."""
+    from sentence_transformers import SentenceTransformer
+
+    _, corpus = prepared(given, way)
+    kind = getattr(torch, way.partition("-")[2])
+    model = SentenceTransformer(str(given.model), device="cpu", model_kwargs={"torch_dtype": kind})
+    model.max_seq_length = given.length
+    contents = [text.content for text in texts.read(corpus)]
+    before = now()
+    step = BATCH if way.startswith("unsorted") else len(contents)
+    made = [model.encode(contents[first : first + step], batch_size=BATCH) for first in range(0, len(contents), step)]
+    np.save(given.work / "theirs.npy", np.concatenate(made))
+    return spent(before, now())
+
+
+def now() -> dict[str, float]:
+    """Seconds of the clock and of the processor, and the most MiB so far."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"clock": time.monotonic(), "processor": time.process_time(), "memory": memory}
+
+
+def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Times between two moments; of memory the most, whole."""
+    return {name: value - (before[name] if name != "memory" else 0) for name, value in after.items()}
+
+
+def run(given: argparse.Namespace, way: str) -> dict[str, float]:
+    """One way, in a process of its own."""
+    surroundings = os.environ | {"OMP_NUM_THREADS": str(given.threads), "RAYON_NUM_THREADS": str(given.threads), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Print a line for each way: its speed, memory, and its time over that of the row's first way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "corpus", "work"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--row", choices=ROWS, required=True)
+    for name, default in {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4, "window": encode.CHUNK}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="bfloat16", help="of --row came")
+    parser.add_argument("--ways", nargs="*", help="only these")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    if given.way:
+        sys.stdout.write(json.dumps((theirs if given.way.startswith(("theirs", "unsorted")) else ours)(given, given.way)) + "\n")
+        return
+    ways = given.ways or ROWS[given.row]
+    for way in ways:
+        prepared(given, way)
+    rounds = [{way: run(given, way) for way in ways} for _ in range(given.rounds)]
+    for way in ways:
+        ratios = {name: [one[way][name] / one[ways[0]][name] for one in rounds] for name in ("clock", "processor")}
+        spread = (f"{name} {statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})" for name, found in ratios.items())
+        speed = statistics.median(given.texts / one[way]["clock"] for one in rounds)
+        memory = statistics.median(one[way]["memory"] for one in rounds)
+        sys.stdout.write(f"{way:18} {speed:8.1f} texts/s  {memory:6.0f} MiB  over {ways[0]}: {'  '.join(spread)}\n")
+    if given.row == "came" and len(ways) == len(ROWS["came"]):
+        apart = [sum(one[way]["processor"] for way in ways[1:]) / one["came"]["processor"] for one in rounds]
+        sys.stdout.write(f"three models over came, processor time: {statistics.median(apart):.2f}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Memory of `moeir encode`: what a window needs, however long the corpus."""
+
+import json
+
+from tests.conftest import run_here, run_outside
+
+MEASURED = """
+import resource, sys
+from moeir import cli
+import moeir.stages.encode as encode
+encode.CHUNK = 32
+model, *corpora = sys.argv[1:]
+for corpus in corpora:
+    assert cli._outcome(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
+    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\\n")
+"""
+
+
+def test_a_longer_corpus_needs_no_more_memory(tiny_model_with_head, toy, tmp_path):
+    arch = "came:shared_layers=2,local_dim=512"
+    start = ("init", "--model", tiny_model_with_head, "--arch", arch, "--document-length", 32)
+    assert run_here(*start, "--output", tmp_path / "came").code == 0
+    words = " ".join(json.loads(line)["text"] for line in (toy / "corpus.jsonl").read_text().splitlines()).split()
+    for name, count in (("short", 512), ("long", 4096)):
+        lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 40 : row % 40 + 40])}) for row in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    said = run_outside(tmp_path / "came", tmp_path / "short.jsonl", tmp_path / "long.jsonl", program=MEASURED)
+    assert said.code == 0, said.stderr
+    short, long = (int(line) * 1024 for line in said.stdout.split())
+    written = [(tmp_path / f"{name}.jsonl.enc/local/vectors.npy").stat().st_size for name in ("short", "long")]
+    assert written[1] - written[0] > 100 * 2**20
+    assert long - short < 48 * 2**20, (short, long, written)

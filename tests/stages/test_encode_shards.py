@@ -1,0 +1,133 @@
+"""A corpus encoded in shards: the same bytes as at once, each shard on its own, and one line for whatever does not fit together."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from moeir.artifacts.shards import Shard, finished, missing, parts
+from moeir.errors import ArtifactError, UsageError
+from tests.conftest import run_here
+
+ENGINES = ("global=flat", "lexical=inverted", "local=maxsim")
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, came_checkpoint, toy):
+    """The toy corpus in windows of three texts, encoded at once (`whole`) and in three shards (`enc`)."""
+    folder = tmp_path_factory.mktemp("shards")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moeir.stages.encode.CHUNK", 3)
+        for shard in (None, "2/3", "0/3", "1/3"):
+            place = folder / ("whole" if shard is None else "enc")
+            assert encode(came_checkpoint, toy, place, *(() if shard is None else ("--shard", shard))).code == 0
+    return folder
+
+
+@pytest.fixture
+def spare(room, tmp_path, monkeypatch):
+    """A copy of the shards, to be harmed."""
+    monkeypatch.setattr("moeir.stages.encode.CHUNK", 3)
+    shutil.copytree(room / "enc", tmp_path / "enc")
+    return tmp_path / "enc"
+
+
+def encode(checkpoint, toy, place, *more):
+    return run_here("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", place)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    kept = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+
+def test_an_index_of_shards_has_the_bytes_of_one_made_at_once(room, tmp_path, moeir):
+    for name in ("whole", "enc"):
+        said = moeir("index", "--encodings", room / name, "--output", tmp_path / name)
+        assert said.code == 0, said.stderr
+    assert files(tmp_path / "enc") == files(tmp_path / "whole")
+    counts = [json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("whole", "enc")]
+    assert counts[0] == counts[1]
+
+
+def test_shards_are_runs_of_whole_windows_in_the_order_of_the_corpus(room):
+    lines = [(room / "enc" / f"{number}-of-3" / "ids.txt").read_text() for number in range(3)]
+    assert [len(part.split()) for part in lines] == [3, 3, 6]
+    assert "".join(lines) == (room / "whole" / "ids.txt").read_text()
+    assert sorted(path.name for path in (room / "enc").iterdir()) == ["0-of-3", "1-of-3", "2-of-3"]
+
+
+def test_a_shard_that_is_there_is_not_made_again(spare, came_checkpoint, toy):
+    again = encode(came_checkpoint, toy, spare, "--shard", "1/3")
+    assert again.code == 0 and "1-of-3: already made" in again.stderr
+    assert "--force replaces it" in encode(came_checkpoint, toy, spare, "--shard", "1/3", "--keep-empty").stderr
+
+
+def test_a_missing_shard_is_named_with_the_command_that_makes_it(spare, tmp_path, moeir, room):
+    shutil.rmtree(spare / "1-of-3")
+    said = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert said.code == 4 and f"{spare}: shard 1/3 is missing or unfinished" in said.stderr
+    command = re.search(r"moeir (encode .*) makes it", said.stderr)
+    assert command is not None and moeir(*shlex.split(command[1])).code == 0
+    assert files(spare) == files(room / "enc")
+
+
+def test_shards_of_other_settings_or_of_two_sets_are_refused(spare, came_checkpoint, toy, tmp_path, moeir):
+    assert encode(came_checkpoint, toy, spare, "--shard", "1/3", "--terms", 2, "--force").code == 0
+    said = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert said.code == 4 and f"{spare}/1-of-3: made with other settings or sources (terms) than 0-of-3; moeir encode" in said.stderr
+    assert "--shard 1/3" in said.stderr and "--terms" not in said.stderr
+    shutil.copytree(spare / "0-of-3", spare / "0-of-2")
+    assert "holds shards of two sets, 0-of-2 and 0-of-3" in moeir("index", "--encodings", spare, "--output", tmp_path / "idx").stderr
+
+
+def test_a_damaged_shard_is_named(spare, tmp_path, moeir):
+    (spare / "2-of-3" / "ids.txt").write_text("")
+    said = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert said.code == 4 and "2-of-3/ids.txt: damaged: expected" in said.stderr
+
+
+def test_an_export_takes_a_folder_of_shards(room, toy, tmp_path, moeir):
+    for name in ("whole", "enc"):
+        said = moeir("export", "--to", "qdrant", "--encodings", room / name, "--output", tmp_path / name)
+        assert said.code == 0, said.stderr
+    assert files(tmp_path / "enc") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("shard", ["3", "3/3", "-1/3", "1/0", "a/b", "1/3/5", ""])
+def test_a_shard_is_a_number_of_a_number(shard, came_checkpoint, toy, tmp_path):
+    said = encode(came_checkpoint, toy, tmp_path / "enc", f"--shard={shard}")
+    assert said.code == 2 and f"--shard {shard}: expected I/N" in said.stderr
+
+
+def test_what_cannot_be_sharded_is_said_in_a_line(room, spare, came_checkpoint, toy, tmp_path, moeir):
+    assert "12 texts, 4 windows of 3; expected at most 4 shards" in encode(came_checkpoint, toy, tmp_path / "new", "--shard", "0/5").stderr
+    assert "holds shards of 3; move those away" in encode(came_checkpoint, toy, spare, "--shard", "0/4").stderr
+    assert "holds shards, 0-of-3 the first; say which with --shard" in encode(came_checkpoint, toy, spare).stderr
+    assert "is whole, not a folder for shards" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
+    assert "encodings are a folder" in encode(came_checkpoint, toy, "-").stderr
+    piped = moeir("encode", "--model", came_checkpoint, "--corpus", "-", "--shard", "0/2", "--output", tmp_path / "new")
+    assert piped.code == 2 and "--corpus - is a pipe" in piped.stderr
+
+
+def test_info_says_which_shards_there_are(spare, moeir):
+    said = moeir("info", spare).stdout
+    rows = {line.split("  ")[0].strip(): line.split("  ", 1)[1].strip() for line in said.splitlines() if "  " in line}
+    assert (rows["shards"], rows["texts"]) == ("3 of 3", "12") and "missing shards" not in rows and "0-of-3" in said
+    shutil.rmtree(spare / "0-of-3")
+    facts = json.loads(moeir("info", spare, "--form", "json").stdout)
+    assert (facts["counts"]["shards"], facts["counts"]["missing shards"], facts["counts"]["texts"]) == ("2 of 3", ["0/3"], 9)
+
+
+def test_what_a_folder_holds(spare, room, tmp_path):
+    assert list(finished(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished(room / "whole") == {} == finished(tmp_path / "no")
+    assert [path.name for path in parts(spare)] == ["0-of-3", "1-of-3", "2-of-3"] and parts(room / "whole") == [room / "whole"]
+    (spare / "1-of-3" / "manifest.json").unlink()
+    assert missing(finished(spare)) == [Shard(1, 3)]
+    with pytest.raises(ArtifactError, match="shard 1/3 is missing"):
+        parts(spare)
+    with pytest.raises(UsageError, match="expected I/N"):
+        Shard.parsed("8/8")

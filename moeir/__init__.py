@@ -8,7 +8,7 @@ __all__ = ["__version__", "open_checkpoint", "open_index", "read_run"]
 
 _FACE = {
     "open_checkpoint": ("moeir.architectures.checkpoint", "open_checkpoint"),
-    "open_index": ("moeir.stages.search", "open_index"),
+    "open_index": ("moeir.retrieval.opened", "open_index"),
     "read_run": ("moeir.records.runs", "read"),
 }
 

@@ -1,10 +1,11 @@
 """What people see: log lines and progress on stderr, colours only on a terminal. Data never passes here."""
 
+import importlib
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -125,6 +126,34 @@ def _lines_above() -> Iterator[None]:
     finally:
         for handler, stream in before:
             handler.stream = stream
+
+
+def asked(prompt: str) -> Iterator[str]:
+    """The lines a person types, with a prompt on a terminal; of a pipe its lines. Ends with the stream, or Ctrl-D."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        return
+    with suppress(ImportError):
+        importlib.import_module("readline")  # arrows move in the line, and bring earlier ones back
+    console = Console()
+    while True:
+        try:
+            yield console.input(prompt)
+        except EOFError:
+            console.print()
+            return
+
+
+def show(drawn: Iterable[Line]) -> None:
+    """Lines of data on stdout, with their styles where that is a terminal."""
+    console = Console(highlight=False) if sys.stdout.isatty() else None
+    for line in drawn:
+        if console is None:
+            sys.stdout.write("".join(words for words, _ in line).rstrip() + "\n")
+        else:
+            parts = [Segment(words, console.get_style(style or "none")) for words, style in line]
+            console.print(Segments([*parts, Segment.line()]), end="")
+    sys.stdout.flush()
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:

@@ -1,7 +1,8 @@
 """Several ranked lists become one: what a score counts, and what a missing document is worth.
 
 A formula takes one query's lists, each (documents, scores) with the best first, and returns the union, unordered, with
-one score per document; sums run in float64, in the order of the lists, and are rounded to float32.
+one score per document; sums run in float64, in the order of the lists, and are rounded to float32. With `apart` the scores
+are those that each list gives instead, not yet added: float64, a row for each list.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,12 +16,12 @@ from moeir.errors import UsageError
 from moeir.records.runs import Run
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
-Merge: TypeAlias = Callable[[Sequence[Hits]], Hits]
+Merge: TypeAlias = Callable[..., Hits]
 
 _Exact: TypeAlias = NDArray[np.float64]
 
 
-def came_sum(lists: Sequence[Hits]) -> Hits:
+def came_sum(lists: Sequence[Hits], apart: bool = False) -> Hits:
     """Sum of scores; a document missing from a list gets the list's last (K-th) score.
 
     Cai et al., CAME, §3.4. An empty list contributes nothing.
@@ -31,10 +32,10 @@ def came_sum(lists: Sequence[Hits]) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.25, 4: 9.25, 7: 5.5}
     """
-    return _summed(lists, _scores, _last)
+    return _summed(lists, _scores, _last, apart)
 
 
-def combsum(lists: Sequence[Hits]) -> Hits:
+def combsum(lists: Sequence[Hits], apart: bool = False) -> Hits:
     """Sum of scores; a missing document gets 0.
 
     Fox and Shaw 1994.
@@ -43,10 +44,10 @@ def combsum(lists: Sequence[Hits]) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 9.0, 7: 5.5}
     """
-    return _summed(lists, _scores, _nothing)
+    return _summed(lists, _scores, _nothing, apart)
 
 
-def rrf(lists: Sequence[Hits], *, constant: float = 60.0) -> Hits:
+def rrf(lists: Sequence[Hits], apart: bool = False, *, constant: float = 60.0) -> Hits:
     """Reciprocal rank fusion: sum of 1 / (constant + rank); a missing document gets 0.
 
     Cormack, Clarke and Büttcher 2009; ranks from 1.
@@ -62,10 +63,10 @@ def rrf(lists: Sequence[Hits], *, constant: float = 60.0) -> Hits:
     def reciprocals(scores: _Exact) -> _Exact:
         return np.reciprocal(constant + np.arange(1, len(scores) + 1, dtype=np.float64))
 
-    return _summed(lists, reciprocals, _nothing)
+    return _summed(lists, reciprocals, _nothing, apart)
 
 
-def zscore(lists: Sequence[Hits]) -> Hits:
+def zscore(lists: Sequence[Hits], apart: bool = False) -> Hits:
     """Sum of scores standardised list by list; a missing document gets the list's smallest.
 
     A list whose scores are all equal counts 0 for every document.
@@ -74,10 +75,12 @@ def zscore(lists: Sequence[Hits]) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: -1.0, 4: 1.0, 7: -1.0}
     """
-    return _summed(lists, _standardised, _last)
+    return _summed(lists, _standardised, _last, apart)
 
 
-def hybrid(lists: Sequence[Hits], *, alpha: float = 1.0, normalise: str = "none", depth: int = 100) -> Hits:
+def hybrid(
+    lists: Sequence[Hits], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100
+) -> Hits:
     """First + alpha · second, of the best `depth` of each; a document missing from a list gets the list's smallest score.
 
     Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first makes (s − (min + max) / 2) / (max − min) of each list's
@@ -97,7 +100,7 @@ def hybrid(lists: Sequence[Hits], *, alpha: float = 1.0, normalise: str = "none"
     if len(lists) != 2:
         raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
     best = [(documents[:depth], scores[:depth]) for documents, scores in lists]
-    return _summed(best, _centred if normalise == "centred" else _scores, _last, weights=(1.0, alpha))
+    return _summed(best, _centred if normalise == "centred" else _scores, _last, apart, weights=(1.0, alpha))
 
 
 def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str = "fused") -> Run:
@@ -136,17 +139,26 @@ def _lists(runs: Sequence[Run], translations: Sequence[NDArray[np.int64]], query
 
 
 def _summed(
-    lists: Sequence[Hits], worth: Callable[[_Exact], _Exact], missing: Callable[[_Exact], float], weights: Iterable[float] = repeat(1.0)
+    lists: Sequence[Hits],
+    worth: Callable[[_Exact], _Exact],
+    missing: Callable[[_Exact], float],
+    apart: bool,
+    weights: Iterable[float] = repeat(1.0),
 ) -> Hits:
     """The one place that decides what a document counts in a list, and what it counts where it is missing."""
     documents = np.unique(np.concatenate([np.empty(0, np.int64), *(found for found, _ in lists)]))
-    total = np.zeros(len(documents))
-    for (found, scores), weight in zip(lists, weights, strict=False):
+    columns = np.zeros((len(lists), len(documents)))
+    for column, (found, scores), weight in zip(columns, lists, weights, strict=False):
         if len(found):
             values = worth(np.asarray(scores, dtype=np.float64))
-            column = np.full(len(documents), missing(values))
+            column[:] = missing(values)
             column[np.searchsorted(documents, found)] = values
-            total += weight * column
+            column *= weight
+    if apart:
+        return documents, columns  # type: ignore[return-value]
+    total = np.zeros(len(documents))
+    for column in columns:
+        total += column
     return documents, total.astype(np.float32)
 
 

@@ -58,6 +58,16 @@ def test_no_help_loads_a_heavy_module(moeir_outside):
     assert said.stdout.count("Usage: moeir") == len(every) - 1
 
 
+@pytest.mark.parametrize("said, expected", [(None, "1"), ("0", "0")])
+def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, expected, monkeypatch):
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", said)
+    words = "import os, sys, moeir.cli; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected, "False"]
+
+
 def test_help_answers_at_once():
     """Best of five; on a machine that does other work meanwhile, what the processor spent on it counts, not the waiting."""
     seconds = []
@@ -193,6 +203,7 @@ DRY = {
     "encode": "--model came --corpus corpus.jsonl",
     "index": "--encodings enc",
     "search": "--index idx --queries test-queries.tsv",
+    "export": "--to qdrant --encodings enc",
     "fuse": "--run one.trec --run two.trec",
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
@@ -236,13 +247,3 @@ def test_variants_are_listed(moeir):
     assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  competitive ")
     assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
     assert len(moeir("variants").stdout.splitlines()) > 20
-
-
-@pytest.mark.parametrize("said, expected", [(None, "1"), ("0", "0")])
-def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, expected, monkeypatch):
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
-    if said is not None:
-        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", said)
-    words = "import os, sys, moeir.cli; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [expected, "False"]

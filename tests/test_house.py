@@ -18,12 +18,13 @@ TOP = {
 ROOMS = {
     *("__init__", "__main__", "cli", "variants", "values", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),
     *("evaluation", "analysis", "report", "representations", "indexes", "kernels", "backbones", "mixtures", "heads", "architectures"),
-    *("pretraining", "learning", "stages", "py"),
+    *("pretraining", "learning", "retrieval", "servers", "stages", "py"),
 }
 CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
 ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
+PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in a process of its own
 NO_ROOMS = {"utils", "util", "common", "core", "helpers", "misc", "models"}
 
 
@@ -56,7 +57,7 @@ def test_nothing_forbidden_is_called(file):
             found += [ast.unparse(keyword) for keyword in node.keywords if ast.unparse(keyword) in ("shell=True", "allow_pickle=True")]
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            found += [name for name in names if name.split(".")[0] in MODULES]
+            found += [name for name in names if name.split(".")[0] in MODULES and (name, place(file)) not in PROGRAMS]
         if isinstance(node, ast.ExceptHandler) and node.type is None:
             found.append("except:")
     assert found == ([] if file != PACKAGE / "cli.py" else ["sys.exit"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import settings
-from moeir.artifacts import making, manifests
+from moeir.artifacts import making, manifests, shards
 from moeir.console import hush, size
 from moeir.errors import DataError, UsageError
 
@@ -176,7 +176,8 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
         return manifests.digest(path)
     if setting.kind == "weights":
         return _weights_digest(path, setting)
-    return manifests.digest_of(manifests.verify(path, setting.kind)["files"])
+    files = shards.verified(path) if setting.kind == "encodings" else manifests.verify(path, setting.kind)["files"]
+    return manifests.digest_of(files)
 
 
 def _weights_digest(path: Path, setting: settings.Setting) -> str:

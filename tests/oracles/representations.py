@@ -48,3 +48,25 @@ def summed_lexical(logits):
     """term -> Σ over positions of log(1 + relu(logit)), where that is positive; logits is a list of rows."""
     sums = {term: math.fsum(math.log1p(max(row[term], 0.0)) for row in logits) for term in range(len(logits[0]))}
     return {term: value for term, value in sums.items() if value > 0}
+
+
+def heaviest(text, most, least):
+    """The terms of a text, term -> weight, sorted and cut."""
+    order = sorted((term for term in text if least is None or text[term] >= least), key=lambda term: (-text[term], term))
+    return {term: text[term] for term in sorted(order[:most])}
+
+
+def wards(points, count):
+    """Clusters joined two at a time, those whose joining adds least to the squared distances from the means (Ward 1963)."""
+    groups = [[place] for place in range(len(points))]
+
+    def spread(group):
+        mean = points[group].mean(0)
+        return float(((points[group] - mean) ** 2).sum())
+
+    while len(groups) > count:
+        pairs = [(left, right) for place, left in enumerate(groups) for right in groups[place + 1 :]]
+        left, right = min(pairs, key=lambda pair: spread(pair[0] + pair[1]) - spread(pair[0]) - spread(pair[1]))
+        groups = [group for group in groups if group not in (left, right)] + [left + right]
+    ordered = sorted(map(sorted, groups))
+    return [next(number for number, group in enumerate(ordered) if place in group) for place in range(len(points))]

@@ -1,14 +1,52 @@
-"""What search tells people."""
+"""What search tells people, and keeps of how fast it was."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import Said
 
+Moeir = Callable[..., Said]
 
-def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path: Path, moeir: Callable[..., Said]) -> None:
+
+def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "queries.tsv").write_text("1\tthe of\n2\tcats\n", encoding="utf-8")
     said = moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv", "--output", "-")
     assert said.code == 0
     assert "bm25: 1 of 2 queries found no document" in said.stderr
     assert all(line.startswith("2 Q0 ") for line in said.stdout.splitlines()) and said.stdout
+
+
+def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    said = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs")
+    assert said.code == 0
+    line = said.stderr.splitlines()[-1]
+    assert "batches of 1: encode " in line and "; search " in line and line.count("p50 ") == line.count("p99 ") == 3
+    speed = json.loads((tmp_path / "runs" / "manifest.json").read_text())["counts"]["speed"]
+    assert speed["batch_size"] == 1
+    for step in ("encode", "search"):
+        facts = speed[step]
+        assert facts["queries_per_second"] > 0 and 0 < facts["p50_ms"] <= facts["p95_ms"] <= facts["p99_ms"]
+    assert set(speed["machine"]) == {"processor", "cores", "threads", "device", "index_bytes"}
+    files = json.loads((index / "manifest.json").read_text())["files"]
+    assert speed["machine"]["index_bytes"] == sum(facts["bytes"] for facts in files.values())
+
+
+def test_how_fast_it_is_to_go_makes_no_other_run(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    common = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
+    assert moeir(*common).code == 0
+    again = moeir(*common, "--batch-size", 2, "--threads", 1)
+    assert again.code == 0 and "already made" in again.stderr
+
+
+def test_an_explanation_beside_the_run_is_replaced_with_it_and_nothing_else_is(
+    bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    common = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
+    assert moeir(*common, "--explain", tmp_path / "why.jsonl").code == 0
+    before = (tmp_path / "why.jsonl").read_text()
+    assert moeir(*common, "--explain", tmp_path / "why.jsonl", "--depth", 1, "--force").code == 0
+    assert len((tmp_path / "why.jsonl").read_text()) < len(before)
+    (tmp_path / "mine.jsonl").write_text("mine")
+    refused = moeir(*common, "--explain", tmp_path / "mine.jsonl", "--force")
+    assert refused.code == 2 and "was not made by moeir" in refused.stderr and (tmp_path / "mine.jsonl").read_text() == "mine"

@@ -1,0 +1,129 @@
+"""What an expert saw in a document for a query: the terms they share, or each query token's best token there.
+
+Computed from what the engine stores, by the pairs of a query's single terms or tokens with the document, so that the numbers are those
+of the search.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.backbones.tokens import Tokens
+from moeir.errors import UsageError
+from moeir.heads.tokenwise import Tokenwise
+from moeir.indexes.base import Index
+from moeir.records.runs import score_text
+from moeir.representations.exact_match import ExactMatch
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+
+Evidence = dict[str, Any]
+Words = Sequence[str | None] | None  # the piece behind each vector of a text, if they are known
+
+
+def short(number: float) -> float:
+    """A number as files show scores, nine significant digits."""
+    return float(score_text(number))
+
+
+def terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
+    """Of each document the terms it shares with the query, the largest product first: both weights and their product."""
+    weights = query.weights.detach().cpu().double().numpy()
+    singles = Sparse(torch.arange(len(weights) + 1), query.terms.cpu(), torch.ones(len(weights)), query.vocabulary)
+    names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
+    return [{"terms": shared} for shared in _shared(names, weights, _each(engine, singles, len(weights), rows))]
+
+
+def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
+    """The same for BM25, whose query weighs a word by how often it is there, and whose document weighs it by the collection."""
+    counts: dict[str, int] = {}
+    for word in query.split():
+        counts[word] = counts.get(word, 0) + 1
+    weights = np.array(list(counts.values()), dtype=np.float64)
+    return [{"terms": shared} for shared in _shared(list(counts), weights, _each(engine, list(counts), len(counts), rows))]
+
+
+def tokens(engine: Index, query: MultiVector, rows: np.ndarray, asked: Words, written: Sequence[Words]) -> list[Evidence]:
+    """Of each document, for every token of the query, the best token there: its position among the vectors, its piece, how similar.
+
+    `asked` are the pieces of the query, `written` those of each document. Positions are known where the engine keeps the vectors.
+    """
+    vectors = query.vectors.detach().cpu().double().numpy()
+    names = asked if asked is not None else [None] * len(vectors)
+    found: list[Evidence] = []
+    alone: np.ndarray | None = None
+    for place, (row, pieces) in enumerate(zip(rows.tolist(), written, strict=True)):
+        stored = engine.tokens_of(row)
+        if stored is None:
+            if alone is None:
+                singles = MultiVector(query.vectors.cpu(), torch.arange(len(vectors) + 1))
+                alone = _each(engine, singles, len(vectors), rows)
+            found.append({"tokens": [{"query": name, "similarity": short(one)} for name, one in zip(names, alone[:, place], strict=True)]})
+        else:
+            found.append({"tokens": _best(names, vectors, stored.astype(np.float64), pieces)})
+    return found
+
+
+def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
+    """Of each document, for every token of the query that meets its like there, the best product."""
+    names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
+    singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
+    products = _each(engine, singles, len(names), rows)
+    return [
+        {"tokens": [{"query": name, "similarity": short(one)} for name, one in zip(names, column, strict=True) if one > 0]}
+        for column in products.T.tolist()
+    ]
+
+
+def pieces(checkpoint: OpenCheckpoint, expert: str, text: str, side: str, count: int) -> Words:
+    """The piece behind each of the `count` vectors of a text; None if they cannot be told apart (pooled tokens, another text)."""
+    ids, silent = checkpoint.ids([text], side)
+    head = checkpoint.architecture.heads[expert]
+    assert isinstance(head, Tokenwise)
+    kept = head.kept(Tokens.pack(ids, side, silent).to(checkpoint.device)).tolist()
+    names: list[str | None] = [checkpoint.reader.token(number) for number, stays in zip(ids[0], kept, strict=True) if stays]
+    if head.padding == "zero" and side != "query":
+        names.append(None)
+    return names if len(names) == count else None
+
+
+def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Words) -> list[Evidence]:
+    """query [L, D], document [M, D]; −∞ stands nowhere: a document without tokens is not found."""
+    if not len(document):
+        return []
+    similarity = query @ document.T
+    places = similarity.argmax(axis=1)
+    found: list[Evidence] = []
+    for line, place in enumerate(places.tolist()):
+        one: Evidence = {"query": names[line], "position": place}
+        if pieces is not None:
+            one["document"] = pieces[place]
+        found.append(one | {"similarity": short(similarity[line, place])})
+    return found
+
+
+def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
+    """weights [T] of the query, [T, n] of the documents -> of each document the terms with a weight on either side."""
+    products = weights[:, None] * documents.astype(np.float64)
+    found: list[list[Evidence]] = []
+    for column, product in zip(documents.T, products.T, strict=True):
+        order = [term for term in np.argsort(-product, kind="stable").tolist() if product[term]]
+        found.append(
+            [
+                {"term": names[term], "query": short(weights[term]), "document": short(column[term]), "product": short(product[term])}
+                for term in order
+            ]
+        )
+    return found
+
+
+def _each(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
+    """Scores of `count` one-term queries with each document: float32 [count, n]."""
+    try:
+        scores = engine.paired(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
+    except UsageError as problem:
+        raise UsageError(f"an explanation needs an engine that scores chosen documents: {problem}") from None
+    return scores.reshape(count, len(rows))

@@ -1,0 +1,149 @@
+"""Why documents stand where they stand: rank, score and part of each expert, and what the expert saw."""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeir import fusion, variants
+from moeir.errors import UsageError
+from moeir.records import lines
+from moeir.records.runs import Run, score_text
+from moeir.retrieval import evidence
+from moeir.retrieval.fusing import exact_sum
+from moeir.retrieval.opened import OpenIndex
+from moeir.retrieval.shelf import Shelf
+
+log = logging.getLogger(__name__)
+FUSED = "fused"
+COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
+Explanation = dict[str, Any]
+
+
+class Explainer:
+    """Explains the last of some runs, which the others were fused to, by what `opened` holds; `texts` name the tokens of documents."""
+
+    def __init__(self, opened: OpenIndex, found: Mapping[str, Run], fuse: str, texts: Shelf | None = None) -> None:
+        self._opened, self._found, self._texts = opened, found, texts
+        self._fuse, self._shown = fuse, list(found)[-1]
+        self._experts = [name for name in found if name != FUSED]
+        self._blind: set[str] = set()
+
+    def documents(self) -> set[str]:
+        """The ids that stand in the explained run."""
+        run = self._found[self._shown]
+        return {run.names[place] for place in np.unique(run.documents).tolist()}
+
+    def every(self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]]) -> Iterator[Explanation]:
+        """Explanations of all hits of all queries; `encoded` are the queries in batches, as `OpenIndex.encoded` gives them."""
+        for first, batch in encoded:
+            count = len(batch[self._experts[0]])
+            for place in range(count):
+                one = {expert: _chosen(batch[expert], place) for expert in self._experts}
+                yield from self.query(names[first + place], queries[first + place], one)
+
+    def query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
+        """Explanations of the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
+        hits = self._found[self._shown].hits(name)
+        chosen = hits[ranks]
+        rows = np.array([self._opened.rows[document] for document, _ in chosen], dtype=np.int64)
+        parts = self._parts(name, encoded, rows)
+        seen = {expert: self._evidence(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
+        listed = {expert: _ranks(self._found[expert].hits(name)) for expert in self._experts}
+        for place, (document, score) in enumerate(chosen):
+            experts: Explanation = {}
+            for expert in self._experts:
+                rank, own = listed[expert].get(document, (None, None))
+                said = {"rank": rank, "score": None if own is None else float(score_text(own)), "part": float(parts[expert][place])}
+                experts[expert] = said | seen[expert][place]
+            place_in_run = range(len(hits))[ranks][place] + 1
+            yield {"query": name, "document": document, "rank": place_in_run, "score": float(score_text(score)), "experts": experts}
+
+    def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What each expert gives to the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
+        if not len(rows):
+            return {}
+        if self._shown != FUSED or exact_sum(self._fuse)[0]:
+            return {expert: self._own(expert, name, encoded[expert], rows) for expert in self._experts}
+        documents, columns = variants.bind("fusion", self._fuse)(self._lists(name), True)
+        places = np.searchsorted(documents, self._opened.order[rows])
+        return {expert: column[places] for expert, column in zip(self._experts, columns, strict=True)}
+
+    def _own(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
+        """The scores that stand in an expert's list, and elsewhere what its engine computes."""
+        listed = dict(self._found[expert].hits(name))
+        scores = np.array([listed.get(self._opened.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
+        missing = np.isnan(scores)
+        scores[missing] = self._opened.engines[expert].paired(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
+        return scores
+
+    def _lists(self, name: str) -> list[fusion.Hits]:
+        """The experts' lists of a query, documents as places among all ids."""
+        lists = []
+        for expert in self._experts:
+            hits = self._found[expert].hits(name)
+            rows = np.array([self._opened.rows[document] for document, _ in hits], dtype=np.int64)
+            lists.append((self._opened.order[rows], np.array([score for _, score in hits], dtype=np.float32)))
+        return lists
+
+    def _evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
+        """What an expert saw; nothing, and one warning, where its engine cannot score chosen documents."""
+        if expert in self._blind:
+            return [{} for _ in rows]
+        try:
+            return self._seen(expert, query, text, rows)
+        except UsageError as problem:
+            log.warning("%s: ranks and scores only: %s", expert, problem)
+            self._blind.add(expert)
+            return [{} for _ in rows]
+
+    def _seen(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
+        engine, checkpoint = self._opened.engines[expert], self._opened.checkpoint
+        if checkpoint is None:
+            return evidence.words(engine, text, rows)
+        if engine.kind == "sparse":
+            return evidence.terms(engine, query, rows, checkpoint)
+        if engine.kind == "exact-match":
+            return evidence.matches(engine, query, rows, checkpoint)
+        if engine.kind != "multivector":
+            return [{} for _ in rows]
+        asked = evidence.pieces(checkpoint, expert, text, "query", len(query.vectors))
+        return evidence.tokens(engine, query, rows, asked, [self._pieces(expert, row) for row in rows.tolist()])
+
+    def _pieces(self, expert: str, row: int) -> evidence.Words:
+        """The pieces of a document, if its text is at hand."""
+        engine, checkpoint = self._opened.engines[expert], self._opened.checkpoint
+        text = None if self._texts is None else self._texts.get(self._opened.ids[row])
+        stored = engine.tokens_of(row)
+        if text is None or stored is None or checkpoint is None:
+            return None
+        return evidence.pieces(checkpoint, expert, text.content, "document", len(stored))
+
+
+def _chosen(queries: Any, place: int) -> Any:
+    """One query of a batch, as a batch."""
+    if isinstance(queries, list):
+        return queries[place : place + 1]
+    device = next(iter(queries.columns().values())).device
+    return queries.select(torch.tensor([place], device=device))
+
+
+def _ranks(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+    return {document: (rank, score) for rank, (document, score) in enumerate(hits, 1)}
+
+
+def write(explanations: Iterable[Explanation], path: Path, name: str) -> None:
+    """JSON lines with everything; or, where `name` ends in .tsv, a line for each expert of a document, without what it saw."""
+    with lines.writer(path) as output:
+        if lines.stem(name).suffix != ".tsv":
+            output.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in explanations)
+            return
+        output.write("\t".join(COLUMNS) + "\n")
+        for one in explanations:
+            for expert, said in one["experts"].items():
+                fields = [one["query"], one["document"], one["rank"], one["score"], expert, said["rank"], said["score"], said["part"]]
+                output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")

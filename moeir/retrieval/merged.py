@@ -1,0 +1,69 @@
+"""Indexes of the parts of a collection as one: exactly what an index of all documents finds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from moeir.errors import UsageError
+from moeir.indexes.base import NO_ROW, Index, place_hits
+
+
+class Merged(Index):
+    """The same expert's indexes of several parts, rows numbered through; each finds its first K, the first K of all are among them."""
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, parts: Sequence[Index], order: np.ndarray) -> None:
+        super().__init__(order)
+        self.parts = list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.kind = parts[0].kind  # type: ignore[misc]  # what a class of engines says, here its parts do
+        self.exact = all(part.exact for part in parts)  # type: ignore[misc]
+        self.unfound = parts[0].unfound  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def part_of(self, row: int) -> tuple[Index, int]:
+        """The index that holds a row, and the row there."""
+        part = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.parts[part], row - int(self._starts[part])
+
+    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        lists = [part.search(queries, depth) for part in self.parts]
+        numbered = [np.where(found == NO_ROW, NO_ROW, found + start) for (found, _), start in zip(lists, self._starts, strict=False)]
+        every, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
+        places = self.places
+        for line in range(len(rows)):
+            real = every[line] != NO_ROW
+            place_hits(every[line][real], values[line][real], places, rows[line], scores[line])
+
+    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        scores = np.empty(len(document_rows), dtype=np.float32)
+        owners = np.searchsorted(self._starts, document_rows, side="right") - 1
+        for number, part in enumerate(self.parts):
+            own = np.flatnonzero(owners == number)
+            scores[own] = part.paired(queries, query_rows[own], document_rows[own] - self._starts[number])
+        return scores
+
+    def tokens_of(self, row: int) -> np.ndarray | None:
+        part, own = self.part_of(row)
+        return part.tokens_of(own)
+
+    def add(self, shard: Any) -> None:
+        raise UsageError("indexes that are searched as one take no documents")
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        raise UsageError("indexes that are searched as one are not saved as one; index all encodings together")
+
+    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        raise UsageError("indexes that are searched as one are opened one by one")
+
+
+def merged(parts: Sequence[Index], order: np.ndarray, expert: str) -> Merged:
+    """The parts as one; UsageError for engines whose scores depend on what else is in the collection."""
+    if parts[0].kind == "text":
+        raise UsageError(f"--index: {expert} weighs terms by how many documents of the whole collection have them; index it in one piece")
+    return Merged(parts, order)

@@ -1,0 +1,196 @@
+"""Indexes of every expert with the checkpoint that reads their queries; several, of other documents, are searched as one."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from moeir import fusion, variants
+from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
+from moeir.artifacts import manifests
+from moeir.backbones.precision import autocast, device_for, dtype_for
+from moeir.errors import ArtifactError, UsageError
+from moeir.indexes.base import Index
+from moeir.indexes.exact_sum import summed
+from moeir.records.runs import Run, id_order
+from moeir.retrieval.fusing import exact_sum
+from moeir.retrieval.merged import merged
+from moeir.retrieval.speed import Speed
+
+QUERIES_AT_ONCE = 256
+Part: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: its query, the document's row, the score
+
+
+@dataclass
+class OpenIndex:
+    """The indexes of every expert, and the checkpoint that reads queries (None for BM25). `order` [N] is each row's place among the ids."""
+
+    paths: tuple[Path, ...]
+    ids: list[str]
+    engines: dict[str, Index]
+    order: np.ndarray
+    checkpoint: OpenCheckpoint | None
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    @property
+    def label(self) -> str:
+        """What a message calls it."""
+        return ", ".join(map(str, self.paths))
+
+    def chosen(self, experts: Sequence[str]) -> list[str]:
+        """The experts to search: all, or those named."""
+        unknown = [name for name in experts if name not in self.engines]
+        if unknown:
+            raise UsageError(f"--expert {unknown[0]}: {self.label} has {', '.join(self.engines)}")
+        return [name for name in self.engines if not experts or name in experts]
+
+    @property
+    def fusion(self) -> str:
+        """How the experts become one unless told otherwise."""
+        return "came-sum" if self.checkpoint is None else self.checkpoint.architecture.fusion
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Row of every document id."""
+        return {name: row for row, name in enumerate(self.ids)}
+
+    def search(
+        self, queries: list[str], depth: int = 10, expert: str | None = None, fuse: str | None = None
+    ) -> list[list[tuple[str, float]]]:
+        """For each query text its best documents and scores, from one expert or from all, fused as the command line would."""
+        if depth < 1:
+            raise UsageError(f"depth {depth}: expected at least 1")
+        names = [str(number) for number in range(len(queries))]
+        found, _ = self.runs(names, queries, depth, self.chosen((expert,) if expert else ()), fuse or self.fusion)
+        run = list(found.values())[-1]
+        return [run.hits(name) for name in names]
+
+    def runs(
+        self,
+        names: list[str],
+        queries: list[str],
+        depth: int,
+        experts: list[str],
+        fuse: str,
+        *,
+        batch_size: int = QUERIES_AT_ONCE,
+        speed: Speed | None = None,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> tuple[dict[str, Run], dict[str, Any]]:
+        """One run for each expert and, of several, `fused`; of an exact sum also for how many queries its first ranks are proven.
+
+        `speed` is told how long each step of each batch took, `advance` how many queries are done.
+        """
+        exact, options = exact_sum(fuse)
+        speed = Speed() if speed is None else speed
+        engines = {name: self.engines[name] for name in experts}
+        parts: dict[str, list[Part]] = {name: [] for name in [*experts, *(["fused"] if exact and len(experts) > 1 else [])]}
+        proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
+        for first, batch in self.encoded(queries, batch_size, speed):
+            count = min(batch_size, len(queries) - first)
+            with speed.step("search", count):
+                lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
+                if "fused" in parts:
+                    sums = summed(engines, {name: batch[name] for name in experts}, lists, **options)
+                    proven = {size: proven[size] + int(sums.holds(size).sum()) for size in proven}
+                    lists["fused"] = sums.rows, sums.scores
+            for name, (rows, scores) in lists.items():
+                query, rank = np.nonzero(rows >= 0)
+                parts[name].append((query + first, rows[query, rank], scores[query, rank]))
+            advance(count)
+        found = self._as_runs(names, parts)
+        if len(found) > 1 and not exact:
+            with speed.step("fuse", len(queries)):
+                found["fused"] = fusion.fused(list(found.values()), variants.bind("fusion", fuse), depth)
+        return found, {"proven": proven} if "fused" in parts else {}
+
+    def encoded(self, queries: list[str], batch_size: int, speed: Speed) -> Iterator[tuple[int, Any]]:
+        """Batches of queries as the engines take them: (place of the first, expert -> queries)."""
+        for first in range(0, len(queries), batch_size):
+            batch = queries[first : first + batch_size]
+            if self.checkpoint is None:
+                yield first, dict.fromkeys(self.engines, batch)
+            else:
+                with speed.step("encode", len(batch)), autocast(self.dtype, str(self.checkpoint.device)):
+                    made = self.checkpoint.encode(batch, "query")
+                yield first, made
+
+    def _as_runs(self, names: list[str], parts: Mapping[str, list[Part]]) -> dict[str, Run]:
+        """Runs that share one list of ids: those of the documents that were found."""
+        columns = {name: [np.concatenate(column) for column in zip(*found, strict=True)] for name, found in parts.items()}
+        rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
+        rows = rows[np.argsort(self.order[rows])]
+        ids = [self.ids[row] for row in rows.tolist()]
+        places = self.order[rows]
+        found = {}
+        for name, (query, row, score) in columns.items():
+            found[name] = Run.from_columns(names, query, ids, np.searchsorted(places, self.order[row]), score, tag=name)
+        return found
+
+
+def open_index(
+    path: Path | str | Sequence[Path | str], *, model: Path | None = None, device: str = "auto", dtype: str = "float32"
+) -> OpenIndex:
+    """An index with the checkpoint it was made with, found by walking index → encodings → checkpoint.
+
+    Several paths are parts of one collection, indexed apart with the same checkpoint; they are searched as one.
+    """
+    paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
+    place = device_for(device)
+    said = [manifests.read_manifest(one)["counts"] for one in paths]
+    _check_same(paths, said)
+    if model is not None and "checkpoint" not in said[0]:
+        raise UsageError(f"--model {model}: {paths[0]} reads its queries without one")
+    ids = [manifests.read_lines(one / "ids.txt") for one in paths]
+    parts = [_engines(one, facts["experts"], id_order(own), place) for one, facts, own in zip(paths, said, ids, strict=True)]
+    every = [name for own in ids for name in own]
+    _check_apart(paths, ids)
+    order = id_order(every)
+    engines = dict(parts[0])
+    if len(paths) > 1:
+        engines = {name: merged([part[name] for part in parts], order, name) for name in parts[0]}
+    checkpoint = _checkpoint(paths[0], said[0]["checkpoint"], model, place) if "checkpoint" in said[0] else None
+    return OpenIndex(paths, every, engines, order, checkpoint, dtype_for(dtype, place), place)
+
+
+def _engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, Index]:
+    engines = {}
+    for expert, spec in specs.items():
+        variant = variants.find("indexes", variants.parse(spec).name)
+        engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
+        engines[expert] = engine.open(path / expert, order=order, device=device)
+    return engines
+
+
+def _check_same(paths: Sequence[Path], said: Sequence[Mapping[str, Any]]) -> None:
+    """ArtifactError if indexes that are to be searched as one were not made alike."""
+    for path, facts in zip(paths[1:], said[1:], strict=True):
+        if facts.get("checkpoint", {}).get("digest") != said[0].get("checkpoint", {}).get("digest"):
+            raise ArtifactError(f"{path}: made with another checkpoint than {paths[0]}; encode and index all parts with one")
+        if facts["experts"] != said[0]["experts"]:
+            found, first = (", ".join(f"{name}={spec}" for name, spec in one["experts"].items()) for one in (facts, said[0]))
+            raise ArtifactError(f"{path}: has {found}; {paths[0]} has {first}; index all parts with the same --engine")
+
+
+def _check_apart(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
+    """ArtifactError if a document stands in two of the indexes."""
+    for later, path in enumerate(paths):
+        for earlier in range(later):
+            if both := set(ids[earlier]).intersection(ids[later]):
+                raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
+
+
+def _checkpoint(path: Path, said: Mapping[str, str], model: Path | None, device: str) -> OpenCheckpoint:
+    folder = model or (path / said["path"]).resolve()
+    if not folder.is_dir():
+        raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
+    found = manifests.digest_of(manifests.verify(folder, "checkpoint")["files"])
+    if found != said["digest"]:
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or encode and index again")
+    return open_checkpoint(folder, device)

@@ -1,0 +1,32 @@
+"""Texts of a collection at hand by their ids, on disk: memory holds only where each begins."""
+
+import json
+import tempfile
+from collections.abc import Container, Iterable
+from typing import IO
+
+from moeir.records.texts import Text
+
+
+class Shelf:
+    """Texts in an unnamed file that goes away with the process; those of `wanted` only, if it is given."""
+
+    def __init__(self, texts: Iterable[Text], wanted: Container[str] | None = None) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the shelf is
+        self._places: dict[str, int] = {}
+        end = 0
+        for text in texts:
+            if wanted is None or text.id in wanted:
+                self._places[text.id] = end
+                end += self._file.write(json.dumps([text.title, text.text]).encode() + b"\n")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, name: str) -> Text | None:
+        """The text of an id, None for one that is not here."""
+        if name not in self._places:
+            return None
+        self._file.seek(self._places[name])
+        title, text = json.loads(self._file.readline())
+        return Text(name, text, title)

@@ -1,0 +1,109 @@
+"""How long the steps of a search take, and on what: latencies and queries a second for people, and for the manifest."""
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+
+from moeir.artifacts import manifests
+from moeir.console import size
+from moeir.errors import UsageError
+
+PERCENTILES = (50, 95, 99)
+
+
+class Speed:
+    """The seconds that each batch spent in each step."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[tuple[float, int]]] = {}
+
+    @contextmanager
+    def step(self, name: str, queries: int) -> Iterator[None]:
+        """Time what is done for a batch of queries."""
+        began = time.perf_counter()
+        yield
+        self.steps.setdefault(name, []).append((time.perf_counter() - began, queries))
+
+    def facts(self) -> dict[str, dict[str, float]]:
+        """Of each step the queries a second and the latency of a query, which is that of its batch, in milliseconds."""
+        return {name: _facts(batches) for name, batches in self.steps.items()}
+
+    def line(self) -> str:
+        """The same for people."""
+        return "; ".join(
+            f"{name} {facts['queries_per_second']:,.1f} queries/s, "
+            + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
+            for name, facts in self.facts().items()
+        )
+
+
+def _facts(batches: Sequence[tuple[float, int]]) -> dict[str, float]:
+    seconds, queries = sum(spent for spent, _ in batches), sum(count for _, count in batches)
+    latencies = percentiles(batches)
+    rate = queries / max(seconds, 1e-9)
+    return {"queries_per_second": round(rate, 3), "seconds": round(seconds, 6)} | {
+        f"p{percent}_ms": round(1000 * latency, 4) for percent, latency in zip(PERCENTILES, latencies, strict=True)
+    }
+
+
+def percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PERCENTILES) -> list[float]:
+    """Latencies that so many percent of the queries do not exceed; batches are (seconds, queries), a query waits for its batch.
+
+    >>> percentiles([(0.3, 1), (0.1, 98), (0.2, 1)], (50, 98, 99, 100))
+    [0.1, 0.1, 0.2, 0.3]
+    """
+    ordered, total = sorted(batches), sum(count for _, count in batches)
+    found = []
+    for percent in wanted:
+        reached = 0
+        for seconds, count in ordered:
+            reached += count
+            if 100 * reached >= percent * total:
+                found.append(seconds)
+                break
+    return found
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Compute with so many threads, torch's and numba's, and as before afterwards; None leaves them as they are."""
+    if count is None:
+        yield
+        return
+    if count < 1:
+        raise UsageError(f"--threads {count}: expected at least 1")
+    before = torch.get_num_threads(), numba.get_num_threads()
+    numba.set_num_threads(min(count, int(vars(numba.config)["NUMBA_NUM_THREADS"])))
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before[1])
+        torch.set_num_threads(before[0])  # last: a threading layer that they share would say another number
+
+
+def machine(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
+    """On what a search ran, and how large what it searched is on disk."""
+    processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
+    held = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
+    return {"processor": processor, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device, "index_bytes": held}
+
+
+def described(facts: dict[str, Any]) -> str:
+    """`machine` for people."""
+    return f"{facts['processor']}, {facts['threads']} of {facts['cores']} threads, index of {size(facts['index_bytes'])}"
+
+
+def _processor() -> str:
+    """The processor's name where Linux says it."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

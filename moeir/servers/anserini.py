@@ -1,0 +1,67 @@
+"""Anserini: impacts of terms for Lucene, whole numbers, as its JsonVectorCollection has them."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from moeir.errors import UsageError
+from moeir.servers.base import Collection, Document, Server
+
+WORDS = """
+`collection/` is a JsonVectorCollection of the expert {expert}: a weight w is the impact round({levels} · w / {largest:g}), and a
+term whose impact is 0 is left out: the convention of Anserini's and Pyserini's SPLADE collections. Queries' weights become impacts
+in the same way; a run's scores are then ({levels} / {largest:g})² = {factor:g} times the expert's, up to rounding.
+
+    ANSERINI=anserini-fatjar.jar ./load.sh index     # needs Java 21
+
+Dense vectors and vectors of tokens are left out.
+"""
+SCRIPT = """#!/bin/sh
+# Indexes the impacts with Lucene: ANSERINI=anserini-fatjar.jar ./load.sh INDEX
+set -eu
+jar=${ANSERINI:?the fat jar of Anserini}
+index=${1:?the folder to write the index to}
+java -cp "$jar" io.anserini.index.IndexCollection -collection JsonVectorCollection -generator DefaultLuceneDocumentGenerator \\
+  -input "$(dirname "$0")/collection" -index "$index" -threads "${THREADS:-4}" -impact -pretokenized -optimize
+"""
+
+
+class Anserini(Server):
+    """Impacts for Anserini: a weight w becomes round(levels · w / largest), as its SPLADE collections have it. Sparse experts only."""
+
+    takes: ClassVar[tuple[str, ...]] = ("sparse",)
+    place: ClassVar[str] = "collection"
+
+    def __init__(
+        self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50, levels: int = 256, largest: float = 5.0
+    ) -> None:
+        super().__init__(collection, name, file_megabytes)
+        if levels < 1 or not largest > 0:
+            raise UsageError(f"anserini:levels={levels},largest={largest:g}: expected more than 0")
+        sparse = collection.of("sparse")
+        if len(sparse) != 1:
+            raise UsageError(f"anserini: takes the weighted terms of one expert; the encodings have {', '.join(sparse) or 'none'}")
+        self.levels, self.largest, self._expert = levels, largest, sparse[0]
+
+    def impacts(self, weights: np.ndarray) -> list[int]:
+        """Whole numbers for weights [n].
+
+        >>> server = Anserini(Collection({"lexical": "sparse"}, {}, ["a"]))
+        >>> server.impacts(np.array([0.005, 1.0, 5.0], dtype=np.float32))
+        [0, 51, 256]
+        """
+        rounded: list[int] = np.rint(self.levels * weights.astype(np.float64) / self.largest).astype(np.int64).tolist()
+        return rounded
+
+    def lines(self, document: Document) -> list[Any]:
+        terms, weights = document.sparse[self._expert]
+        found = zip(terms.tolist(), self.impacts(weights), strict=True)
+        vector = {self.collection.terms[term]: impact for term, impact in found if impact}
+        return [{"id": document.text.id, "contents": document.text.content, "vector": vector}]
+
+    def files(self) -> dict[str, str]:
+        return {"load.sh": SCRIPT}
+
+    def words(self) -> str:
+        factor = (self.levels / self.largest) ** 2
+        return WORDS.format(expert=self._expert, levels=self.levels, largest=self.largest, factor=factor)

@@ -1,0 +1,136 @@
+"""What a server is given of a collection, document by document, and how it is written in bounded memory."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import numpy as np
+
+from moeir.errors import UsageError
+from moeir.records.texts import Text
+
+MEGABYTE = 2**20
+SERVED = ("dense", "sparse", "multivector")
+SHORT = np.array([float(f"{value:.9g}") for value in np.arange(2**16, dtype=np.uint16).view(np.float16)])  # of float16, by its bits
+
+ENCODING = """
+Queries are encoded by the checkpoint that encoded the documents, in Python:
+
+    import moeir
+    query = moeir.open_checkpoint("{checkpoint}").encode(["…"], "query")
+"""
+OF_KIND = {
+    "dense": '    query["{name}"].vectors[0].tolist()                        # {name}: one vector',
+    "sparse": '    query["{name}"].terms.tolist(), query["{name}"].weights.tolist()    # {name}: lines of terms.txt, from 0; weights',
+    "multivector": '    query["{name}"].vectors.tolist()                           # {name}: a vector for each token',
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document: of each expert its numbers. dense [D] and multivector [M, D] float16, sparse (terms [n], weights [n])."""
+
+    number: int
+    text: Text
+    dense: Mapping[str, np.ndarray] = field(default_factory=dict)
+    sparse: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    multivector: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What all documents have in common: experts with their kinds, widths of vectors, the terms by number, where the checkpoint is."""
+
+    kinds: Mapping[str, str]
+    widths: Mapping[str, int]
+    terms: Sequence[str]
+    checkpoint: str = "ckpt"
+
+    def of(self, kind: str) -> list[str]:
+        """The experts of a kind."""
+        return [name for name, own in self.kinds.items() if own == kind]
+
+
+class Server(ABC):
+    """Writes documents, a schema and a loader for one engine. What a user may choose are the keyword-only parameters of its kinds."""
+
+    takes: ClassVar[tuple[str, ...]] = SERVED
+    place: ClassVar[str] = "."  # of the documents, in the folder that is written
+
+    def __init__(self, collection: Collection, name: str, file_megabytes: int) -> None:
+        if not name.isidentifier() or name != name.lower():
+            raise UsageError(f"name={name}: expected lower-case letters, digits and _, as engines allow for a collection")
+        if file_megabytes < 1:
+            raise UsageError(f"file_megabytes={file_megabytes}: expected at least 1")
+        self.collection, self.name, self.file_megabytes = collection, name, file_megabytes
+
+    @abstractmethod
+    def lines(self, document: Document) -> list[Any]:
+        """The JSON lines of one document."""
+
+    @abstractmethod
+    def files(self) -> dict[str, str]:
+        """Schema, loader and whatever else the engine needs, by name."""
+
+    @abstractmethod
+    def words(self) -> str:
+        """What README.md says of the engine."""
+
+    def write(self, documents: Iterable[Document], folder: Path) -> int:
+        """Everything into `folder`; how many documents. Files end after `file_megabytes`."""
+        count = number = 0
+        (folder / self.place).mkdir(exist_ok=True)
+        output: IO[bytes] | None = None
+        for document in documents:
+            if output is None or output.tell() >= self.file_megabytes * MEGABYTE:
+                if output is not None:
+                    output.close()
+                output = open(folder / self.place / f"documents-{number:05}.jsonl", "wb")  # noqa: SIM115 - closed when it is full, or below
+                number += 1
+            for line in self.lines(document):
+                output.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+            count += 1
+        if output is not None:
+            output.close()
+        for name, content in (self.files() | {"README.md": self._readme()} | self._terms()).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content, encoding="utf-8")
+        for script in folder.glob("load.*"):
+            script.chmod(0o755)
+        return count
+
+    def _terms(self) -> dict[str, str]:
+        return {"terms.txt": "".join(f"{term}\n" for term in self.collection.terms)} if self.collection.of("sparse") else {}
+
+    def _readme(self) -> str:
+        taken = [name for name, kind in self.collection.kinds.items() if kind in self.takes]
+        shown = "\n".join(OF_KIND[self.collection.kinds[name]].format(name=name) for name in taken)
+        return f"# {self.name}\n\n{self.words().strip()}\n{ENCODING.format(checkpoint=self.collection.checkpoint)}{shown}\n"
+
+    def weighted(self, document: Document, expert: str) -> dict[str, float]:
+        """Terms of a document as strings, with their weights."""
+        terms, weights = document.sparse[expert]
+        return {self.collection.terms[term]: weight for term, weight in zip(terms.tolist(), nine_digits(weights), strict=True)}
+
+
+def plain(vectors: np.ndarray) -> Any:
+    """float16 numbers as lists of the shortest numbers that float32 reads back as they are.
+
+    >>> plain(np.array([0.1, -2.0], dtype=np.float16))
+    [0.0999755859, -2.0]
+    """
+    return SHORT[np.ascontiguousarray(vectors, dtype=np.float16).view(np.uint16)].tolist()
+
+
+def nine_digits(weights: np.ndarray) -> list[float]:
+    """float32 numbers with nine significant digits, which float32 reads back as they are."""
+    return [float(f"{weight:.9g}") for weight in weights.tolist()]
+
+
+def payload(text: Text) -> dict[str, str]:
+    """What is kept of a text: its id, and title and text where they are known."""
+    said = {"id": text.id, "title": text.title, "text": text.text}
+    return {name: value for name, value in said.items() if value}

@@ -1,0 +1,44 @@
+"""Qdrant: named vectors, sparse vectors and multi-vectors with MaxSim in one collection."""
+
+import json
+from typing import Any
+
+from moeir.servers import qdrant_loader
+from moeir.servers.base import Collection, Document, Server, nine_digits, payload, plain
+
+WORDS = """
+One point a document; its payload is the document's id, title and text.
+
+    pip install qdrant-client
+    python load.py http://localhost:6333      # a server
+    python load.py qdrant                     # or a folder: Qdrant embedded in Python, exact, for small collections
+
+`collection.json` is the body of Qdrant's `PUT /collections/{name}`. Vectors are compared by inner product, as the experts are trained;
+those of the late-interaction experts have no graph (`m` 0): they rescore what another vector finds (`prefetch`), or are scanned.
+"""
+
+
+class Qdrant(Server):
+    """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader serves its embedded mode too."""
+
+    def __init__(self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+        super().__init__(collection, name, file_megabytes)
+
+    def lines(self, document: Document) -> list[Any]:
+        vectors: dict[str, Any] = {name: plain(vector) for name, vector in document.dense.items()}
+        for name, (terms, weights) in document.sparse.items():
+            vectors[name] = {"indices": terms.tolist(), "values": nine_digits(weights)}
+        vectors |= {name: plain(tokens) for name, tokens in document.multivector.items() if len(tokens)}
+        return [{"id": document.number, "vector": vectors, "payload": payload(document.text)}]
+
+    def files(self) -> dict[str, str]:
+        widths, of = self.collection.widths, self.collection.of
+        vectors: dict[str, Any] = {name: {"size": widths[name], "distance": "Dot"} for name in of("dense")}
+        late = {"multivector_config": {"comparator": "max_sim"}, "hnsw_config": {"m": 0}}
+        vectors |= {name: {"size": widths[name], "distance": "Dot", **late} for name in of("multivector")}
+        body = {"vectors": vectors, "sparse_vectors": {name: {} for name in of("sparse")}}
+        with open(qdrant_loader.__file__, encoding="utf-8") as script:
+            return {"collection.json": json.dumps({"name": self.name, **body}, indent=1) + "\n", "load.py": script.read()}
+
+    def words(self) -> str:
+        return WORDS.format(name=self.name)

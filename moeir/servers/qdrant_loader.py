@@ -1,0 +1,36 @@
+"""Loads the folder it lies in into Qdrant: `python load.py http://localhost:6333`, or `python load.py FOLDER` for the embedded mode."""
+
+import importlib
+import json
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+POINTS_AT_ONCE = 64
+
+
+def load(place: str, folder: Path) -> Any:
+    """Make the collection anew and fill it; the client. `place` is the address of a server, or a folder of the embedded mode."""
+    library: Any = importlib.import_module("qdrant_client")
+    models = library.models
+    client = library.QdrantClient(url=place) if place.startswith("http") else library.QdrantClient(path=place)
+    said = json.loads((folder / "collection.json").read_text(encoding="utf-8"))
+    if client.collection_exists(said["name"]):
+        client.delete_collection(said["name"])
+    client.create_collection(
+        said["name"],
+        vectors_config={name: models.VectorParams(**options) for name, options in said["vectors"].items()},
+        sparse_vectors_config={name: models.SparseVectorParams(**options) for name, options in said["sparse_vectors"].items()},
+    )
+    for file in sorted(folder.glob("documents-*.jsonl")):
+        with open(file, encoding="utf-8") as lines:
+            while points := [models.PointStruct(**json.loads(line)) for line in islice(lines, POINTS_AT_ONCE)]:
+                client.upsert(said["name"], points)
+    return client
+
+
+if __name__ == "__main__":
+    opened = load(sys.argv[1], Path(__file__).parent)
+    sys.stdout.write(f"{opened.get_collections()}\n")
+    opened.close()

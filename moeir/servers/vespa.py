@@ -1,0 +1,96 @@
+"""Vespa: an application with a tensor for each expert, and rank profiles that compute each expert's score and their sum."""
+
+from typing import Any
+
+from moeir.servers.base import Collection, Document, Server, payload, plain
+
+IMPACTS = 100  # of a weight of 1, where candidates are found by whole numbers
+WORDS = """
+Written to Vespa's documentation, not run against it here.
+
+    ./load.sh                                 # deploys app/ and feeds, with the command `vespa` set to its target
+
+`app/` is the application. `…_vector`, `…_terms` and `…_tokens` are tensors; `…_impacts` are the terms again with whole weights ({impacts}
+for a weight of 1), by which `wand` finds candidates that the tensors then score exactly. Rank profile `moeir`: candidates by the dense and
+lexical scores, the late-interaction score added in the second phase. Its inputs are `query(q_EXPERT)`.
+"""
+SCRIPT = """#!/bin/sh
+# Deploys the application and feeds the documents: `vespa config set target …` says where
+set -eu
+cd "$(dirname "$0")"
+vespa deploy --wait 300 app
+cat documents-*.jsonl | vespa feed -
+"""
+SERVICES = """<?xml version="1.0" encoding="UTF-8"?>
+<services version="1.0">
+  <container id="default" version="1.0">
+    <search/>
+    <document-api/>
+    <nodes><node hostalias="node1"/></nodes>
+  </container>
+  <content id="{name}" version="1.0">
+    <redundancy>1</redundancy>
+    <documents><document type="{name}" mode="index"/></documents>
+    <nodes><node hostalias="node1" distribution-key="0"/></nodes>
+  </content>
+</services>
+"""
+
+
+class Vespa(Server):
+    """A Vespa application and its feed: tensors for all experts, a rank profile that adds their scores."""
+
+    def __init__(self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+        super().__init__(collection, name, file_megabytes)
+
+    def lines(self, document: Document) -> list[Any]:
+        fields: dict[str, Any] = payload(document.text)
+        fields |= {f"{name}_vector": {"values": plain(vector)} for name, vector in document.dense.items()}
+        for name in document.sparse:
+            terms = self.weighted(document, name)
+            fields[f"{name}_terms"] = {"cells": terms}
+            fields[f"{name}_impacts"] = {term: whole for term, weight in terms.items() if (whole := round(IMPACTS * weight))}
+        for name, tokens in document.multivector.items():
+            fields[f"{name}_tokens"] = {"blocks": {str(place): vector for place, vector in enumerate(plain(tokens))}}
+        return [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]
+
+    def files(self) -> dict[str, str]:
+        schema = "\n".join([f"schema {self.name} {{", f"  document {self.name} {{", *self._fields(), "  }", *self._profile(), "}", ""])
+        return {f"app/schemas/{self.name}.sd": schema, "app/services.xml": SERVICES.format(name=self.name), "load.sh": SCRIPT}
+
+    def words(self) -> str:
+        return WORDS.format(impacts=IMPACTS)
+
+    def _fields(self) -> list[str]:
+        widths, of = self.collection.widths, self.collection.of
+        lines = ["    field id type string { indexing: summary | attribute }"]
+        lines += [f"    field {name} type string {{ indexing: summary | index }}" for name in ("title", "text")]
+        for name in of("dense"):
+            lines.append(f"    field {name}_vector type tensor<float>(x[{widths[name]}]) {{")
+            lines += ["      indexing: attribute | index", "      attribute { distance-metric: dotproduct }", "    }"]
+        for name in of("sparse"):
+            lines.append(f"    field {name}_terms type tensor<float>(term{{}}) {{ indexing: attribute }}")
+            lines.append(f"    field {name}_impacts type weightedset<string> {{")
+            lines += ["      indexing: attribute", "      attribute: fast-search", "    }"]
+        for name in of("multivector"):
+            lines.append(f"    field {name}_tokens type tensor<float>(token{{}}, x[{widths[name]}]) {{ indexing: attribute }}")
+        return lines
+
+    def _profile(self) -> list[str]:
+        widths, of = self.collection.widths, self.collection.of
+        inputs = [f"query(q_{name}) tensor<float>(x[{widths[name]}])" for name in of("dense")]
+        inputs += [f"query(q_{name}) tensor<float>(term{{}})" for name in of("sparse")]
+        inputs += [f"query(q_{name}) tensor<float>(asked{{}}, x[{widths[name]}])" for name in of("multivector")]
+        scores = {name: f"sum(query(q_{name}) * attribute({name}_vector))" for name in of("dense")}
+        scores |= {name: f"sum(query(q_{name}) * attribute({name}_terms))" for name in of("sparse")}
+        late = {n: f"sum(reduce(sum(query(q_{n}) * attribute({n}_tokens), x), max, token), asked)" for n in of("multivector")}
+        lines = ["  rank-profile moeir {", "    inputs {", *(f"      {line}" for line in inputs), "    }"]
+        for name, expression in (scores | late).items():
+            lines += [f"    function score_{name}() {{", f"      expression: {expression}", "    }"]
+        first = " + ".join(f"score_{name}" for name in scores or late)
+        lines += ["    first-phase {", f"      expression: {first}", "    }"]
+        if scores and late:
+            every = " + ".join(f"score_{name}" for name in scores | late)
+            lines += ["    second-phase {", f"      expression: {every}", "      rerank-count: 1000", "    }"]
+        summary = " ".join(f"score_{name}" for name in scores | late)
+        return [*lines, f"    match-features: {summary}", "  }"]

@@ -1,0 +1,127 @@
+"""`moeir export`: encodings written for an engine that serves them, with its schema and a script that loads them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeir import variants
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.settings import option, product, source
+from moeir.stages.base import STREAM, Counts, Stage
+
+if TYPE_CHECKING:
+    from moeir.records.texts import Text
+    from moeir.servers.base import Collection, Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Stage):
+    """Write encodings for an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
+
+    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants servers.")
+    encodings: tuple[Path, ...] = source("encodings", "What encode wrote, at once or in shards; repeat the flag for several.")
+    corpus: Path | None = source("texts", "The corpus that was encoded, for titles and texts to be served.", None)
+    model: Path | None = source("checkpoint", "The checkpoint, if it has moved; its tokenizer names the terms.", None)
+    output: Path = product("export", "Folder to write.")
+
+    def check(self) -> None:
+        variants.resolve("servers", self.to)
+        if self.output == STREAM:
+            raise UsageError("--output -: an export is a folder; name one")
+
+    def makes_folder(self) -> bool:
+        return True
+
+    def work(self) -> Counts:
+        from moeir.console import progress
+
+        collection = self._collection()
+        server = variants.bind("servers", self.to)(collection)
+        taken = [name for name, kind in collection.kinds.items() if kind in server.takes]
+        written = server.write(progress(self._documents(taken, collection), "exporting"), self.output)
+        return {"documents": written, "experts": {name: collection.kinds[name] for name in taken}}
+
+    @property
+    def _folders(self) -> list[Path]:
+        """The folders of all encodings: of each its shards, if it was made in shards."""
+        from moeir.artifacts import shards
+
+        return [part for folder in self.encodings for part in shards.parts(folder)]
+
+    def _collection(self) -> "Collection":
+        from moeir.architectures.base import KINDS
+        from moeir.artifacts import manifests
+        from moeir.servers.base import SERVED, Collection
+
+        said = [manifests.read_manifest(folder)["counts"] for folder in self._folders]
+        for folder, facts in zip(self._folders, said, strict=True):
+            if facts["checkpoint"]["digest"] != said[0]["checkpoint"]["digest"]:
+                raise ArtifactError(f"{folder}: made with another checkpoint than {self.encodings[0]}; encode all shards with one")
+        kinds: dict[str, str] = said[0]["experts"]
+        if unserved := [name for name, kind in kinds.items() if kind not in SERVED]:
+            raise UsageError(f"--encodings {self.encodings[0]}: {unserved[0]} is {kinds[unserved[0]]}, which no engine but moeir's serves")
+        first, widths = self._folders[0], {}
+        for name, kind in kinds.items():
+            if kind != "sparse":
+                opened: Any = KINDS[kind].open(first / name)
+                widths[name] = int(opened.vectors.shape[1])
+        folder = self.model or (first / said[0]["checkpoint"]["path"]).resolve()
+        terms = self._terms(folder, said[0]["checkpoint"]["digest"]) if "sparse" in kinds.values() else []
+        return Collection(kinds, widths, terms, str(folder))
+
+    def _terms(self, folder: Path, digest: str) -> list[str]:
+        """Every term by its number."""
+        from moeir.artifacts import manifests
+        from moeir.backbones.tokenizer import TextReader
+
+        if not folder.is_dir():
+            raise ArtifactError(f"{self.encodings[0]}: the checkpoint it was made with is not at {folder}; say where it is with --model")
+        if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != digest:
+            raise ArtifactError(f"{folder}: not the checkpoint {self.encodings[0]} was made with; name that one with --model")
+        reader = TextReader(folder)
+        return [reader.token(number) for number in range(reader.vocabulary)]
+
+    def _documents(self, experts: list[str], collection: "Collection") -> Iterator["Document"]:
+        """Every document, from memory maps."""
+        from moeir.architectures.base import KINDS
+        from moeir.artifacts import manifests
+        from moeir.servers.base import Document
+
+        texts, number = self._texts(), 0
+        for folder in self._folders:
+            opened: dict[str, Any] = {name: KINDS[collection.kinds[name]].open(folder / name) for name in experts}
+            for row, one in enumerate(manifests.read_lines(folder / "ids.txt")):
+                found: dict[str, dict[str, Any]] = {"dense": {}, "sparse": {}, "multivector": {}}
+                for name, representation in opened.items():
+                    found[collection.kinds[name]][name] = _row(representation, collection.kinds[name], row)
+                yield Document(number, _text(texts, one, self.corpus), **found)
+                number += 1
+
+    def _texts(self) -> "Iterator[Text] | None":
+        from moeir.records import texts
+
+        return None if self.corpus is None else texts.read(self.corpus, keep_empty=True)
+
+
+def _row(representation: Any, kind: str, row: int) -> Any:
+    """One document of a memory-mapped representation."""
+    if kind == "dense":
+        return representation.vectors[row].numpy()
+    own = slice(int(representation.starts[row]), int(representation.starts[row + 1]))
+    if kind == "sparse":
+        return representation.terms[own].numpy(), representation.weights[own].numpy()
+    return representation.vectors[own].numpy()
+
+
+def _text(texts: "Iterator[Text] | None", name: str, corpus: Path | None) -> "Text":
+    """The next text, which must be the one that was encoded."""
+    from moeir.records.texts import Text
+
+    if texts is None:
+        return Text(name, "")
+    text = next(texts, None)
+    if text is None or text.id != name:
+        found = "the end" if text is None else repr(text.id)
+        raise DataError(f"{corpus}: has {found} where the encodings have {name!r}; name the corpus that was encoded, in its order")
+    return text

@@ -1,0 +1,39 @@
+"""Latencies and threads."""
+
+import numba
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from moeir.errors import UsageError
+from moeir.indexes import postings  # noqa: F401 - says which layer numba's threads use
+from moeir.retrieval import speed
+
+
+@given(some.lists(some.tuples(some.integers(1, 9).map(float), some.integers(1, 5)), min_size=1, max_size=8))
+def test_so_many_percent_of_the_queries_wait_no_longer(batches: list[tuple[float, int]]) -> None:
+    waits = sorted(seconds for seconds, count in batches for _ in range(count))
+    for percent in (1, 50, 95, 99, 100):
+        expected = next(wait for wait in waits if 100 * sum(other <= wait for other in waits) >= percent * len(waits))
+        assert speed.percentiles(batches, (percent,)) == [expected]
+
+
+def test_steps_are_told_apart() -> None:
+    taken = speed.Speed()
+    taken.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)]}
+    facts = taken.facts()
+    assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "p50_ms": 500.0, "p95_ms": 500.0, "p99_ms": 500.0}
+    assert facts["search"]["queries_per_second"] == 15.0
+    assert taken.line().startswith("encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s")
+
+
+def test_threads_are_as_before_afterwards() -> None:
+    before = torch.get_num_threads(), numba.get_num_threads()
+    with speed.threads(1):
+        assert (torch.get_num_threads(), numba.get_num_threads()) == (1, 1)
+    assert (torch.get_num_threads(), numba.get_num_threads()) == before
+    with speed.threads(None):
+        assert (torch.get_num_threads(), numba.get_num_threads()) == before
+    with pytest.raises(UsageError, match="--threads 0"), speed.threads(0):
+        pass

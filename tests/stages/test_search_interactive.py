@@ -1,0 +1,113 @@
+"""A person who asks: through a pipe, and at a terminal."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Said
+
+Moeir = Callable[..., Said]
+SECONDS = re.compile(r"\d+\.\d ms .*")
+
+
+def asked(moeir: Moeir, index: Path, toy: Path, typed: str, *more: object) -> list[str]:
+    said = moeir("search", "--index", index, "--interactive", "--corpus", toy / "corpus.jsonl", *more, stdin=typed)
+    assert said.code == 0, said.stderr
+    assert "\x1b" not in said.stdout
+    return [SECONDS.sub("ms", line) for line in said.stdout.splitlines()]
+
+
+def test_a_query_shows_documents_ranks_and_matched_terms(bm25_index: Path, toy: Path, moeir: Moeir) -> None:
+    lines = asked(moeir, bm25_index, toy, "owls hunting mice\n")
+    assert lines[0].split()[:2] == ["1", "owl"]
+    assert lines[1] == "     Owl: An owl hunts mice at night and sleeps in a hollow tree by day."
+    assert lines[2].startswith("     owls 1.") and "mice" in lines[2]
+    assert lines[-1] == "2 of 12 documents in ms"
+
+
+def test_what_is_shown_is_what_search_finds(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "q.tsv").write_text("q\twho hunts mice\n")
+    ran = moeir("search", "--index", index, "--queries", tmp_path / "q.tsv", "--output", tmp_path / "runs")
+    assert ran.code == 0
+    runs = {name: (tmp_path / "runs" / f"{name}.trec").read_text().splitlines() for name in ("fused", "lexical", "local", "global")}
+    ranks = {name: {line.split()[2]: line.split()[3] for line in lines} for name, lines in runs.items()}
+    heads = [line for line in asked(moeir, index, toy, "who hunts mice\n") if re.match(r" *\d+  \w", line) and " · " in line]
+    expected = []
+    for line in runs["fused"][:10]:
+        _, _, document, rank, score, _ = line.split()
+        by = " · ".join(f"{name} {ranks[name][document]}" for name in ("lexical", "local", "global"))
+        expected.append(f"{rank:>3}  {document}  {score}   {by}")
+    assert heads == expected
+
+
+def test_commands_change_what_follows(index: Path, toy: Path, moeir: Moeir) -> None:
+    typed = ":show 2\nmice\n:expert local\nmice\n:expert all\n:fuse rrf\n:depth 1\nmice\n:explain 1\n\n:help\n:quit\nnever asked\n"
+    lines = asked(moeir, index, toy, typed)
+    assert lines[0] == "show: 2" and "2 of 12 documents in ms" in lines
+    assert "experts: local" in lines and "experts: lexical, local, global" in lines
+    assert "fused by rrf" in lines and "depth: 1" in lines
+    assert any(line.startswith("  lexical: rank 1, score ") or line.startswith("  lexical: not in its list, part ") for line in lines)
+    assert lines[-1] == ":quit         end, as Ctrl-D does"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (":foo\n", ":foo: no such command; :help lists them"),
+        (":explain 1\n", ":explain: ask something first"),
+        ("mice\n:explain 99\n", ":explain 99: the last list has no document 99"),
+        (":show 0\n", ":show 0: expected at least 1"),
+        (":depth x\n", ":depth: expected a whole number, found 'x'"),
+        (":expert lexicon\n", "has lexical, local, global"),
+        (":fuse rff\n", "did you mean 'rrf'?"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_asked_again(index: Path, toy: Path, moeir: Moeir, typed: str, words: str) -> None:
+    lines = asked(moeir, index, toy, typed + ":help\n")
+    assert any(words in line for line in lines)
+    assert lines[-1].startswith(":quit")
+
+
+def test_texts_are_not_needed(index: Path, moeir: Moeir) -> None:
+    said = moeir("search", "--index", index, "--interactive", "--expert", "global", stdin="mice\n:explain 1")
+    assert said.code == 0 and re.search(r"^  global: rank 1, score ", said.stdout, re.MULTILINE)
+
+
+def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, toy: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "moeir", "search", "--index", bm25_index, "--interactive", "--corpus", toy / "corpus.jsonl"]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
+    with subprocess.Popen(list(map(str, command)), stdin=theirs, stdout=theirs, env=environment) as child:
+        os.close(theirs)
+        try:
+            shown = _typed(ours, [b"owl\n", b"\x04"])
+            assert child.wait(20) == 0
+        finally:
+            child.kill()
+            os.close(ours)
+    assert "\x1b[1;33mowl\x1b[0m" in shown and "\x1b[1;36mowl" in shown
+
+
+def _typed(terminal: int, answers: list[bytes]) -> str:
+    """All that is shown on a terminal until it ends; each prompt is answered. What is shown must be read, or nobody can go on."""
+    shown, prompts, end = "", 0, time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                shown += os.read(terminal, 65536).decode()
+            except OSError:
+                break
+        elif not answers:
+            os.write(terminal, b"\x04")  # the first may have come before the line was listened to
+        while shown.count("query> ") > prompts and answers:
+            os.write(terminal, answers.pop(0))
+            prompts += 1
+    return shown

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 
+hypothesis.settings.register_profile("any machine", deadline=None)  # a test that fails because others use the machine says nothing
+hypothesis.settings.load_profile("any machine")
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 TOY = Path(__file__).parent / "toy"

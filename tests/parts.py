@@ -1,6 +1,5 @@
 """Encodings cut into parts, and parts of which some documents stand twice, so that scores tie."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def written(encodings: Path, folder: Path, rows: Sequence[int], ids: Sequence[st
     facts = dict(said["counts"]["checkpoint"], path=str((encodings / said["counts"]["checkpoint"]["path"]).resolve()))
     counts = dict(said["counts"], texts=len(ids), checkpoint=facts)
     manifest = manifests.compose(folder, "encodings", {"stage": "encode", "settings": {}, "sources": {}}, folder.name)
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"counts": counts}), encoding="utf-8")
+    (folder / "manifest.json").write_text(manifests.text_of(manifest | {"counts": counts}), encoding="utf-8")
     return folder
 
 

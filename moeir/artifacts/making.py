@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path, read_manifest
+from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path, read_manifest, text_of
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 RESUME = "resume"
@@ -97,7 +97,7 @@ def _holds_work(beside: Path) -> bool:
 
 
 def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
-    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    text = text_of(manifest)
     if beside.is_dir():
         for file in sorted(beside.rglob("*")):
             _sync(file)

@@ -12,6 +12,8 @@ from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 UNSTABLE = ("metrics.jsonl", "README.md", "settings.yaml")
+FORMATS = {"index": 2}  # of what lies on disk; 1 where nothing is said. One that changes is raised, so that what is older is refused
+SEAL, END = "seal", '"\n}'
 VERSIONS_KEPT = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
 
 
@@ -50,14 +52,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of an artifact, as written."""
     place = manifest_path(path)
     try:
-        loaded = json.loads(place.read_text(encoding="utf-8"))
+        text = place.read_bytes().decode("utf-8")
+        loaded = json.loads(text)
     except FileNotFoundError:
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
     except ValueError:
         loaded = None
     if not _is_manifest(loaded):
         raise ArtifactError(f"{place}: damaged: not a manifest; run the stage that made it again with --force")
+    if ("format" in loaded or SEAL in loaded) and text != text_of(loaded):
+        raise ArtifactError(f"{place}: damaged: its seal is not that of its words; {_repair(loaded)}")
     return dict(loaded)
+
+
+def text_of(manifest: Mapping[str, Any]) -> str:
+    """The words of a manifest; the last is the sha256 of all of them with nothing in its place.
+
+    >>> text_of({"kind": "run"}) == text_of(json.loads(text_of({"kind": "run"})))
+    True
+    """
+    words = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
+    return f"{words.removesuffix(END)}{hashlib.sha256(words.encode()).hexdigest()}{END}\n"
 
 
 def _is_manifest(loaded: Any) -> bool:
@@ -79,6 +94,7 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
     if manifest["kind"] != kind:
         found = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
         raise ArtifactError(f"{path}: expected {_article(kind)}, found {found}")
+    _check_format(path, manifest)
     for name, facts in manifest["files"].items():
         file = path / name
         if not file.resolve().is_relative_to(path.resolve()):
@@ -90,6 +106,15 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         if checksum(file) != facts["sha256"]:
             raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
     return manifest
+
+
+def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
+    found, expected = manifest.get("format", 1), FORMATS.get(manifest["kind"], 1)
+    if found == expected:
+        return
+    maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
+    words = f"{path}: {_article(manifest['kind'])} of format {found}, made by {maker}; this one reads format {expected}; "
+    raise ArtifactError(words + ("update moeir" if isinstance(found, int) and found > expected else _repair(manifest)))
 
 
 def _article(kind: str) -> str:
@@ -135,7 +160,8 @@ def _facts(path: Path) -> dict[str, Any]:
 def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
     """The manifest of a finished product, whose own name is `name` if it is a single file; `without` what goes away."""
     files = _files(product, without) if product.is_dir() else {name: _facts(product)}
-    return {"kind": kind, **record, "files": files, "versions": {"python": platform.python_version(), **_loaded_versions()}}
+    versions = {"python": platform.python_version(), **_loaded_versions()}
+    return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
 
 
 def _loaded_versions() -> dict[str, str]:

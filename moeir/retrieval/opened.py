@@ -192,5 +192,6 @@ def _checkpoint(path: Path, said: Mapping[str, str], model: Path | None, device:
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
     found = manifests.digest_of(manifests.verify(folder, "checkpoint")["files"])
     if found != said["digest"]:
-        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or encode and index again")
+        again = f"moeir encode --model {folder} and moeir index"
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or run {again} again")
     return open_checkpoint(folder, device)

@@ -29,7 +29,7 @@ def flip(path: Path) -> None:
 
 
 def say(path: Path, **facts: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    path.write_text(manifests.text_of(json.loads(path.read_text()) | facts))
 
 
 DAMAGE = {

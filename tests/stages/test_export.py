@@ -87,7 +87,7 @@ def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_pat
     part = cut(encodings, tmp_path / "cut", 2)[0]
     manifest = json.loads((part / "manifest.json").read_text())
     manifest["counts"]["experts"]["lexical"] = "exact-match"
-    (part / "manifest.json").write_text(json.dumps(manifest))
+    (part / "manifest.json").write_text(manifests.text_of(manifest))
     said = moeir("export", "--to", "vespa", "--encodings", part, "--output", tmp_path / "out")
     assert said.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in said.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import moeir as package
+from moeir.artifacts import manifests
 from tests.conftest import Said, run_here
 from tests.parts import cut, doubled, indexed, written
 
@@ -74,7 +75,7 @@ def test_parts_that_were_not_made_alike_are_refused(
     other = tmp_path / "other"
     shutil.copytree(indexes[3][1], other)
     manifest = json.loads((other / "manifest.json").read_text())
-    (other / "manifest.json").write_text(json.dumps(manifest | {"counts": manifest["counts"] | change}))
+    (other / "manifest.json").write_text(manifests.text_of(manifest | {"counts": manifest["counts"] | change}))
     both = ("--index", indexes[3][0], "--index", other)
     said = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
     assert said.code == 4 and words in said.stderr and str(other) in said.stderr

@@ -1,0 +1,89 @@
+"""A collection of any size cut from real texts, and a small drawn encoder for it, where the path of the data is measured and not quality.
+
+    python drawn.py WORK_FOLDER COUNT CORPUS... [--layers 2 --seed 1]
+
+Writes corpus.jsonl (COUNT passages of some 60 words: sentences of the corpora, drawn anew for each passage), queries.jsonl (256 of the
+first words of a drawn sentence) and weights/ (`--layers` layers of 32, drawn, and a tokenizer of the 500 most frequent words, as the head
+of a large vocabulary would take most of the time), for
+
+    moeir init --model WORK_FOLDER/weights --from-scratch --arch came:shared_layers=1,local_dim=16 ...
+"""
+
+import argparse
+import json
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from moeir.backbones.checkpoints import bert, files
+from moeir.backbones.encoder import Encoder
+from moeir.records import texts
+
+WORDS, QUERIES, QUERY_WORDS, VOCABULARY = 60, 256, 8, 500
+SPECIAL = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONFIG = {
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64,
+    "max_position_embeddings": 128, "type_vocab_size": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "initializer_range": 0.2, "layer_norm_eps": 1e-12, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def sentences(corpora: list[Path]) -> list[str]:
+    """Those of 5 to 40 words."""
+    cut = (one for corpus in corpora for text in texts.read(corpus, keep_empty=True) for one in re.split(r"(?<=[.!?])\s+", text.content))
+    return [" ".join(words) for words in map(str.split, cut) if 5 <= len(words) <= 40]
+
+
+def passages(known: list[str], count: int, dice: random.Random) -> Iterator[str]:
+    """Drawn sentences until there are words enough."""
+    for _ in range(count):
+        drawn, words = [], 0
+        while words < WORDS - 8:
+            drawn.append(known[dice.randrange(len(known))])
+            words += drawn[-1].count(" ") + 1
+        yield " ".join(drawn)
+
+
+def write(path: Path, letter: str, contents: Iterator[str]) -> None:
+    """Texts as JSON lines, numbered."""
+    with open(path, "w", encoding="utf-8") as file:
+        for number, content in enumerate(contents):
+            file.write(json.dumps({"_id": f"{letter}{number}", "text": content}, ensure_ascii=False) + "\n")
+
+
+def weights(folder: Path, known: list[str], layers: int) -> None:
+    """A BERT's folder: the most frequent words, letters for the others."""
+    folder.mkdir(exist_ok=True)
+    counted = Counter(word for one in known for word in re.findall("[a-z]+", one.lower()) if len(word) > 1)
+    words = [word for word, _ in counted.most_common(VOCABULARY)]
+    letters = string.ascii_lowercase + string.digits
+    pieces = [*SPECIAL, *string.punctuation, *letters, *(f"##{letter}" for letter in letters), *words]
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True).save(str(folder / "tokenizer.json"))
+    config = CONFIG | {"vocab_size": len(pieces), "num_hidden_layers": layers}
+    files.write(folder, config, Encoder(bert.shape(config), vocabulary_head=True).state_dict(), plain=True)
+
+
+def main() -> None:
+    """Write the three."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("count", type=int)
+    parser.add_argument("corpora", type=Path, nargs="+")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    known, dice = sentences(given.corpora), random.Random(given.seed)
+    weights(given.work / "weights", known, given.layers)
+    write(given.work / "queries.jsonl", "q", (" ".join(known[dice.randrange(len(known))].split()[:QUERY_WORDS]) for _ in range(QUERIES)))
+    write(given.work / "corpus.jsonl", "d", passages(known, given.count, dice))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from moeir.artifacts import checksums
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -17,21 +18,15 @@ SEAL, END = "seal", '"\n}'
 VERSIONS_KEPT = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
 
 
-def checksum(path: Path) -> str:
-    """sha256 of one file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def digest(path: Path) -> str:
     """What a source is, whatever it is called: of an artifact, its files' checksums; of a file, its own; of a plain folder, of its files.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp()); _ = (folder / "a.txt").write_text("a")
-    >>> digest(folder) == digest_of({"a.txt": {"sha256": checksum(folder / "a.txt")}})
+    >>> digest(folder) == digest_of({"a.txt": {"sha256": checksums.checksum(folder / "a.txt")}})
     True
     """
     if path.is_file():
-        return checksum(path)
+        return checksums.checksum(path)
     if (path / MANIFEST).is_file():
         return digest_of(read_manifest(path)["files"])
     return digest_of(_files(path))
@@ -95,16 +90,16 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         found = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
         raise ArtifactError(f"{path}: expected {_article(kind)}, found {found}")
     _check_format(path, manifest)
-    for name, facts in manifest["files"].items():
-        file = path / name
+    files = {path / name: said for name, said in manifest["files"].items()}
+    for name, (file, said) in zip(manifest["files"], files.items(), strict=True):
         if not file.resolve().is_relative_to(path.resolve()):
             raise ArtifactError(f"{path}: its manifest names a file outside the folder: {name}")
         if not file.is_file():
             raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair(manifest)}")
-        if file.stat().st_size != facts["bytes"]:
-            raise ArtifactError(f"{file}: damaged: expected {facts['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
-        if checksum(file) != facts["sha256"]:
-            raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
+        if file.stat().st_size != said["bytes"]:
+            raise ArtifactError(f"{file}: damaged: expected {said['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
+    if (file := checksums.changed(files)) is not None:
+        raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
     return manifest
 
 
@@ -134,7 +129,7 @@ def same(path: Path, record: Mapping[str, Any]) -> bool:
     if any(manifest.get(key) != value for key, value in record.items()):
         return False
     if path.is_file():
-        return checksum(path) in (facts["sha256"] for facts in manifest["files"].values())
+        return checksums.checksum(path) in (facts["sha256"] for facts in manifest["files"].values())
     return all((path / name).is_file() and (path / name).stat().st_size == facts["bytes"] for name, facts in manifest["files"].items())
 
 
@@ -149,17 +144,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
 
 def _files(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
-    kept = (file for file in names if file.relative_to(folder).parts[0] not in without)
-    return {str(file.relative_to(folder)): _facts(file) for file in kept}
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": checksum(path)}
+    kept = [file for file in names if file.relative_to(folder).parts[0] not in without]
+    return {str(file.relative_to(folder)): said for file, said in zip(kept, checksums.facts(kept), strict=True)}
 
 
 def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
     """The manifest of a finished product, whose own name is `name` if it is a single file; `without` what goes away."""
-    files = _files(product, without) if product.is_dir() else {name: _facts(product)}
+    files = _files(product, without) if product.is_dir() else {name: checksums.facts([product])[0]}
     versions = {"python": platform.python_version(), **_loaded_versions()}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
-from moeir.artifacts import manifests
+from moeir.artifacts import checksums, manifests
 from moeir.backbones.tokens import Signs
 from moeir.errors import ArtifactError
 
@@ -107,7 +107,7 @@ class TextReader:
     def digest(self) -> str:
         """What a tokenizer is: one digest of its files."""
         files = (self.folder / name for name in FILES)
-        return manifests.digest_of({file.name: {"sha256": manifests.checksum(file)} for file in files if file.exists()})
+        return manifests.digest_of({file.name: {"sha256": checksums.checksum(file)} for file in files if file.exists()})
 
     @property
     def vocabulary(self) -> int:

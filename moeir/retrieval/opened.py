@@ -135,15 +135,21 @@ class OpenIndex:
 
 
 def open_index(
-    path: Path | str | Sequence[Path | str], *, model: Path | None = None, device: str = "auto", dtype: str = "float32"
+    path: Path | str | Sequence[Path | str],
+    *,
+    model: Path | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    verified: bool = False,
 ) -> OpenIndex:
     """An index with the checkpoint it was made with, found by walking index → encodings → checkpoint.
 
-    Several paths are parts of one collection, indexed apart with the same checkpoint; they are searched as one.
+    Several paths are parts of one collection, indexed apart with the same checkpoint; they are searched as one. Every file is read
+    through to look for damage, unless it was `verified` just before.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     place = device_for(device)
-    said = [manifests.read_manifest(one)["counts"] for one in paths]
+    said = [(manifests.read_manifest(one) if verified else manifests.verify(one, "index"))["counts"] for one in paths]
     _check_same(paths, said)
     if model is not None and "checkpoint" not in said[0]:
         raise UsageError(f"--model {model}: {paths[0]} reads its queries without one")

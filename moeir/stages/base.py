@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import settings
-from moeir.artifacts import making, manifests, shards
+from moeir.artifacts import checksums, making, manifests, shards
 from moeir.console import hush, size
 from moeir.errors import DataError, UsageError
 
@@ -165,7 +165,7 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
     if setting.kind == "training":
         from moeir.analysis.watching import metrics_of
 
-        return manifests.checksum(metrics_of(path))
+        return checksums.checksum(metrics_of(path))
     if setting.kind in TEXT_KINDS:
         if str(path).startswith(("hf:", "irds:")):
             return str(path)

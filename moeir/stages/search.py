@@ -92,7 +92,7 @@ class Search(Stage):
         from moeir.retrieval.speed import threads
 
         with threads(self.threads):
-            opened = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype)
+            opened = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
             return self._ask(opened) if self.interactive else self._search(opened)
 
     def _search(self, opened: "OpenIndex") -> Counts:

@@ -1,10 +1,11 @@
 """A command killed at random moments and begun again until it ends: the same bytes as without a kill, or a line that says which differ.
 
-    python kills.py WORK_FOLDER [--kills 20 --seed 1] -- COMMAND... {output}
+    python kills.py WORK_FOLDER [--kills 20 --seed 1 --suffix .trec] -- COMMAND... {output}
 
 {output} stands where the command's product goes. One run goes through undisturbed; the moments are drawn evenly over the time it took
 after its first tenth, which starts Python. Each killed run is begun again and killed again, at a new moment, until one goes through
-before its moment or it was killed three times; the last goes through. SIGKILL, so that nothing is tidied up.
+before its moment or it was killed three times; the last goes through. SIGKILL, so that nothing is tidied up. What stands at its place
+after a kill must be whole, and nothing may be left beside it in the end.
 """
 
 import argparse
@@ -16,6 +17,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from moeir.artifacts import checksums, manifests
+from moeir.errors import ArtifactError
 
 MOST = 3  # kills of one product
 TIMED = {"seconds", "tokens_per_second"}  # facts of a training's steps that no two runs share
@@ -49,12 +53,24 @@ def killed(command: list[str], moment: float) -> bool:
     return False
 
 
+def whole(product: Path) -> bool:
+    """Whether a product that is there is what its manifest says."""
+    try:
+        files = manifests.read_manifest(product)["files"]
+    except ArtifactError:
+        return False
+    places = {product / name if product.is_dir() else product: said for name, said in files.items()}
+    sizes = all(place.is_file() and place.stat().st_size == said["bytes"] for place, said in places.items())
+    return sizes and checksums.changed(places) is None
+
+
 def main() -> None:
     """Print a line for each product, and exit with 1 if any differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--suffix", default="", help="what the product's name ends with")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
@@ -63,23 +79,27 @@ def main() -> None:
         return [word.replace("{output}", str(given.work / name)) for word in given.command]
 
     began = time.monotonic()
-    subprocess.run(command("whole"), check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(command(f"whole{given.suffix}"), check=True, stderr=subprocess.DEVNULL)
     took = time.monotonic() - began
-    expected, dice, kills, products, unlike = digests(given.work / "whole"), random.Random(given.seed), 0, 0, 0
+    expected, dice, kills, products, unlike = digests(given.work / f"whole{given.suffix}"), random.Random(given.seed), 0, 0, 0
     while kills < given.kills:
-        name = f"killed-{products}"
+        name = f"killed-{products}{given.suffix}"
         moments: list[float] = []
         while len(moments) < MOST and kills < given.kills and killed(command(name), moment := dice.uniform(0.1, 1) * took):
             moments.append(moment)
             kills += 1
+            if (given.work / name).exists() and not whole(given.work / name):
+                sys.exit(f"{given.work / name}: there after a kill, and not whole")
         subprocess.run(command(name), check=True, stderr=subprocess.DEVNULL)
         found = digests(given.work / name)
         differing = sorted(file for file in expected.keys() | found.keys() if expected.get(file) != found.get(file))
+        differing += sorted(path.name for path in given.work.glob(f".{name}.*"))
         unlike += bool(differing)
         said = f"differs in {', '.join(differing)}" if differing else f"the same {len(found)} files"
         print(f"killed after {', '.join(f'{moment:.1f}' for moment in moments) or 'nothing'} of {took:.1f} s: {said}", flush=True)
         products += 1
-        shutil.rmtree(given.work / name, ignore_errors=True)
+        for path in given.work.glob(f"{name}*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     print(f"{kills} kills, {products} products, {unlike} unlike")
     sys.exit(unlike > 0)
 

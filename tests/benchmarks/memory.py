@@ -1,9 +1,11 @@
 """Most memory of encode, index and search, however long the corpus: all that is resident, and the part that is the process's own.
 
     python drawn.py WORK_FOLDER 1000000 CORPUS... && python memory.py WORK_FOLDER [--stage NAME ...]
+    python memory.py WORK_FOLDER --shards-of ENCODINGS --times 10 [--stage NAME ...]
 
 Each stage is a process of its own. `resident` is the kernel's ru_maxrss: it counts pages of mapped files, which the kernel takes back when
 others need memory. `own` is the most of Anonymous in /proc/PID/smaps_rollup, looked at every 0.5 s: what the stage asked for itself.
+The second form does not encode: WORK_FOLDER/enc becomes so many shards, each of them ENCODINGS under other ids.
 """
 
 import argparse
@@ -14,6 +16,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from moeir.artifacts import manifests
 
 ARCH = "came:shared_layers=1,local_dim=16"
 LENGTHS = ("--document-length", "64", "--query-length", "32")
@@ -62,17 +66,36 @@ def measured(command: list[str]) -> tuple[float, int, int]:
     return time.monotonic() - began, usage.ru_maxrss * 1024, most
 
 
+def multiplied(encodings: Path, folder: Path, times: int) -> None:
+    """Shards with the arrays of `encodings`, linked and not copied, and ids of their own."""
+    said, ids = manifests.read_manifest(encodings), manifests.read_lines(encodings / "ids.txt")
+    checkpoint = dict(said["counts"]["checkpoint"], path=str((encodings / said["counts"]["checkpoint"]["path"]).resolve()))
+    for number in range(times):
+        part = folder / f"{number}-of-{times}"
+        shutil.copytree(encodings, part, copy_function=os.link)
+        for name in ("ids.txt", "manifest.json"):
+            (part / name).unlink()
+        (part / "ids.txt").write_text("".join(f"{number}-{one}\n" for one in ids), encoding="utf-8")
+        record = {"stage": "encode", "settings": said["settings"] | {"shard": f"{number}/{times}"}, "sources": said["sources"]}
+        manifest = manifests.compose(part, "encodings", record, part.name) | {"counts": said["counts"] | {"checkpoint": checkpoint}}
+        (part / "manifest.json").write_text(manifests.text_of(manifest), encoding="utf-8")
+
+
 def main() -> None:
     """A line of a table for each stage, as it ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--stage", action="append", help="these only, such as 'index exact'; what they need must be there")
+    parser.add_argument("--shards-of", type=Path)
+    parser.add_argument("--times", type=int, default=10)
     given = parser.parse_args()
-    if not (given.work / "ckpt").exists():
+    if given.shards_of and not (given.work / "enc").exists():
+        multiplied(given.shards_of, given.work / "enc", given.times)
+    elif not given.shards_of and not (given.work / "ckpt").exists():
         drawn = ["--model", str(given.work / "weights"), "--from-scratch", "--arch", ARCH, *LENGTHS]
         measured(["init", *drawn, "--output", str(given.work / "ckpt")])
     for name, command in commands(given.work):
-        if given.stage and name not in given.stage:
+        if (given.stage and name not in given.stage) or (given.shards_of and name == "encode"):
             continue
         output = Path(command[-1])
         shutil.rmtree(output, ignore_errors=True)

@@ -131,3 +131,27 @@ def test_what_a_folder_holds(spare, room, tmp_path):
         parts(spare)
     with pytest.raises(UsageError, match="expected I/N"):
         Shard.parsed("8/8")
+
+
+WAYS = (("--threads", 1), ("--threads", 2), ("--threads", 2, "--batch-size", 1), ("--threads", 1, "--batch-size", 7))
+
+
+def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy, tmp_path, monkeypatch, moeir):
+    monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
+    found: dict[int, list[dict[str, bytes]]] = {}
+    for count in (1, 3, 7):
+        encodings, index = tmp_path / f"enc{count}", tmp_path / f"idx{count}"
+        for number in reversed(range(count)):
+            said = encode(came_checkpoint, toy, encodings, *(("--shard", f"{number}/{count}") if count > 1 else ()))
+            assert said.code == 0, said.stderr
+        assert moeir("index", "--encodings", encodings, "--output", index).code == 0
+        found[count] = []
+        for number, way in enumerate(WAYS):
+            place = tmp_path / f"runs{count}-{number}"
+            said = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *way, "--output", place)
+            assert said.code == 0, said.stderr
+            found[count].append(files(place))
+    assert sorted(found[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]
+    assert found[1] == found[3] == found[7]
+    ranks = [[line.split()[:4] for name in sorted(runs) for line in runs[name].decode().splitlines()] for runs in found[1]]
+    assert ranks == [ranks[0]] * len(WAYS)  # the same documents; queries read in another batch differ by rounding

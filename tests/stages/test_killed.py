@@ -1,0 +1,88 @@
+"""Index and search killed at a disk event and run again: the bytes of an undisturbed run, and nothing left that looks whole before."""
+
+from pathlib import Path
+
+import pytest
+
+from moeir.artifacts import manifests
+from tests.conftest import run_here, run_outside
+
+KILLED = """
+import os, sys
+root, every, place, suffix, *arguments = sys.argv[1:]
+sys.path.insert(0, root)
+from tests.conftest import run_here
+from tests.deaths import deaths, died
+import moeir.retrieval.opened
+def carried_out(output):
+    said = run_here(*arguments, "--output", output)
+    assert said.code == 0, said.stderr
+for moment in deaths(every=int(every)):
+    output = f"{place}/{moment}{suffix}"
+    if "--force" in arguments:
+        died(lambda: carried_out(output), 10**9)
+    if not died(lambda: carried_out(output), moment):
+        break
+    sys.stdout.write(f"{moment}{suffix}\\n")
+"""
+ENGINES = {
+    "exact": ("lexical=inverted", "local=maxsim", "global=flat"),
+    "approximate": ("lexical=inverted:quantise=8", "local=plaid:rescore=true,centroids=4", "global=faiss:factory=Flat,rescore=true"),
+}
+
+
+def killed(folder: Path, every: int, suffix: str, *arguments: object) -> list[Path]:
+    """Where the products are to be of a command that was killed at every so many of its disk events."""
+    folder.mkdir()
+    said = run_outside(Path(__file__).parents[2], every, folder, suffix, *arguments, program=KILLED)
+    assert said.code == 0, said.stderr
+    return [folder / name for name in said.stdout.split()]
+
+
+def files(product: Path) -> dict[str, bytes]:
+    """The bytes of a product, its manifest left out: it holds times."""
+    found = [path for path in product.rglob("*") if path.is_file()] if product.is_dir() else [product]
+    return {str(path.relative_to(product)): path.read_bytes() for path in found if path.name != manifests.MANIFEST}
+
+
+def assert_unharmed(folder: Path, every: int, suffix: str, *arguments: object) -> int:
+    """Kill, look, run again, compare; how many were killed."""
+    whole = folder / f"whole{suffix}"
+    assert run_here(*arguments, "--output", whole).code == 0
+    places = killed(folder / "killed", every, suffix, *arguments)
+    for place in places:
+        there = place.exists()  # killed behind the last rename: nothing is missing
+        assert not there or files(place) == files(whole)
+        said = run_here(*arguments, "--output", place)
+        assert said.code == 0 and ("already made" in said.stderr) == there, said.stderr
+        assert files(place) == files(whole), place
+        assert there or not list(place.parent.glob(f".{place.name}.*"))
+    return len(places)
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+def test_an_index_killed_and_made_again_has_the_same_bytes(encodings: Path, tmp_path: Path, engines: str) -> None:
+    if engines == "approximate":
+        pytest.importorskip("faiss", reason="needs faiss (moeir[cpu])")
+    specs = (word for spec in ENGINES[engines] for word in ("--engine", spec))
+    assert assert_unharmed(tmp_path, 9, "", "index", "--encodings", encodings, *specs) > 2
+
+
+def test_a_bm25_index_killed_and_made_again_has_the_same_bytes(toy: Path, tmp_path: Path) -> None:
+    assert assert_unharmed(tmp_path, 5, "", "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25") > 2
+
+
+@pytest.mark.parametrize("suffix", ["", ".trec"])
+def test_a_search_killed_and_run_again_gives_the_same_runs(index: Path, toy: Path, tmp_path: Path, suffix: str) -> None:
+    asked = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5)
+    assert assert_unharmed(tmp_path, 4, suffix, *asked) > 1
+
+
+def test_an_index_replaced_by_force_is_whole_at_any_moment(encodings: Path, index: Path, tmp_path: Path) -> None:
+    asked = ("index", "--encodings", encodings, "--force")
+    places = killed(tmp_path / "killed", 11, "", *asked)
+    assert len(places) > 2
+    for place in places:
+        assert manifests.verify(place, "index") and files(place) == files(index)
+        assert run_here(*asked, "--output", place).code == 0
+        assert files(place) == files(index) and not list(place.parent.glob(f".{place.name}.*"))

@@ -1,0 +1,76 @@
+"""Encodings and indexes of every engine: whatever byte of whatever file is another or missing is found before anything is read from it."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Said, run_here
+
+FLIPS = 2  # of a file
+ENGINES = {
+    "inverted": "lexical=inverted:quantise=8",
+    "plaid": "local=plaid:rescore=true,centroids=4",
+    "faiss": "global=faiss:factory=Flat,rescore=true",
+}
+
+
+@pytest.fixture(scope="module", params=["encodings", "exact", "bm25", *ENGINES])
+def artifact(request, encodings, index, bm25_index):
+    """A copy that may be harmed, beside the checkpoint that it was made with."""
+    place = encodings.with_name(f"harmed-{request.param}")
+    if request.param in ENGINES:
+        if request.param == "faiss":
+            pytest.importorskip("faiss", reason="needs faiss (moeir[cpu])")
+        said = run_here("index", "--encodings", encodings, "--engine", ENGINES[request.param], "--output", place)
+        assert said.code == 0, said.stderr
+        return place
+    shutil.copytree({"encodings": encodings, "exact": index, "bm25": bm25_index}[request.param], place)
+    return place
+
+
+def used(artifact: Path, toy: Path) -> Said:
+    """The command that reads it."""
+    output = artifact.with_name(f"{artifact.name}.out")
+    if artifact.name == "harmed-encodings":
+        return run_here("index", "--encodings", artifact, "--output", output)
+    return run_here("search", "--index", artifact, "--queries", toy / "test-queries.tsv", "--output", output)
+
+
+def assert_refused(artifact: Path, toy: Path, file: Path) -> None:
+    said = used(artifact, toy)
+    assert said.code == 4, (file, said.stderr)
+    lines = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and str(file) in lines[0] and "damaged" in lines[0] and "again with --force" in lines[0]
+    assert not artifact.with_name(f"{artifact.name}.out").exists()
+
+
+def test_every_damaged_file_is_refused(artifact: Path, toy: Path) -> None:
+    files, dice = sorted(path for path in artifact.rglob("*") if path.is_file()), random.Random(1)
+    assert len(files) > 5
+    for file in files:
+        content = file.read_bytes()
+        for _ in range(FLIPS):
+            place = dice.randrange(len(content))
+            harmed = bytearray(content)
+            harmed[place] ^= 1 << dice.randrange(8)
+            file.write_bytes(harmed)
+            assert_refused(artifact, toy, file)
+        for length in (0, len(content) - 1):
+            file.write_bytes(content[:length])
+            assert_refused(artifact, toy, file)
+        file.write_bytes(content)
+    assert used(artifact, toy).code == 0
+
+
+def test_a_notebook_is_told_of_damage_too(index: Path, tmp_path: Path) -> None:
+    import moeir
+    from moeir.errors import ArtifactError
+
+    shutil.copytree(index, tmp_path / "idx")
+    content = bytearray((tmp_path / "idx/global/vectors.npy").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "idx/global/vectors.npy").write_bytes(content)
+    with pytest.raises(ArtifactError, match="checksum is not the one in the manifest; run moeir index again"):
+        moeir.open_index(tmp_path / "idx")

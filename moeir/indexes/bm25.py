@@ -16,6 +16,7 @@ from moeir.indexes.inverted import rank_found
 from moeir.indexes.postings import WINDOW, Files, Postings, Texts, kept, write
 
 VOCABULARY = "vocabulary.json"
+TERMS_AT_ONCE = 2**20
 
 
 class Bm25(Index):
@@ -76,13 +77,18 @@ class Bm25(Index):
         ranks = np.empty(len(names), np.int32)
         ranks[[self._terms[name] for name in names]] = np.arange(len(names))
         self._terms = {name: rank for rank, name in enumerate(names)}
-        self._found_terms = array("i", ranks[np.array(self._found_terms, np.int32)].tobytes())
+        terms = np.asarray(self._found_terms)  # where they lie
+        for first in range(0, len(terms), TERMS_AT_ONCE):
+            part = slice(first, first + TERMS_AT_ONCE)
+            terms[part] = ranks[terms[part]]
 
     def _stretches(self) -> Iterator[Texts]:
         """The documents with their terms' weights, a window of them at a time."""
-        terms, times, counted = (np.array(column, np.int64) for column in (self._found_terms, self._times, self._counted))
-        starts = np.concatenate([[0], np.cumsum(np.array(self._distinct, np.int64))])
-        holders = np.bincount(terms, minlength=len(self._terms))
+        terms, times, counted = (np.asarray(column) for column in (self._found_terms, self._times, self._counted))
+        starts = np.concatenate([[0], np.cumsum(self._distinct, dtype=np.int64)])
+        holders = np.zeros(len(self._terms), np.int64)
+        for first in range(0, len(terms), TERMS_AT_ONCE):
+            holders += np.bincount(terms[first : first + TERMS_AT_ONCE], minlength=len(holders))
         rarity = np.log1p((len(self) - holders + 0.5) / (holders + 0.5))
         length = self.k1 * (1 - self.b + self.b * counted / max(counted.mean(), 1.0 / len(self))) if len(self) else counted
         for first in range(0, len(self), self.window):
@@ -90,7 +96,7 @@ class Bm25(Index):
             part = slice(own[0], own[-1])
             owners = np.repeat(length[first : first + self.window], np.diff(own))
             weights = rarity[terms[part]] * times[part] / (times[part] + owners)
-            yield Texts(own - own[0], terms[part], weights.astype(np.float32))
+            yield Texts(own - own[0], terms[part].astype(np.int64), weights.astype(np.float32))
 
     def _highest(self) -> np.ndarray:
         highest = np.zeros(len(self._terms), np.float32)

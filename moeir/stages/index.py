@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
 
 log = logging.getLogger(__name__)
+TEXTS_AT_ONCE = 4096
 TEXT_ENGINES = ("bm25", "lucene")
 ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
@@ -60,13 +62,13 @@ class Index(Stage):
 
         index: Engine = variants.bind("indexes", self.engine[0])()
         added = self._expansion()
-        ids, contents = [], []
-        for text in console.progress(texts.read(corpus, keep_empty=self.keep_empty), "reading"):
-            ids.append(text.id)
-            contents.append(f"{text.content} {added[text.id]}" if text.id in added else text.content)
+        ids: list[str] = []
+        walked = iter(console.progress(texts.read(corpus, keep_empty=self.keep_empty), "reading"))
+        while read := list(islice(walked, TEXTS_AT_ONCE)):
+            ids += [text.id for text in read]
+            index.add([f"{text.content} {added[text.id]}" if text.id in added else text.content for text in read])
         if self.expansion is not None:
             _check_expansion(self.expansion, ids, added)
-        index.add(contents)
         index.save(self.output / self._text_engine)
         self._write_ids(ids)
         return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}

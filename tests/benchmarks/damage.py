@@ -1,4 +1,4 @@
-"""Every file of artifacts cut at every 4 KiB, and bits flipped anywhere: how much of it the command that reads them lets pass, which must be none.
+"""Files of artifacts cut at every 4 KiB, and bits flipped anywhere: how much of it the command that reads them lets pass. It must be none.
 
     python damage.py ARTIFACT... [--flips 1000 --seed 1]
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Encode, every engine of index, and search, each killed at random moments and begun again: the bytes of an undisturbed run, or a line that differs.
+# Encode, every engine of index, and search, each killed at random moments and begun again: the bytes of an undisturbed run, or what differs.
 #
 # Use:  python tests/benchmarks/drawn.py WORK 10000 CORPUS... && KILLS=20 tests/benchmarks/kills.sh WORK [NAME...]
-# NAME: encode, flat, inverted, maxsim, bm25, plaid, faiss, hnsw, folder, single [default: all, in this order; encode is needed by those behind it]
+# NAME: encode; exact (flat, inverted and maxsim), quantised, bm25, plaid, faiss, hnsw of index; folder and single of search [default: all].
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$1"
@@ -18,9 +18,8 @@ one() {
   case $1 in
     encode) killed encode -- $moeir encode --model ckpt --corpus corpus.jsonl --terms 128 --output {output} ;;
     bm25) killed bm25 -- $moeir index --corpus corpus.jsonl --engine bm25 --output {output} ;;
-    flat) killed flat -- $moeir index --encodings enc --output {output} ;;
-    inverted) killed inverted -- $moeir index --encodings enc --engine lexical=inverted:quantise=8 --output {output} ;;
-    maxsim) killed maxsim -- $moeir index --encodings enc --engine local=maxsim --output {output} ;;
+    exact) killed exact -- $moeir index --encodings enc --output {output} ;;
+    quantised) killed quantised -- $moeir index --encodings enc --engine lexical=inverted:quantise=8 --output {output} ;;
     plaid) killed plaid -- $moeir index --encodings enc --engine local=plaid:rescore=true --output {output} ;;
     faiss) killed faiss -- $moeir index --encodings enc --engine global=faiss:factory=IVF64+SQ8,rescore=true --output {output} ;;
     hnsw) killed hnsw -- $moeir index --encodings enc --engine global=faiss:factory=HNSW32 --output {output} ;;
@@ -31,6 +30,6 @@ one() {
 [ -e ckpt ] || $moeir init --model weights --from-scratch --arch came:shared_layers=1,local_dim=16 --document-length 64 --query-length 32 --output ckpt
 [ -e enc ] || $moeir encode --model ckpt --corpus corpus.jsonl --terms 128 --output enc
 [ -e idx ] || $moeir index --encodings enc --output idx
-for name in "${@:-encode flat inverted maxsim bm25 plaid faiss hnsw folder single}"; do
+for name in "${@:-encode exact quantised bm25 plaid faiss hnsw folder single}"; do
   for each in $name; do one "$each"; done
 done

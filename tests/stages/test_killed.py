@@ -65,11 +65,11 @@ def test_an_index_killed_and_made_again_has_the_same_bytes(encodings: Path, tmp_
     if engines == "approximate":
         pytest.importorskip("faiss", reason="needs faiss (moeir[cpu])")
     specs = (word for spec in ENGINES[engines] for word in ("--engine", spec))
-    assert assert_unharmed(tmp_path, 9, "", "index", "--encodings", encodings, *specs) > 2
+    assert assert_unharmed(tmp_path, 12, "", "index", "--encodings", encodings, *specs) > 1
 
 
 def test_a_bm25_index_killed_and_made_again_has_the_same_bytes(toy: Path, tmp_path: Path) -> None:
-    assert assert_unharmed(tmp_path, 5, "", "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25") > 2
+    assert assert_unharmed(tmp_path, 6, "", "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25") > 1
 
 
 @pytest.mark.parametrize("suffix", ["", ".trec"])
@@ -80,8 +80,8 @@ def test_a_search_killed_and_run_again_gives_the_same_runs(index: Path, toy: Pat
 
 def test_an_index_replaced_by_force_is_whole_at_any_moment(encodings: Path, index: Path, tmp_path: Path) -> None:
     asked = ("index", "--encodings", encodings, "--force")
-    places = killed(tmp_path / "killed", 11, "", *asked)
-    assert len(places) > 2
+    places = killed(tmp_path / "killed", 13, "", *asked)
+    assert len(places) > 1
     for place in places:
         assert manifests.verify(place, "index") and files(place) == files(index)
         assert run_here(*asked, "--output", place).code == 0

@@ -18,9 +18,9 @@ from moeir.indexes.ragged import Ragged, queries_in_blocks
 from moeir.indexes.residuals import ROWS_AT_ONCE, Quantiser
 
 COLUMNS = ("codes", "leading", "residuals")
-FEWEST_CANDIDATES, PER_DEPTH = 12_288, 16
+PER_ROOT, PER_DEPTH = 100, 16  # candidates for each √documents, at least so many for each place of the depth
 SHARE_IN_FULL = 4  # one candidate in so many is scored in full
-RESCORED, SPARE = 2, 32  # times the depth, and so many more
+RESCORED, SPARE = 3, 32  # times the depth, and so many more
 QUERIES_AT_ONCE = 64
 
 
@@ -28,10 +28,10 @@ class Plaid(Index):
     """Approximate MaxSim: centroids choose candidates, vectors of 2 bits a dimension score them; on the processor.
 
     A token vector of 128 dimensions takes 34 bytes, 2 for its centroid and 32 for the residual (36 beyond 65,536 centroids). Each query
-    token looks at the documents of its `nprobe` best centroids; the `candidates` best of them by centroids alone [default: 12,288, at least
-    16 times the depth] are scored with a quarter of their bytes, the best quarter of those in full. `rescore=true` keeps the float16
-    vectors beside, on disk, and scores the best of those, twice the depth and 32, exactly: those scores are maxsim's. `centroids` is how
-    many [default: the power of two nearest to 4 · √vectors].
+    token looks at the documents of its `nprobe` best centroids; the `candidates` best of them by those centroids [default: 100 ·
+    √documents, at least 16 times the depth] are scored with a quarter of their bytes, the best quarter of those in full. `rescore=true`
+    keeps the float16 vectors beside, on disk, and scores the best of those, three times the depth and 32, exactly: those scores are
+    maxsim's. `centroids` is how many [default: the power of two nearest to 4 · √vectors].
     """
 
     kind: ClassVar[str] = "multivector"
@@ -43,7 +43,7 @@ class Plaid(Index):
         device: str = "cpu",
         *,
         centroids: int | None = None,
-        nprobe: int = 16,
+        nprobe: int = 64,
         candidates: int | None = None,
         rescore: bool = False,
         seed: int = 42,
@@ -133,7 +133,7 @@ class Plaid(Index):
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         places, stored = self.places, self._tables()
         width = min(RESCORED * depth + SPARE, len(self)) if self.rescore else depth
-        most = self.candidates or max(FEWEST_CANDIDATES, PER_DEPTH * depth)
+        most = self.candidates or max(int(PER_ROOT * len(self) ** 0.5), PER_DEPTH * depth)
         lists = (self._stored["list_starts"], self._stored["list_rows"], places, self.nprobe, most, max(most // SHARE_IN_FULL, 2 * width))
         for block in self._blocks(queries):
             found, values = np.full((len(block.lines), width), NO_ROW, np.int64), np.full((len(block.lines), width), -np.inf, np.float32)

@@ -22,17 +22,12 @@ def search(
 ) -> int:
     """The best texts of one query [L, D] by their decoded vectors -> rows int64 [K], scores float32 [K], in any order; how many.
 
-    Candidates are the texts with a token at one of each query token's `nprobe` best centroids; the best `candidates` of them by their
-    centroids alone are scored with the first quarter of their bytes, the best `chosen` of those in full.
+    Candidates are the texts with a token at one of each query token's `nprobe` best centroids; the best `candidates` of them by those
+    centroids are scored with the first quarter of their bytes, the best `chosen` of those in full.
     """
     near, left, step, best = tabled(tokens, centroids, rotation, words, nprobe)
-    best = best.reshape(-1, best.shape[2])[: len(tokens)]
-    found = gathered(best, list_starts, list_rows, len(starts) - 1)
-    values = np.empty(len(found), np.int32)
-    if len(found) > candidates:
-        for i in range(len(found)):
-            values[i] = by_centroids(near, codes[starts[found[i]] : starts[found[i] + 1]])
-        found = found[first(found, values, places, candidates)]
+    found, values = gathered(near, best, len(tokens), list_starts, list_rows, len(starts) - 1)
+    found = found[first(found, values, places, candidates)]
     if len(found) > chosen:
         for i in range(len(found)):
             own = slice(starts[found[i]], starts[found[i] + 1])
@@ -125,19 +120,25 @@ def best_rows(values: Any, best: Any) -> None:
 
 
 @compiled()
-def gathered(best: Any, list_starts: Any, list_rows: Any, documents: int) -> Any:
-    """Texts that have a token at one of these centroids, ascending: best [L, n] -> int64 [found]."""
-    met, count = np.zeros(documents, np.uint8), 0
-    for code in best.ravel():
-        for place in range(list_starts[code], list_starts[code + 1]):
-            count += met[list_rows[place]] == 0
-            met[list_rows[place]] = 1
-    found, count = np.empty(count, np.int64), 0
-    for row in range(documents):
-        if met[row]:
-            found[count] = row
-            count += 1
-    return found
+def gathered(near: Any, best: Any, tokens: int, list_starts: Any, list_rows: Any, documents: int) -> Any:
+    """Texts with a token at one of these centroids, ascending, and what those say of them: best [L/32, 32, n] -> int64, int32 [found].
+
+    A query token adds its product with a text's best centroid, less that with its n-th best centroid, which stands for all that a list
+    does not show: Σ_i max_j by the lists alone, as WARP does it (Scheerer et al. 2025, §4.3), and nothing else of a text is read.
+    """
+    sums, seen = np.zeros(documents, np.int32), np.zeros(documents, np.int32)
+    for i in range(tokens):
+        own, lane = best[i // LANES, i % LANES], i % LANES
+        least = np.int32(near[i // LANES, own[-1], lane])
+        for code in own:
+            gain = np.int32(np.int32(near[i // LANES, code, lane]) - least)
+            for place in range(list_starts[code], list_starts[code + 1]):
+                row = list_rows[place]
+                if seen[row] != i + 1:  # lists come best first
+                    seen[row] = i + 1
+                    sums[row] += gain
+    found = np.flatnonzero(seen)
+    return found, sums[found]
 
 
 @compiled()
@@ -156,27 +157,11 @@ def first(found: Any, values: Any, places: Any, count: int) -> Any:
 
 
 @compiled()
-def by_centroids(near: Any, codes: Any) -> int:
-    """Σ_i max_j of products with the centroids of a text's tokens [n], in steps."""
-    total, best = 0, np.empty(LANES, np.int16)
-    for block in range(len(near)):
-        table = near[block]
-        for i in range(LANES):
-            best[i] = table[codes[0], i]
-        for j in range(1, len(codes) - 1, 2):
-            one, two = table[codes[j]], table[codes[j + 1]]
-            for i in range(LANES):
-                best[i] = max(best[i], max(one[i], two[i]))
-        last = table[codes[len(codes) - 1]]
-        for i in range(LANES):
-            total += max(best[i], last[i])
-    return total
-
-
-@compiled()
 def by_bytes(near: Any, left: Any, codes: Any, leading: Any, residuals: Any) -> int:
-    """Σ_i max_j of products with a text's token vectors [n] in steps, decoded from their leading bytes [n, s] and their others [n, S − s],
-    or without those [0, S − s]."""
+    """Σ_i max_j of products with a text's token vectors [n] in steps, decoded from their leading bytes [n, s] and their others [n, S − s].
+
+    Either may be left out, [0, s] and [0, S − s]: without both what counts are the centroids.
+    """
     total, best = 0, np.empty(LANES, np.int16)
     for block in range(len(near)):
         best_sums(near[block], left[block], codes, leading, residuals, best)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes import tables
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.plaid import Plaid
 from moeir.indexes.residuals import Quantiser, dealt, nearest
@@ -67,12 +68,23 @@ def test_rescored_hits_are_maxsims_when_nothing_is_left_out():
     assert scores.tolist() == exact.search(queries, 5)[1].tolist()
 
 
+def test_lists_alone_say_what_the_best_centroids_are_worth():
+    near = np.zeros((1, 3, 32), np.int16)
+    near[0, :, 0], near[0, :, 1] = (9, 5, 1), (2, 4, 8)  # three centroids, two query tokens
+    best = np.zeros((1, 32, 2), np.int64)
+    best[0, 0], best[0, 1] = (0, 1), (2, 1)
+    lists = [0, 3], [0, 1], [2]  # texts of each centroid; text 4 has none of them
+    starts, rows = np.cumsum([0, *map(len, lists)]), np.array([row for texts in lists for row in texts], np.int32)
+    found, sums = tables.gathered(near, best, 2, starts, rows, 5)
+    assert found.tolist() == [0, 1, 2, 3] and sums.tolist() == [9 - 5, 0, 8 - 4, 9 - 5]
+
+
 def test_few_candidates_still_find_most():
     queries, documents = drawn(count=1500, seed=2)
     exact = MaxSim()
     exact.add(documents)
     best = exact.search(queries, 10)[0]
-    found = built(documents, nprobe=2, candidates=100, rescore=True).search(queries, 10)[0]
+    found = built(documents, nprobe=32, candidates=100, rescore=True).search(queries, 10)[0]
     share = np.mean([len(set(best[line]) & set(found[line])) / 10 for line in (0, 2, 3)])
     assert share >= 0.8
 

@@ -124,7 +124,7 @@ def gathered(near: Any, best: Any, tokens: int, list_starts: Any, list_rows: Any
     """Texts with a token at one of these centroids, ascending, and what those say of them: best [L/32, 32, n] -> int64, int32 [found].
 
     A query token adds its product with a text's best centroid, less that with its n-th best centroid, which stands for all that a list
-    does not show: Σ_i max_j by the lists alone, as WARP does it (Scheerer et al. 2025, §4.3), and nothing else of a text is read.
+    does not show: Σ_i max_j by the lists alone, as WARP does it (Scheerer et al. 2025), and nothing else of a text is read.
     """
     sums, seen = np.zeros(documents, np.int32), np.zeros(documents, np.int32)
     for i in range(tokens):

@@ -20,6 +20,7 @@ SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_DRAWINGS = 30.0, 0.25
 BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; a trend of 0, 1 and -1
 PLAIN = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # where only ASCII can be shown
 _quiet = False
+_listener: Callable[[int], object] | None = None
 
 
 def start(*, verbose: bool = False) -> None:
@@ -39,6 +40,13 @@ def hush() -> None:
     logging.getLogger("moeir").setLevel(logging.ERROR)
 
 
+def tell(listener: Callable[[int], object]) -> None:
+    """Hush, and let `listener` hear what every meter counts: another process shows it."""
+    global _listener
+    hush()
+    _listener = listener
+
+
 class Meter:
     """Counts work done; a bar on a terminal, otherwise a line every 30 s."""
 
@@ -51,6 +59,8 @@ class Meter:
         """Add `count` to what is done; `note` replaces the words behind the count."""
         self.done += count
         self.note = self.note if note is None else note
+        if _listener is not None:
+            _listener(count)
         if self._bar:
             self._bar.update(self._task, advance=count, note=self.note)
         elif not _quiet and time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:

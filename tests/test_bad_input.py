@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_damage import DAMAGE
+from tests.bad_encode import ENCODING
 from tests.bad_experts import EXPERTS
 from tests.bad_input import EVERY, GOOD, Bad, Full
 from tests.bad_search import SEARCHING
@@ -47,7 +48,7 @@ def circumstances(bad: Bad, folder: Path) -> Iterator[dict[str, bytes]]:
         held.close()
 
 
-@pytest.mark.parametrize("bad", [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING], ids=lambda bad: bad.name)
+@pytest.mark.parametrize("bad", [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING], ids=lambda bad: bad.name)
 def test_bad_input_ends_with_its_code_one_line_and_untouched_files(bad, shop, tmp_path, monkeypatch, moeir):
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder, symlinks=True)

@@ -48,6 +48,15 @@ class Stage:
         """The processes that do it together; those that are started beside one that cannot share are refused by its lock."""
         return Alone()
 
+    def begin(self, *, force: bool) -> None:
+        """Carry it out, after its checks; a stage that gives its shards to other processes says so here."""
+        world = self.world()
+        with world.together():
+            if world.main:
+                _run(self, world, force=force)
+            else:
+                _follow(self, world)
+
     def product(self) -> tuple[Path, str] | None:
         """Where it writes, and what kind of thing."""
         found = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
@@ -108,12 +117,7 @@ def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
     _check_streams(stage)
-    world = stage.world()
-    with world.together():
-        if world.main:
-            _run(stage, world, force=force)
-        else:
-            _follow(stage, world)
+    stage.begin(force=force)
 
 
 def _run(stage: Stage, world: "World | Alone", *, force: bool) -> None:

@@ -4,29 +4,30 @@ A corpus is encoded in windows of so many texts; within one, batches are of like
 shards or at once, killed or not, the same batches are computed. The next windows are read, and the last is written, meanwhile.
 """
 
+import logging
 import os
-import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import manifests, shards
+from moeir.console import hush
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
+from moeir.settings import as_dict, option, product, source
+from moeir.stages import sharing
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
-    from moeir.architectures.base import Encoded
     from moeir.architectures.checkpoint import OpenCheckpoint
+    from moeir.learning.distributed import World
     from moeir.records.texts import Text
-    from moeir.representations.shortening import Shortening
 
 CHUNK = 256  # texts of a window
-SECONDS = 5.0  # between two times that everything is brought to disk
 Read = tuple[list[list[int]], list[int] | None]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Encode(Stage):
     model: Path = source("checkpoint", "Checkpoint to encode with.", names=("--encoder",))
     corpus: Path = source("texts", "Documents.")
     shard: str | None = option("I/N: the I-th of N parts, counted from 0, into a folder of --output; index takes them all.", None)
+    processes: int = option("Processes here, with a shard each; 0: as many as GPUs. Or: torchrun -m moeir encode.", 1, affects_result=False)
+    stuck_minutes: float = option("Minutes after which a process that encodes nothing more is given up.", 30.0, affects_result=False)
     terms: int | None = option("Sparse experts: keep the N heaviest terms of a document [default: all].", None, names=("--top-k",))
     least_weight: float | None = option("Sparse experts: keep terms of at least this weight [default: all].", None, names=("--threshold",))
     pool_factor: int = option("Multivector experts: so many token vectors become one, by likeness.", 1, names=("--token-pooling",))
@@ -52,24 +55,103 @@ class Encode(Stage):
             raise UsageError(f"--least-weight {self.least_weight:g}: expected more than 0")
         if self.pool_factor < 1:
             raise UsageError(f"--pool-factor {self.pool_factor}: expected at least 1 (no pooling)")
-        self._check_output()
-
-    def _check_output(self) -> None:
+        if self.processes < 0:
+            raise UsageError(f"--processes {self.processes}: expected 1 or more, or 0 for as many as GPUs")
+        if self.stuck_minutes <= 0:
+            raise UsageError(f"--stuck-minutes {self.stuck_minutes:g}: expected more than 0")
         if self.output == STREAM:
             raise UsageError("--output -: encodings are a folder; name one")
-        held = shards.finished(self.output)
-        if self.shard is None:
-            if held:
-                first = next(iter(held)).folder
-                raise UsageError(f"--output {self.output}: holds shards, {first} the first; say which with --shard, or write elsewhere")
-            return
-        shard = shards.Shard.parsed(self.shard)
-        if self.corpus == STREAM:
-            raise UsageError("--shard: needs a corpus whose texts can be counted before they are read; --corpus - is a pipe")
+        if self.shard is not None:
+            self._check_shard(shards.Shard.parsed(self.shard))
+        elif self.processes > 1:
+            self._check_counted(f"--processes {self.processes}")
+
+    def _check_shard(self, shard: shards.Shard) -> None:
+        if self.processes > 1:
+            raise UsageError(f"--shard {shard}: is made by one process, found --processes {self.processes}; leave one of them out")
+        self._check_counted("--shard")
         if manifests.manifest_path(self.output).is_file():
             raise UsageError(f"--output {self.output}: is whole, not a folder for shards; write elsewhere")
-        if other := next((one for one in held if one.of != shard.of), None):
+        if other := next((one for one in shards.finished(self.output) if one.of != shard.of), None):
             raise UsageError(f"--shard {shard}: {self.output} holds shards of {other.of}; move those away or write elsewhere")
+
+    def _check_counted(self, flag: str) -> None:
+        if self.corpus == STREAM:
+            raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; --corpus - is a pipe")
+
+    def _check_whole(self) -> None:
+        if held := shards.finished(self.output):
+            first = next(iter(held)).folder
+            raise UsageError(f"--output {self.output}: holds shards, {first} the first; say which with --shard, or write elsewhere")
+
+    def begin(self, *, force: bool) -> None:
+        """Alone, by processes of its own, each with a shard, or as one of those that torchrun has started, with the shard of its rank."""
+        if self.shard is not None:
+            super().begin(force=force)
+            return
+        from moeir.learning import distributed
+
+        world = distributed.joined(self.device)
+        if world.size > 1:
+            self._begin_among(world, force=force)
+        elif parts := self._parts():
+            log.info("%s: %d processes, each with a shard", self.output, len(parts))
+            sharing.carry_out(parts, "encoding", force=force, minutes=self.stuck_minutes)
+            log.info("%s: %d shards, %s texts", self.output, len(parts), f"{sum(part.texts for part in parts):,}")
+        else:
+            self._begin_whole(force=force)
+
+    def _begin_whole(self, *, force: bool) -> None:
+        if held := shards.finished(self.output):
+            first = next(iter(held)).folder
+            raise UsageError(f"--output {self.output}: holds shards, {first} the first; say which with --shard, or write elsewhere")
+        super().begin(force=force)
+
+    def _begin_among(self, world: "World", *, force: bool) -> None:
+        """All processes hear of an error at the start; from then on each is for itself."""
+        with world.together():
+            if self.processes != 1:
+                raise UsageError(f"--processes {self.processes}: {world.size} processes are started already; leave it out")
+            self._check_counted(f"{world.size} processes")
+            count = self._count()
+            world.agreed({"the number of texts": count} | as_dict(self, results_only=True))
+            parts = self._divided(count, world.size)
+            own = replace(parts[world.rank] if world.rank < len(parts) else self, device=world.device)
+            own.check()
+        if not world.main:
+            hush()
+        if own.shard is not None:
+            own.begin(force=force)
+        elif world.main:
+            own._begin_whole(force=force)
+
+    def _parts(self) -> list[sharing.Share]:
+        """What each process of this machine does; nothing where one does all."""
+        if self.processes == 1:
+            return []
+        import torch
+
+        from moeir.backbones.precision import device_for
+
+        device, cards = device_for(self.device), torch.cuda.device_count()
+        size = self.processes or (cards if device == "cuda" else 1)
+        if size == 1:
+            return []
+        self._check_counted(f"--processes {self.processes}")
+        count, threads = self._count(), max(1, torch.get_num_threads() // size)
+        made = enumerate(self._divided(count, size))
+        placed = [replace(one, device=f"cuda:{place % cards}" if device == "cuda" else device) for place, one in made]
+        sizes = [last - first for first, last in (one._bounds(count) for one in placed)]
+        return [sharing.Share(one, str(one.shard), one.device, texts, threads) for one, texts in zip(placed, sizes, strict=True)]
+
+    def _divided(self, count: int, size: int) -> list["Encode"]:
+        """A shard for each of so many processes, or fewer where there are fewer windows; nothing where there is only one."""
+        size = min(size, -(-count // CHUNK))
+        return [replace(self, shard=f"{number}/{size}", processes=1) for number in range(size)] if size > 1 else []
+
+    def cost(self) -> list[str]:
+        """The processes, and what each has."""
+        return [f"a process on {part.device} for shard {part.name}: {part.texts:,} texts" for part in self._parts()]
 
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or that of the shard in it."""
@@ -81,6 +163,7 @@ class Encode(Stage):
         from moeir.backbones.precision import autocast, device_for, dtype_for
         from moeir.console import meter
         from moeir.records import texts
+        from moeir.representations.growing import GrowingEncodings
         from moeir.representations.shortening import Shortening
 
         device = device_for(self.device)
@@ -89,29 +172,33 @@ class Encode(Stage):
         shortening = Shortening(self.terms, self.least_weight, self.pool_factor)
         shortening.check_kinds(checkpoint.architecture.kinds)
         first, last = self._range()
-        shelf = Shelf(self.output, checkpoint.architecture.kinds, shortening)
+        growing = GrowingEncodings(self.output, checkpoint.architecture.kinds, shortening)
         documents = islice(texts.read(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), behind() as later:
-            for _ in islice(documents, shelf.texts):
+            for _ in islice(documents, growing.texts):
                 counter.advance()
             for window, read in walked_ahead(_read(documents, checkpoint)):
                 encoded = checkpoint.encoded(read, "document", max_tokens=self.max_tokens)
-                later(partial(shelf.add, [text.id for text in window], encoded))
+                later(partial(growing.add, [text.id for text in window], encoded.representations))
                 del encoded  # memory is for the next
                 counter.advance(len(window))
-        shelf.close()
+        growing.close()
         part = {} if self.shard is None else {"corpus": str(self.corpus)}
         kinds, short = checkpoint.architecture.kinds, {"shortened": shortening.facts()} if shortening.facts() else {}
-        return {"texts": shelf.texts, "dtype": str(dtype), "experts": kinds, **short, **part, **origin(self.model, self.output)}
+        return {"texts": growing.texts, "dtype": str(dtype), "experts": kinds, **short, **part, **origin(self.model, self.output)}
 
     def _range(self) -> tuple[int, int | None]:
         """The texts of the shard, first and behind the last; the whole corpus without one."""
-        if self.shard is None:
-            return 0, None
+        return (0, None) if self.shard is None else self._bounds(self._count())
+
+    def _count(self) -> int:
         from moeir.records import texts
 
-        shard, count = shards.Shard.parsed(self.shard), sum(1 for _ in texts.read(self.corpus, keep_empty=self.keep_empty))
-        windows = -(-count // CHUNK)
+        return sum(1 for _ in texts.read(self.corpus, keep_empty=self.keep_empty))
+
+    def _bounds(self, count: int) -> tuple[int, int]:
+        """The same of a corpus of so many texts."""
+        shard, windows = shards.Shard.parsed(str(self.shard)), -(-count // CHUNK)
         if windows < shard.of:
             found = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
             raise UsageError(f"--shard {shard}: {found}; expected at most {windows} shards")
@@ -129,45 +216,3 @@ def _read(documents: Iterable["Text"], checkpoint: "OpenCheckpoint") -> Iterator
     walked = iter(documents)
     while window := list(islice(walked, CHUNK)):
         yield window, checkpoint.ids([text.content for text in window], "document")
-
-
-def _before_the_last(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """What came to disk last is encoded again, so that every writer has seen what it writes."""
-    earlier = [entry for entry in entries if entry["texts"] < entries[-1]["texts"]]
-    return earlier[-1] if earlier else {"texts": 0, "ids": 0, "experts": {}}
-
-
-class Shelf:
-    """The growing encodings of a corpus: ids and, for each expert, its arrays; a journal says what is whole."""
-
-    def __init__(self, folder: Path, kinds: Iterable[str], shortening: "Shortening") -> None:
-        from moeir.artifacts.journals import GrowingLines, Journal
-        from moeir.artifacts.making import RESUME
-        from moeir.representations.base import Writer
-
-        (folder / RESUME).mkdir(exist_ok=True)
-        self._shortening, self._kept = shortening, time.monotonic()
-        self._journal = Journal(folder / RESUME / "journal.jsonl")
-        marks = _before_the_last(self._journal.entries)
-        self.texts: int = marks["texts"]
-        self._writers = {name: Writer(folder / name, marks["experts"].get(name)) for name in kinds}
-        self._ids = GrowingLines(folder / "ids.txt", marks["ids"])
-
-    def add(self, ids: list[str], encoded: "Encoded") -> None:
-        """Write a window, and bring what is written to disk if that was not done just before."""
-        for name, writer in self._writers.items():
-            writer.append(self._shortening(encoded[name]))
-        self._ids.append(ids)
-        self.texts += len(ids)
-        if time.monotonic() - self._kept < SECONDS:
-            return
-        marks = {name: writer.flush() for name, writer in self._writers.items()}
-        self._journal.write({"texts": self.texts, "ids": self._ids.flush(), "experts": marks})
-        self._kept = time.monotonic()
-
-    def close(self) -> None:
-        """Settle the arrays' headers."""
-        for writer in self._writers.values():
-            writer.close()
-        self._ids.close()
-        self._journal.close()

@@ -25,6 +25,7 @@ import torch
 
 from moeir import cli
 from moeir.records import texts
+from moeir.representations import growing
 from moeir.stages import encode
 
 BATCH = 32
@@ -60,7 +61,7 @@ def ours(given: argparse.Namespace, way: str) -> dict[str, float]:
     shutil.rmtree(output, ignore_errors=True)
     dtype = way.partition("-")[2] or given.dtype
     moments: list[dict[str, float]] = []
-    begin, end = encode.Shelf.__init__, encode.Shelf.close
+    begin, end = growing.GrowingEncodings.__init__, growing.GrowingEncodings.close
     encode.CHUNK = given.window
 
     def begun(self: Any, *arguments: Any) -> None:
@@ -71,7 +72,7 @@ def ours(given: argparse.Namespace, way: str) -> dict[str, float]:
         end(self)
         moments.append(now())
 
-    encode.Shelf.__init__, encode.Shelf.close = begun, ended  # type: ignore[method-assign]
+    growing.GrowingEncodings.__init__, growing.GrowingEncodings.close = begun, ended  # type: ignore[method-assign]
     said("encode", "--model", place, "--corpus", corpus, "--dtype", dtype, "--output", output)
     return spent(*moments)
 

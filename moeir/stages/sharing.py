@@ -1,0 +1,136 @@
+"""Shards of a stage made at once by processes of this machine, which the process of the command starts, shows, and stops if one fails."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from moeir import console
+from moeir.errors import MoeirError
+from moeir.stages import base
+from moeir.stages.base import Stage
+
+LOOKING, LEAVING = 1.0, 10.0  # seconds between two looks at who is stuck; that a process gets to leave
+AGAIN = "run the same command again, and every shard goes on where it stopped"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process does: a shard of a stage, called `name`, of so many texts, on a device, with so many threads."""
+
+    stage: Stage
+    name: str
+    device: str
+    texts: int
+    threads: int
+
+
+@dataclass
+class _Child:
+    """A process with its share: what it says, how many texts it has told of, when it last did."""
+
+    share: Share
+    process: BaseProcess
+    words: Connection
+    told: int = 0
+    heard: float | None = None
+
+    def __str__(self) -> str:
+        return f"shard {self.share.name} on {self.share.device}: process {self.process.pid}"
+
+    def end(self) -> str:
+        """How it has ended."""
+        self.process.join(LEAVING)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f"was killed ({signal.Signals(-code).name})"
+        return f"ended with code {code}, and its own last lines may say why"
+
+
+def carry_out(shares: Sequence[Share], what: str, *, force: bool, minutes: float) -> None:
+    """Make every share in a process of its own; an error in one of them stops all, and is raised here.
+
+    A process that tells of no text for so many minutes, once it has told of some, is given up.
+    """
+    with _started(shares, force=force) as children, console.meter(what, sum(share.texts for share in shares)) as counter:
+        for count in _heard(children, minutes):
+            counter.advance(count)
+
+
+@contextmanager
+def _started(shares: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
+    """The processes; none is left behind. Ctrl-C is for the one that started them."""
+    context = multiprocessing.get_context("spawn")
+    children: list[_Child] = []
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for share in shares:
+            words, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(share, share.stage.name, force, theirs), daemon=True)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            process.start()
+            signal.signal(signal.SIGINT, before)
+            theirs.close()
+            children.append(_Child(share, process, words))
+        yield children
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for child in children:
+            child.process.terminate()
+        for child in children:
+            child.process.join(LEAVING)
+            child.process.kill()
+
+
+def _heard(children: Sequence[_Child], minutes: float) -> Iterator[int]:
+    """How many texts more are done, until all are."""
+    busy = {child.words: child for child in children}
+    while busy:
+        for words in connection.wait(list(busy), LOOKING):
+            child = busy[words]  # type: ignore[index]
+            try:
+                said = child.words.recv()
+            except EOFError:
+                raise MoeirError(f"{child} {child.end()}; {AGAIN}") from None
+            if isinstance(said, Exception):
+                raise said
+            child.heard = time.monotonic()
+            if said is None:
+                del busy[child.words]
+                said = child.share.texts - child.told  # what was there before
+            child.told += said
+            yield said
+        for child in busy.values():
+            if child.heard is not None and time.monotonic() - child.heard > minutes * 60:
+                raise MoeirError(f"{child} has told of no text for {minutes:g} minutes; {AGAIN}")
+
+
+def _work(share: Share, name: str, force: bool, words: Connection) -> None:
+    """The life of a process: its share, and what it has to say of it."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers look at them
+        os.putenv(name, str(share.threads))
+    type(share.stage).name = name
+    console.start()
+    console.tell(words.send)
+    try:
+        base.run(share.stage, force=force)
+    except (MoeirError, OSError, MemoryError, RuntimeError) as problem:
+        words.send(problem)
+        return
+    words.send(None)
+
+
+def _leave_with_parent() -> None:
+    """Nobody would hear or stop a process whose parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)

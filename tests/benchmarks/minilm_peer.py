@@ -1,0 +1,35 @@
+"""sentence-transformers' vectors of a BEIR collection in float32, every query's searched exactly: the run that ours is laid beside.
+
+    python minilm_peer.py MODEL_FOLDER DATA_FOLDER QUERIES RUN [--length 256 --depth 100]
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from moeir.records import runs, texts
+
+
+def main() -> None:
+    """Write a run of the best documents of each query, by inner product."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "data", "queries", "run"):
+        parser.add_argument(name, type=Path)
+    for name, default in {"length": 256, "depth": 100}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    model = SentenceTransformer(str(given.model), device="cpu")
+    model.max_seq_length = given.length
+    documents, queries = (list(texts.read(path)) for path in (given.data / "corpus.jsonl.gz", given.queries))
+    sides = (model.encode([text.content for text in side], normalize_embeddings=True) for side in (documents, queries))
+    vectors, asked = (np.asarray(side, dtype=np.float32) for side in sides)
+    ids = [document.id for document in documents]
+    found = {query.id: dict(zip(ids, map(float, row), strict=True)) for query, row in zip(queries, asked @ vectors.T, strict=True)}
+    given.run.parent.mkdir(parents=True, exist_ok=True)
+    runs.write(runs.Run.from_hits(found).top(given.depth), given.run, tag="peer")
+
+
+if __name__ == "__main__":
+    main()

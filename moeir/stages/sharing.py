@@ -115,8 +115,8 @@ def _heard(children: Sequence[_Child], minutes: float) -> Iterator[int]:
 def _work(share: Share, name: str, force: bool, words: Connection) -> None:
     """The life of a process: its share, and what it has to say of it."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers look at them
-        os.putenv(name, str(share.threads))
+    for variable in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers look at them
+        os.putenv(variable, str(share.threads))
     type(share.stage).name = name
     console.start()
     console.tell(words.send)

@@ -59,6 +59,8 @@ def test_made_again_nothing_changes_and_a_shard_that_was_lost_is_made_anew(room,
     shutil.copytree(room / "enc", tmp_path / "enc")
     shutil.copy(room / "corpus.jsonl", tmp_path)
     kept = (tmp_path / "enc/1-of-2/manifest.json").read_bytes()
+    alone = encode(room, came_checkpoint, "enc", "--shard", "1/2")
+    assert alone.code == 0 and "1-of-2: already made with these settings and sources" in alone.stderr
     shutil.rmtree(tmp_path / "enc/0-of-2")
     assert encode(tmp_path, came_checkpoint, "enc", "--processes", 2).code == 0
     assert files(tmp_path / "enc") == files(room / "enc") and (tmp_path / "enc/1-of-2/manifest.json").read_bytes() == kept

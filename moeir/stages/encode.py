@@ -79,11 +79,6 @@ class Encode(Stage):
         if self.corpus == STREAM:
             raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; --corpus - is a pipe")
 
-    def _check_whole(self) -> None:
-        if held := shards.finished(self.output):
-            first = next(iter(held)).folder
-            raise UsageError(f"--output {self.output}: holds shards, {first} the first; say which with --shard, or write elsewhere")
-
     def begin(self, *, force: bool) -> None:
         """Alone, by processes of its own, each with a shard, or as one of those that torchrun has started, with the shard of its rank."""
         if self.shard is not None:

@@ -104,12 +104,16 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
-    found, expected = manifest.get("format", 1), FORMATS.get(manifest["kind"], 1)
+    found, expected = _format(manifest), FORMATS.get(manifest["kind"], 1)
     if found == expected:
         return
     maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
     words = f"{path}: {_article(manifest['kind'])} of format {found}, made by {maker}; this one reads format {expected}; "
     raise ArtifactError(words + ("update moeir" if isinstance(found, int) and found > expected else _repair(manifest)))
+
+
+def _format(manifest: Mapping[str, Any]) -> Any:
+    return manifest.get("format", 1)
 
 
 def _article(kind: str) -> str:
@@ -126,7 +130,7 @@ def same(path: Path, record: Mapping[str, Any]) -> bool:
         manifest = read_manifest(path)
     except ArtifactError:
         return False
-    if any(manifest.get(key) != value for key, value in record.items()):
+    if any(manifest.get(key) != value for key, value in record.items()) or _format(manifest) != FORMATS.get(manifest["kind"], 1):
         return False
     if path.is_file():
         return checksums.checksum(path) in (facts["sha256"] for facts in manifest["files"].values())

@@ -117,3 +117,8 @@ def test_lines_of_a_product_are_read_as_they_were_written(artifact):
     assert manifests.read_lines(artifact / "ids.txt") == ["a", "b"]
     with pytest.raises(ArtifactError, match="the file is missing from its artifact"):
         manifests.read_lines(artifact / "absent.txt")
+
+
+def test_a_product_of_another_format_is_not_the_same(artifact):
+    say(artifact / "manifest.json", format=0)
+    assert not manifests.same(artifact, RECORD)

@@ -208,6 +208,7 @@ DRY = {
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
     "report": "--training trained",
+    "check": "--corpus corpus.jsonl --qrels test-qrels.tsv --run one.trec",
     "info": "came",
     "variants": "",
 }

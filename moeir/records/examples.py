@@ -59,7 +59,7 @@ def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for where, record in _records(name, ((number, line) for number, line in numbered if line.strip())):
-            example = _parsed(record, where, provenance=provenance)
+            example = parsed(record, where, provenance=provenance)
             if example.query_id in known:
                 raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
             known.add(example.query_id)
@@ -141,7 +141,8 @@ def _found_record(found: Found) -> dict[str, Any]:
     return {"run": found.run, "rank": found.rank, "score": float(runs.score_text(found.score))}
 
 
-def _parsed(record: Any, where: str, *, provenance: bool) -> Example:
+def parsed(record: Any, where: str, *, provenance: bool) -> Example:
+    """An example from a record of ours or of Tevatron's; `where` opens the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: a JSON object was expected")
     if "query_id" not in record:

@@ -17,7 +17,7 @@ import zstandard
 from moeir.errors import DataError
 
 BLOCK_BYTES = 1 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def label(path: Path | str) -> str:
@@ -39,17 +39,17 @@ def opened(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
 
 
 @contextmanager
-def blocks(path: Path | str) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """The same lines many at a time: the number of a block's first line, and its bytes, known to be UTF-8, without the last newline."""
+def blocks(path: Path | str, *, checked: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """The same lines many at a time: the number of a block's first line, and its bytes without the last newline, UTF-8 if `checked`."""
     if str(path) == "-":
-        yield _blocks(_chunks(sys.stdin.buffer, ""), label(path))
+        yield _blocks(_chunks(sys.stdin.buffer, ""), label(path), checked)
         return
     try:
         stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
     except OSError as fault:
         raise DataError(f"{path}: {_unopened(fault)}") from None
     with stream:
-        yield _blocks(_chunks(stream, Path(path).suffix), str(path))
+        yield _blocks(_chunks(stream, Path(path).suffix), str(path), checked)
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _unpacked_zstandard(stream: BinaryIO) -> Iterator[bytes]:
         raise EOFError("the file ends in the middle of a frame")
 
 
-def _blocks(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+def _blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple[int, bytes]]:
     number, rest = 1, b""
     try:
         for chunk in chunks:
@@ -124,7 +124,7 @@ def _blocks(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, bytes]]:
             if not newline:
                 rest += chunk
                 continue
-            yield number, _checked(rest + whole, number, name)
+            yield number, _checked(rest + whole, number, name) if checked else rest + whole
             number += whole.count(b"\n") + 1
             rest = tail
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
@@ -132,12 +132,12 @@ def _blocks(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     except OSError as fault:
         raise DataError(f"{name}: cannot be read: {fault.strerror or fault}") from None
     if rest:
-        yield number, _checked(rest, number, name)
+        yield number, _checked(rest, number, name) if checked else rest
 
 
 def _checked(block: bytes, number: int, name: str) -> bytes:
     if number == 1:
-        block = block.removeprefix(_BYTE_ORDER_MARK)
+        block = block.removeprefix(BYTE_ORDER_MARK)
     if b"\0" in block:
         line = number + block.count(b"\n", 0, block.index(b"\0"))
         raise DataError(f"{name}:{line}: not a text file: a byte is zero; UTF-8 text was expected")

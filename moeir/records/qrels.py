@@ -22,20 +22,32 @@ def read(path: Path | str) -> Qrels:
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for number, line in numbered:
-            fields = _fields(line)
-            if not fields or line.startswith("#"):
+            judged = parsed(line, number, name)
+            if judged is None:
                 continue
-            if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
-                continue
-            if len(fields) not in (3, 4):
-                raise DataError(f"{name}:{number}: {_FORMS} expected, {len(fields)} found")
-            query, document, grade = fields[0], fields[-2], _grade(fields[-1], f"{name}:{number}")
+            query, document, grade = judged
             known = qrels.setdefault(query, {}).setdefault(document, grade)
             if known != grade:
                 raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {known} on an earlier line")
     if not qrels:
         raise DataError(f"{name}: holds no judgement; {_FORMS} expected")
     return qrels
+
+
+def parsed(line: str, number: int, name: str) -> tuple[str, str, int] | None:
+    """Query, document and grade of a line; None for one that is blank, a comment, or a header.
+
+    >>> parsed("q1 0 owl 2", 1, "dev.qrels"), parsed("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
+    (('q1', 'owl', 2), None)
+    """
+    fields = _fields(line)
+    if not fields or line.startswith("#"):
+        return None
+    if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
+        return None
+    if len(fields) not in (3, 4):
+        raise DataError(f"{name}:{number}: {_FORMS} expected, {len(fields)} found")
+    return fields[0], fields[-2], _grade(fields[-1], f"{name}:{number}")
 
 
 def write(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:

@@ -20,7 +20,7 @@ from moeir.records import columns, lines
 Integers: TypeAlias = NDArray[np.int64]
 Scores: TypeAlias = NDArray[np.float32]
 
-_FORM = "query Q0 document rank score tag"
+FORM = "query Q0 document rank score tag"
 _SCORE_FORM = ".9g"
 
 
@@ -167,7 +167,7 @@ class Run:
 
 def read(path: Path | str) -> Run:
     """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores."""
-    table = columns.read(path, _FORM, (0, 2, 4))
+    table = columns.read(path, FORM, (0, 2, 4))
     query_words, document_words, score_words = table.columns
     queries, query_codes = columns.codes(query_words)
     names, document_codes = columns.codes(document_words)
@@ -210,18 +210,20 @@ def _scores(words: columns.Words, where: Callable[[int], str]) -> Scores:
     underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
     if underscores.any() or not np.isfinite(scores).all():
         for row, word in enumerate(words.tolist()):
-            _check_score(word.decode(), where, row)
+            score_of(word.decode(), where(row))
     return scores
 
 
-def _check_score(text: str, where: Callable[[int], str], row: int) -> None:
+def score_of(text: str, where: str) -> float:
+    """The score that a word says; `where` opens the message of an error."""
     try:
         number = float(text.replace("_", "?"))
     except ValueError:
-        raise DataError(f"{where(row)}: score is not a number: {text!r}") from None
+        raise DataError(f"{where}: score is not a number: {text!r}") from None
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(number)):
-            raise DataError(f"{where(row)}: score is not finite: {text!r}")
+            raise DataError(f"{where}: score is not finite: {text!r}")
+    return number
 
 
 def _refuse_twice(owners: Integers, documents: Integers, queries: Sequence[str], names: Sequence[str], where: Callable[[int], str]) -> None:

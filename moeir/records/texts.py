@@ -42,17 +42,15 @@ class Text:
 def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
     """The texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
     known: set[str] = set()
-    found = False
-    for where, record in _records(str(source)):
+    for where, record in records(str(source)):
         text = parsed(record, where)
         if text.id in known:
             raise DataError(f"{where}: id {text.id!r} stands on an earlier line too; ids must be unique")
         if not text.content and not keep_empty:
             raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts")
         known.add(text.id)
-        found = True
         yield text
-    if not found:
+    if not known:
         raise DataError(f"{lines.label(source)}: holds no text")
 
 
@@ -64,7 +62,7 @@ def read_all(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]
 def fields(source: Path | str, field: str) -> dict[str, str]:
     """One field of every record, by id, such as the relation a question asks for; a record without it stops the reading."""
     found = {}
-    for where, record in _records(str(source)):
+    for where, record in records(str(source)):
         text, value = parsed(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
             raise DataError(f"{where}: field {field!r} of {text.id!r} is not a word or a whole number: {_shown(value)}")
@@ -153,7 +151,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _records(source: str) -> Iterator[tuple[str, Any]]:
+def records(source: str) -> Iterator[tuple[str, Any]]:
+    """Where each record of a source stands, and the record as it was read."""
     if source.startswith("hf:"):
         yield from _from_datasets(source)
     elif source.startswith("irds:"):
@@ -168,34 +167,43 @@ def _from_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
     first = next(numbered, None)
     if first is None:
         return
-    suffix = lines.stem(source).suffix.lower()
-    if suffix not in _TABBED and dpr.is_array(first[1]):
-        for position, (where, entry) in enumerate(dpr.entries(name, chain([first], numbered))):
-            yield where, dpr.question(entry, position)
-        return
-    tabbed = suffix in _TABBED or (suffix not in _JSON and not first[1].lstrip().startswith("{"))
-    if tabbed and dpr.has_answers(first[1]):
-        yield from dpr.rows(name, chain([first], numbered))
-        return
-    if tabbed:
-        yield from _from_tabs(name, first[1], chain([first], numbered))
-        return
-    for number, line in chain([first], numbered):
-        where = f"{name}:{number}"
-        yield where, loaded(line, where)
-
-
-def _from_tabs(name: str, head: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    header = head.lower().split("\t")
-    if set(header) & set(_IDS) and set(header) & set(_TEXTS):
-        next(numbered)
+    kind, every = form(source, first[1]), chain([first], numbered)
+    if kind == "array":
+        yield from ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, every)))
+    elif kind == "answers":
+        yield from dpr.rows(name, every)
+    elif kind == "tabs":
+        head, headed = header(first[1])
+        for number, line in numbered if headed else every:
+            yield f"{name}:{number}", cells(line, head, f"{name}:{number}")
     else:
-        header = ["id", "text"]
-    for number, line in numbered:
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise DataError(f"{name}:{number}: {len(header)} columns between tabs expected ({', '.join(header)}), {len(fields)} found")
-        yield f"{name}:{number}", dict(zip(header, fields, strict=True))
+        placed = ((f"{name}:{number}", line) for number, line in every)
+        yield from ((where, loaded(line, where)) for where, line in placed)
+
+
+def form(source: Path | str, first: str) -> str:
+    """What the lines of a file are, by its suffix and its first line: `json`, `tabs`, DPR's `array`, or questions with `answers`."""
+    suffix = lines.stem(source).suffix.lower()
+    if suffix not in _TABBED and dpr.is_array(first):
+        return "array"
+    if not (suffix in _TABBED or (suffix not in _JSON and not first.lstrip().startswith("{"))):
+        return "json"
+    return "answers" if dpr.has_answers(first) else "tabs"
+
+
+def header(first: str) -> tuple[list[str], bool]:
+    """The names of the columns between tabs, and whether the first line says them."""
+    names = first.lower().split("\t")
+    said = bool(set(names) & set(_IDS) and set(names) & set(_TEXTS))
+    return (names, True) if said else (["id", "text"], False)
+
+
+def cells(line: str, names: list[str], where: str) -> dict[str, Any]:
+    """A line of columns as a record."""
+    fields = line.split("\t")
+    if len(fields) != len(names):
+        raise DataError(f"{where}: {len(names)} columns between tabs expected ({', '.join(names)}), {len(fields)} found")
+    return dict(zip(names, fields, strict=True))
 
 
 def _from_datasets(source: str) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,149 @@
+"""Training examples: faults of lines, documents on both sides, texts that are nowhere, and queries that are evaluated."""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from moeir.checking.findings import Findings
+from moeir.checking.kinds import of_message
+from moeir.checking.reading import numbered
+from moeir.checking.texts import Known
+from moeir.errors import DataError
+from moeir.records import dpr, examples, lines, texts
+from moeir.records.examples import Example
+
+_SIDES = {side: (f"{side}_passages", f"{side}_ids", f"{side}_document_ids") for side in ("positive", "negative")}
+_MENDABLE = ("positive-among-negatives", "duplicate-passage")
+
+
+@dataclass
+class Around:
+    """What stands beside examples: ids there are (None where nobody knows), what each query says, and the queries that are evaluated."""
+
+    queries: Collection[str] | None = None
+    documents: Collection[str] | None = None
+    signs: Mapping[str, int] = field(default_factory=dict)
+    held: Known = field(default_factory=Known)
+
+
+def walk(path: Path | str, findings: Findings, around: Around) -> Iterator[str]:
+    """The lines of a mended copy; DPR's array becomes lines with their texts."""
+    name, known = lines.label(path), set[str]()
+    for number, record, line in _records(path, name, findings):
+        made = _mended(record, name, number, findings)
+        if made is None:
+            continue
+        fresh, example = made
+        if example.query_id in known:
+            findings.add(name, number, "duplicate-id", f"query {example.query_id!r} stands on an earlier line too")
+            continue
+        known.add(example.query_id)
+        if _refused(example, name, number, findings, around):
+            continue
+        if example.query is None and around.documents is not None:
+            pruned = _without_unknown(fresh, example, name, number, findings, around.documents)
+            if pruned is None:
+                continue
+            fresh = pruned
+        if not example.negative_ids:
+            findings.add(name, number, "no-negatives", f"query {example.query_id!r} has no negative")
+        yield line if fresh is record and line is not None else json.dumps(fresh, ensure_ascii=False)
+
+
+def _records(path: Path | str, name: str, findings: Findings) -> Iterator[tuple[int, Any, str | None]]:
+    """Line number, record, and the line where it holds that record alone."""
+    every = numbered(path, findings)
+    first = next(every, None)
+    if first is None:
+        return
+    every = chain([first], every)
+    if not dpr.is_array(first[1]):
+        for number, line in every:
+            try:
+                yield number, texts.loaded(line, f"{name}:{number}"), line
+            except DataError as problem:
+                findings.refused(name, number, problem)
+        return
+    number = first[0]
+    try:
+        for position, (where, entry) in enumerate(dpr.entries(name, every)):
+            number = int(where.rpartition(":")[2])
+            if (record := dpr.example(entry, position, where)) is not None:
+                yield number, record, None
+    except DataError as problem:
+        findings.refused(name, number, problem)
+
+
+def _mended(record: Any, name: str, number: int, findings: Findings) -> tuple[dict[str, Any], Example] | None:
+    """A record that can be read, as it was or without what stands twice; None if there is none."""
+    where, fresh = f"{name}:{number}", record
+    for _ in range(3):  # a document on both sides, one that stands twice, and then what is right
+        try:
+            return fresh, examples.parsed(fresh, where, provenance=True)
+        except DataError as problem:
+            findings.refused(name, number, problem)
+            if of_message(str(problem)) not in _MENDABLE:
+                return None
+            fresh = _pruned(fresh, _once(fresh))
+    return None
+
+
+def _once(record: dict[str, Any]) -> Callable[[str, str], bool]:
+    """Whether a document is met for the first time on its side, and is no positive if it is a negative."""
+    met: set[tuple[str, str]] = set()
+
+    def wanted(side: str, document: str) -> bool:
+        fresh = (side, document) not in met and ("positive", document) not in met
+        met.add((side, document))
+        return fresh
+
+    return wanted
+
+
+def _pruned(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> dict[str, Any]:
+    """A record with the documents that are wanted, and what stands beside each of them."""
+    fresh = dict(record)
+    for side, names in _SIDES.items():
+        name = next((one for one in names if one in record), None)
+        if name is None:
+            continue
+        kept = [wanted(side, _id_of(document)) for document in record[name]]
+        for beside in (name, f"{side}_scores", f"{side}_provenance"):
+            if isinstance(values := record.get(beside), list) and len(values) == len(kept):
+                fresh[beside] = [value for value, keep in zip(values, kept, strict=True) if keep]
+    return fresh
+
+
+def _id_of(document: Any) -> str:
+    return texts.parsed(document, "").id if isinstance(document, dict) else str(document)
+
+
+def _refused(example: Example, name: str, number: int, findings: Findings, around: Around) -> bool:
+    query = example.query_id
+    if example.query is None and around.queries is not None and query not in around.queries:
+        findings.add(name, number, "unknown-query", f"query {query!r} is not among the queries")
+        return True
+    sign = around.signs.get(query) if example.query is None else around.held.sign(example.query.content)
+    if query in around.held.ids or sign in around.held.contents:
+        same = "its id" if query in around.held.ids else "its text"
+        findings.add(name, number, "leaked-query", f"query {query!r} is evaluated: {same} is among the dev queries")
+        return True
+    return False
+
+
+def _without_unknown(
+    record: dict[str, Any], example: Example, name: str, number: int, findings: Findings, documents: Collection[str]
+) -> dict[str, Any] | None:
+    """The record without documents that are not in the corpus; None if no positive is left."""
+    absent = {document for document in (*example.positive_ids, *example.negative_ids) if document not in documents}
+    if not absent:
+        return record
+    first = next(document for document in (*example.positive_ids, *example.negative_ids) if document in absent)
+    more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+    findings.add(name, number, "unknown-document", f"document {first!r}{more} of query {example.query_id!r} is not in the corpus")
+    if all(document in absent for document in example.positive_ids):
+        return None
+    return _pruned(record, lambda _, document: document not in absent)

@@ -1,0 +1,108 @@
+"""What has been found: every kind counted, the first few lines of each kept, so that memory does not grow with the faults."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from moeir.checking.kinds import EVERY, NAMED, of_message
+from moeir.errors import DataError
+
+_ORDER = {kind.name: place for place, kind in enumerate(EVERY)}
+
+
+@dataclass
+class Group:
+    """The findings of one kind in one file; `lines` are the first ones, each with what was found there."""
+
+    file: str
+    kind: str
+    note: bool
+    count: int = 0
+    lines: list[tuple[int | None, str]] = field(default_factory=list)
+
+    @property
+    def advice(self) -> str:
+        return NAMED[self.kind].advice
+
+    def where(self, line: int | None) -> str:
+        """`file:line`, or the file alone for what no line is to blame for."""
+        return self.file if line is None else f"{self.file}:{line}"
+
+
+class Findings:
+    """Findings by file and kind. `most` lines of each are kept, all of them if it is 0; kinds that are `allowed` become notes."""
+
+    def __init__(self, most: int = 5, allowed: Collection[str] = ()) -> None:
+        self._most, self._allowed = most, frozenset(allowed)
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._files: dict[str, int] = {}
+
+    def add(self, file: str, line: int | None, kind: str, what: str) -> None:
+        """One more finding."""
+        self._files.setdefault(file, len(self._files))
+        if (file, kind) not in self._groups:
+            self._groups[file, kind] = Group(file, kind, NAMED[kind].note or kind in self._allowed)
+        group = self._groups[file, kind]
+        group.count += 1
+        if not self._most or len(group.lines) < self._most:
+            group.lines.append((line, what))
+
+    def refused(self, file: str, line: int | None, problem: DataError) -> None:
+        """One that a reader's message tells of."""
+        message = str(problem)
+        self.add(file, line, of_message(message), message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: "))
+
+    @property
+    def groups(self) -> list[Group]:
+        """By file in the order they were read, then by kind."""
+        return sorted(self._groups.values(), key=lambda group: (self._files[group.file], _ORDER[group.kind]))
+
+    @property
+    def faults(self) -> int:
+        """How many findings are faults rather than notes."""
+        return sum(group.count for group in self._groups.values() if not group.note)
+
+    def summary(self) -> str:
+        """How many faults of which kinds.
+
+        >>> findings = Findings(); findings.add("dev.tsv", 3, "grade-not-whole", "grade is 1.5"); findings.summary()
+        '1 fault in dev.tsv (grade-not-whole 1)'
+        """
+        faulty = [group for group in self.groups if not group.note]
+        files = list(dict.fromkeys(group.file for group in faulty))
+        counts: dict[str, int] = {}
+        for group in faulty:
+            counts[group.kind] = counts.get(group.kind, 0) + group.count
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
+        place = files[0] if len(files) == 1 else f"{len(files)} files"
+        return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {place} ({kinds})"
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """`file:line`, kind, what was found, what to do; a last row of a group says how many more there are."""
+        for group in self.groups:
+            for line, what in group.lines:
+                yield group.where(line), group.kind, what, group.advice
+            if more := group.count - len(group.lines):
+                yield group.file, group.kind, f"and {more:,} more", group.advice
+
+    def records(self) -> list[dict[str, Any]]:
+        """The same as plain values, one record for each file and kind."""
+        return [
+            {
+                "file": group.file,
+                "kind": group.kind,
+                "fault": not group.note,
+                "count": group.count,
+                "advice": group.advice,
+                "lines": [{"line": line, "what": what} for line, what in group.lines],
+            }
+            for group in self.groups
+        ]
+
+    def text(self) -> Iterator[str]:
+        """For people: a paragraph for each file and kind."""
+        for group in self.groups:
+            yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
+            yield from (f"    {group.where(line)}: {what}" for line, what in group.lines)
+            if more := group.count - len(group.lines):
+                yield f"    and {more:,} more"

@@ -1,0 +1,83 @@
+"""The kinds of fault: the name of each, how a reader's message gives it away, and what to do about it."""
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of fault. `words` stand in the messages of readers that mean it; a `note` is worth knowing and no fault."""
+
+    name: str
+    advice: str
+    words: tuple[str, ...] = ()
+    note: bool = False
+
+
+DROPPED = "mend or delete the line; --fix deletes it"
+EVERY = (
+    Kind("damaged-archive", "fetch the file again", ("damaged archive", "cannot be read")),
+    Kind("empty-file", "name the file that was meant"),
+    Kind("not-utf8", "convert the file to UTF-8; --fix reads such lines as Windows-1252"),
+    Kind("control-character", "take it out; --fix puts a space there", ("Invalid control character",)),
+    Kind("mojibake", "the text was decoded as Windows-1252 though it was UTF-8; --fix decodes it as UTF-8"),
+    Kind("replacement-character", "what stood there is lost; take the text from its source", note=True),
+    Kind("half-character", DROPPED, ("lone surrogate",)),
+    Kind("broken-json", DROPPED, ("broken JSON", "was expected in the array")),
+    Kind("not-an-object", DROPPED, ("a JSON object was expected",)),
+    Kind("columns", DROPPED, ("columns between tabs", "a list of answers expected", "query document grade", "document rank score tag")),
+    Kind("no-id", DROPPED, ("no id;", "no query_id")),
+    Kind("id-not-a-word", DROPPED, ("id is not a string",)),
+    Kind("blank-id", "give the record an id; --fix deletes the line", ("id is blank",)),
+    Kind("id-with-space", "rename it everywhere: a run has one word for an id; --fix deletes the line", ("id with white space",)),
+    Kind("duplicate-id", "keep one of them; --fix keeps the first", ("stands on an earlier line too",)),
+    Kind("no-text", DROPPED, ("no text;", "no query text", "is missing or not a string")),
+    Kind("text-not-a-string", DROPPED, (" is not a string: ", "answers is not a list")),
+    Kind("empty-text", "give it a text, or delete it as --fix does, or keep it with --keep-empty", ("is empty; --keep-empty",)),
+    Kind("duplicate-text", "one of them may be judged and the other not; see that evaluation knows", note=True),
+    Kind("query-in-corpus", "leave the document out when its query is evaluated, or --allow query-in-corpus"),
+    Kind("two-texts", "different texts need other ids; --fix deletes the line", ("has two texts",)),
+    Kind("grade-not-a-number", DROPPED, ("grade is not a number",)),
+    Kind("grade-not-whole", "write a whole number; --fix deletes the line", ("grade is not a whole number",)),
+    Kind("duplicate-judgement", "keep one of them; --fix keeps the first"),
+    Kind("grades-disagree", "decide which holds; --fix keeps the first"),
+    Kind("unknown-query", "take the line out, as --fix does, or name the file that has the query"),
+    Kind("unknown-document", "take it out, as --fix does, or name the corpus that has the document"),
+    Kind("no-relevant", "every measure of the query is 0; take its lines out or judge more", note=True),
+    Kind("unjudged-query", "evaluation leaves it out", note=True),
+    Kind("not-a-list", DROPPED, (" is not a list",)),
+    Kind("no-negatives", DROPPED, ("no negatives;", "no negative_passages", "no negative_scores")),
+    Kind("no-positive", "training learns nothing of it; --fix deletes the line", ("has no positive", "no positives;", "no positive_")),
+    Kind("positive-among-negatives", "take it out of the negatives, as --fix does", ("is a positive and a negative",)),
+    Kind("duplicate-passage", "name it once, as --fix does", ("stands twice in positive", "stands twice in negative")),
+    Kind("scores-miscounted", "write one score for each document; --fix deletes the line", ("_scores has",)),
+    Kind("score-not-finite", "mend what wrote it; --fix deletes the line", ("score is not finite", "expected finite numbers")),
+    Kind("provenance", DROPPED, ("negative_provenance",)),
+    Kind("leaked-query", "take it out of training, as --fix does: it is evaluated"),
+    Kind("score-not-a-number", DROPPED, ("score is not a number",)),
+    Kind("rank-not-a-number", "write whole numbers from 1; --fix numbers anew by score"),
+    Kind("rank-order", "number each list from 1, best first; --fix numbers anew by score"),
+    Kind("unsorted", "order each list by score; --fix does"),
+    Kind("duplicate-document", "keep one; --fix keeps the higher score"),
+    Kind("query-in-parts", "keep a query's lines together; --fix does"),
+    Kind("ties", "tools order them differently; moeir takes the larger id first, as trec_eval", note=True),
+    Kind("several-tags", "moeir keeps the first tag", note=True),
+    Kind("query-without-hits", "it counts 0 in every measure", note=True),
+    Kind("truncated", "encode with a longer --document-length or --query-length, or cut texts into passages", note=True),
+    Kind("not-finite", "encode again; if it comes back, the weights are broken"),
+    Kind("zero-vector", "its score is 0 for every query; look at the text"),
+    Kind("no-terms", "its score is 0 for every query; look at the text, or keep more terms"),
+    Kind("collapsed", "all texts look alike to this expert: train it again with another rate or other negatives"),
+    Kind("duplicate-vector", "equal texts have equal vectors; check the corpus for them", note=True),
+    Kind("missing-document", "encode the corpus again"),
+    Kind("other-order", "fine for search; another corpus, or another version of it, was encoded", note=True),
+    Kind("faulty-line", DROPPED),
+)
+NAMED = {kind.name: kind for kind in EVERY}
+
+
+def of_message(message: str) -> str:
+    """The kind of fault that a reader's message tells of.
+
+    >>> of_message("dev.tsv:3: grade is not a number: 'x'")
+    'grade-not-a-number'
+    """
+    return next((kind.name for kind in EVERY if any(words in message for words in kind.words)), "faulty-line")

@@ -1,0 +1,60 @@
+"""Judgements: faults of lines, pairs judged twice, and queries or documents that are nowhere."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from moeir.checking.findings import Findings
+from moeir.checking.reading import numbered
+from moeir.errors import DataError
+from moeir.records import lines, qrels
+
+
+def walk(
+    path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
+) -> Iterator[str]:
+    """The lines of a mended copy. `queries` and `documents` are the ids there are; None where nobody knows."""
+    name = lines.label(path)
+    judged: qrels.Qrels = {}
+    for number, line in numbered(path, findings):
+        try:
+            found = qrels.parsed(line, number, name)
+        except DataError as problem:
+            findings.refused(name, number, problem)
+            continue
+        if found is None or _accepted(found, name, number, findings, judged, queries, documents):
+            yield line
+    for query, grades in judged.items():
+        if max(grades.values()) <= 0:
+            findings.add(name, None, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
+    absent = [query for query in queries or () if query not in judged]
+    if queries is not None and absent:
+        findings.add(
+            name, None, "unjudged-query", f"{len(absent):,} of {len(queries):,} queries have no judgement, such as {min(absent)!r}"
+        )
+
+
+def _accepted(
+    found: tuple[str, str, int],
+    name: str,
+    number: int,
+    findings: Findings,
+    judged: qrels.Qrels,
+    queries: Collection[str] | None,
+    documents: Collection[str] | None,
+) -> bool:
+    query, document, grade = found
+    if queries is not None and query not in queries:
+        findings.add(name, number, "unknown-query", f"query {query!r} is not among the queries")
+        return False
+    if documents is not None and document not in documents:
+        findings.add(name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
+        return False
+    known = judged.setdefault(query, {}).get(document)
+    if known is None:
+        judged[query][document] = grade
+        return True
+    if known == grade:
+        findings.add(name, number, "duplicate-judgement", f"query {query!r}, document {document!r}: judged on an earlier line too")
+    else:
+        findings.add(name, number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {known} on an earlier line")
+    return False

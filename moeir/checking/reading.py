@@ -1,0 +1,87 @@
+"""Lines behind faults: what a reader would stop at is said and passed."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from moeir.checking.findings import Findings
+from moeir.errors import DataError
+from moeir.records import lines
+
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SPECIAL = {byte: bytes([byte]).decode("cp1252", errors="ignore") for byte in range(0x80, 0xA0)}  # where Windows-1252 is not Latin-1
+_BYTES = {letter: byte for byte, letter in _SPECIAL.items() if letter} | {chr(byte): byte for byte in range(0x80, 0x100)}
+_BEHIND = "[" + "".join(letter for letter, byte in _BYTES.items() if 0x80 <= byte <= 0xBF) + "]"
+_RARE = "[\x80-\x9f\xa2-\xa6\xa8\xaa\xac-\xad\xaf\xb1-\xb6\xb8-\xba\xbc-\xbe]"  # letters that do not follow É or ß in any language
+_TWICE = re.compile(f"[\xc2\xc3]{_BEHIND}|[\xc4-\xdf]{_RARE}|[\xe0-\xef]{_BEHIND}{{2}}|[\xf0-\xf4]{_BEHIND}{{3}}")
+
+
+def numbered(path: Path | str, findings: Findings) -> Iterator[tuple[int, str]]:
+    """Every line of a file that is not blank, whatever stands in it; of a damaged archive, those before the damage.
+
+    A line that is not UTF-8 is read as Windows-1252, a byte that is zero as a space, and both are findings.
+    """
+    name, found = lines.label(path), False
+    try:
+        with lines.blocks(path, checked=False) as blocks:
+            for first, block in blocks:
+                for number, line in _of_block(block, first, name, findings):
+                    if line.strip():
+                        found = True
+                        yield number, line.removesuffix("\r")
+    except DataError as problem:
+        findings.refused(name, _line_in(problem), problem)
+        return
+    if not found:
+        findings.add(name, None, "empty-file", "holds nothing")
+
+
+def _of_block(block: bytes, first: int, name: str, findings: Findings) -> Iterator[tuple[int, str]]:
+    block = block.removeprefix(lines.BYTE_ORDER_MARK) if first == 1 else block
+    if b"\0" not in block:
+        try:
+            yield from enumerate(block.decode().split("\n"), first)
+            return
+        except UnicodeDecodeError:
+            pass
+    for number, line in enumerate(block.split(b"\n"), first):
+        if b"\0" in line:
+            findings.add(name, number, "control-character", "a byte is zero")
+            line = line.replace(b"\0", b" ")
+        try:
+            yield number, line.decode()
+        except UnicodeDecodeError as fault:
+            findings.add(name, number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
+            yield number, line.decode("cp1252", errors="replace")
+
+
+def _line_in(problem: DataError) -> int | None:
+    found = re.search(r"near line (\d+)", str(problem))
+    return int(found[1]) if found else None
+
+
+def mended(text: str, place: tuple[str, int | None], findings: Findings) -> str:
+    """A text without what was decoded wrongly and without control characters; each is a finding at `place`, a file and a line."""
+    file, line = place
+    if not text.isascii() and (repaired := _TWICE.sub(_decoded_again, text)) != text:
+        first = next(number for number, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new)
+        findings.add(file, line, "mojibake", f"{_around(text, first)} was {_around(repaired, first)}")
+        text = repaired
+    if control := CONTROL.search(text):
+        findings.add(file, line, "control-character", f"U+{ord(control[0]):04X} in {_around(text, control.start())}")
+        text = CONTROL.sub(" ", text)
+    if "\ufffd" in text:
+        findings.add(file, line, "replacement-character", f"U+FFFD in {_around(text, text.index(chr(0xFFFD)))}")
+    return text
+
+
+def _decoded_again(found: re.Match[str]) -> str:
+    """What UTF-8's bytes say that were taken for letters; the letters where they are no UTF-8."""
+    try:
+        return bytes(_BYTES[letter] for letter in found[0]).decode()
+    except UnicodeDecodeError:
+        return found[0]
+
+
+def _around(text: str, place: int) -> str:
+    return repr(text[max(0, place - 12) : place + 13])

@@ -1,0 +1,142 @@
+"""Runs: faults of lines, and of each list its ranks, its order, ties, and documents that stand twice."""
+
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeir.checking.findings import Findings
+from moeir.checking.reading import numbered
+from moeir.errors import DataError
+from moeir.records import lines, runs
+
+_WIDTH = 6
+_SAFE = 3e38
+
+
+@dataclass
+class _List:
+    """The hits of a query that stand together: line, rank (-1 for none) and score of each."""
+
+    query: str
+    lines: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    documents: set[int] = field(default_factory=set)
+    behind_fault: bool = False
+
+
+class Walk:
+    """One walk through a run; `queries` and `documents` are the ids there are, None where nobody knows."""
+
+    def __init__(
+        self, path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
+    ) -> None:
+        self._path, self._name, self._findings = path, lines.label(path), findings
+        self._queries, self._documents = queries, documents
+        self._numbers: dict[str, int] = {}  # of each document, so that a list is kept in four bytes a hit
+        self._lists: dict[str, array[int]] = {}
+        self._tags: set[str] = set()
+        self._faulty = 0  # the last line that was left out
+
+    def lines(self) -> Iterator[str]:
+        """The lines that can be read; ranks and order are left to whoever writes them."""
+        current: _List | None = None
+        for number, line in numbered(self._path, self._findings):
+            fields = line.split() if line.isascii() else [word.decode() for word in line.encode().split()]
+            hit = self._parsed(fields, number)
+            if hit is None:
+                self._faulty = number
+                continue
+            query, document, score = hit
+            if current is None or current.query != query:
+                self._close(current)
+                current = self._opened(query, number)
+            code = self._numbers.setdefault(document, len(self._numbers))
+            if code in current.documents:
+                self._findings.add(self._name, number, "duplicate-document", f"document {document!r} stands twice in the list of {query!r}")
+                continue
+            current.documents.add(code)
+            current.lines.append(number)
+            current.scores.append(score)
+            current.ranks.append(self._rank(fields[3], number))
+            yield line
+        self._close(current)
+        queries = self._queries or ()
+        if absent := [query for query in queries if query not in self._lists]:
+            words = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
+            self._findings.add(self._name, None, "query-without-hits", words)
+
+    def _parsed(self, fields: list[str], number: int) -> tuple[str, str, float] | None:
+        where = f"{self._name}:{number}"
+        try:
+            if len(fields) != _WIDTH:
+                raise DataError(f"{where}: {_WIDTH} columns expected ({runs.FORM}), {len(fields)} found")
+            score = _score(fields[4], where)
+        except DataError as problem:
+            self._findings.refused(self._name, number, problem)
+            return None
+        query, document, tag = fields[0], fields[2], fields[5]
+        if tag not in self._tags:
+            self._tags.add(tag)
+            if len(self._tags) > 1:
+                self._findings.add(self._name, number, "several-tags", f"tag {tag!r} differs from those before")
+        if self._queries is not None and query not in self._queries:
+            self._findings.add(self._name, number, "unknown-query", f"query {query!r} is not among the queries")
+            return None
+        if self._documents is not None and document not in self._documents:
+            self._findings.add(self._name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
+            return None
+        return query, document, score
+
+    def _rank(self, word: str, number: int) -> int:
+        if word.isdecimal():
+            return int(word)
+        self._findings.add(self._name, number, "rank-not-a-number", f"rank is {word!r}")
+        return -1
+
+    def _opened(self, query: str, number: int) -> _List:
+        made = _List(query, behind_fault=self._faulty == number - 1)
+        if query in self._lists:
+            self._findings.add(self._name, number, "query-in-parts", f"query {query!r} has lines before and behind those of others")
+            made.documents = set(self._lists[query])
+        return made
+
+    def _close(self, done: _List | None) -> None:
+        """What only a whole list shows."""
+        if done is None:
+            return
+        again = done.query in self._lists
+        self._lists[done.query] = array("q", done.documents)
+        ranks, scores = np.array(done.ranks), np.array(done.scores, dtype=np.float32)
+        rises = np.flatnonzero(scores[1:] > scores[:-1])
+        for row in rises[:1].tolist():
+            words = f"query {done.query!r}: score {runs.score_text(scores[row + 1])} under {runs.score_text(scores[row])}"
+            self._findings.add(self._name, done.lines[row + 1], "unsorted", words)
+        if not again and (row := _first_wrong(ranks, np.array(done.lines), done.behind_fault)) is not None:
+            self._findings.add(self._name, done.lines[row], "rank-order", f"query {done.query!r}: rank {ranks[row]} at place {row + 1}")
+        ordered = np.sort(scores)
+        if tied := int((ordered[1:] == ordered[:-1]).sum()):
+            self._findings.add(self._name, done.lines[0], "ties", f"query {done.query!r}: {tied} hits with the score of another")
+
+
+def _first_wrong(ranks: NDArray[np.int64], places: NDArray[np.int64], behind_fault: bool) -> int | None:
+    """The first row whose rank does not follow the one before; a gap as wide as the lines left out is no fault. ranks, lines [n]."""
+    steps = np.diff(ranks)
+    wrong = np.flatnonzero((steps != 1) & (steps != np.diff(places)) & (ranks[1:] >= 0) & (ranks[:-1] >= 0)) + 1
+    if ranks[0] not in (1, -1) and not (behind_fault and ranks[0] > 1):
+        return 0
+    return int(wrong[0]) if len(wrong) else None
+
+
+def _score(word: str, where: str) -> float:
+    if "_" not in word:
+        try:
+            if -_SAFE < (score := float(word)) < _SAFE:
+                return score
+        except ValueError:
+            pass
+    return runs.score_of(word, where)

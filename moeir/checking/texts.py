@@ -1,0 +1,139 @@
+"""Corpora and queries: faults of lines, ids that stand twice, texts that do, and queries that are documents."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from moeir.checking.findings import Findings
+from moeir.checking.reading import mended, numbered
+from moeir.errors import DataError
+from moeir.records import dpr, lines, texts
+from moeir.records.texts import Text
+
+Seen = Callable[[str, int | None, Text], None]
+
+
+@dataclass
+class Known:
+    """What is kept of texts: ids, and a number for what each says. `queries` are the contents that no document should have."""
+
+    ids: set[str] = field(default_factory=set)
+    contents: set[int] = field(default_factory=set)
+    queries: dict[int, str] = field(default_factory=dict)
+
+    def sign(self, text: str) -> int:
+        """Sixty-four bits for a text, whatever its case and white space."""
+        return hash(" ".join(text.lower().split()))
+
+
+def walk(path: Path | str, findings: Findings, known: Known, seen: Seen | None = None, *, keep_empty: bool = False) -> Iterator[str]:
+    """The lines of a mended copy; `known` learns every id and text, `seen` is told of every text with its place.
+
+    What is not lines (DPR's array, `hf:`, `irds:`) is checked as far as it can be read.
+    """
+    source, name = str(path), lines.label(path)
+    if source.startswith(("hf:", "irds:")):
+        yield from _of_records(texts.records(source), name, findings, known, seen, keep_empty)
+        return
+    every = numbered(path, findings)
+    first = next(every, None)
+    if first is None:
+        return
+    every, kind = chain([first], every), texts.form(path, first[1])
+    if kind in ("array", "answers"):
+        found: Any = dpr.rows(name, every) if kind == "answers" else _questions(name, every)
+        yield from _of_records(found, name, findings, known, seen, keep_empty)
+        return
+    names, headed = texts.header(first[1]) if kind == "tabs" else ([], False)
+    if headed:
+        yield next(every)[1]
+    for number, line in every:
+        try:
+            record = texts.cells(line, names, f"{name}:{number}") if names else _loaded(line, name, number, findings)
+            text = texts.parsed(record, f"{name}:{number}")
+        except DataError as problem:
+            findings.refused(name, number, problem)
+            continue
+        clean = _accepted(text, name, number, findings, known, keep_empty)
+        if clean is None:
+            continue
+        if seen is not None:
+            seen(name, number, clean)
+        yield line if clean is text and not _rewritten(line) else _line(record, clean, text, names)
+
+
+def _questions(name: str, every: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    return ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, every)))
+
+
+def _of_records(
+    records: Iterator[tuple[str, Any]], name: str, findings: Findings, known: Known, seen: Seen | None, keep_empty: bool
+) -> Iterator[str]:
+    """What cannot be read behind a fault of its form."""
+    try:
+        for where, record in records:
+            number = _number(where)
+            try:
+                text = texts.parsed(record, where)
+            except DataError as problem:
+                findings.refused(name, number, problem)
+                continue
+            clean = _accepted(text, name, number, findings, known, keep_empty)
+            if clean is not None:
+                if seen is not None:
+                    seen(name, number, clean)
+                yield json.dumps(texts.record(clean), ensure_ascii=False)
+    except DataError as problem:
+        findings.refused(name, _number(str(problem).removeprefix(name).split(": ")[0]), problem)
+
+
+def _number(where: str) -> int | None:
+    digits = where.rpartition(":")[2].removeprefix(" row ")
+    return int(digits) if digits.isdecimal() else None
+
+
+def _loaded(line: str, name: str, number: int, findings: Findings) -> Any:
+    """The JSON value of a line; control characters in its strings are a finding of their own."""
+    where = f"{name}:{number}"
+    try:
+        return texts.loaded(line, where)
+    except DataError as problem:
+        if "Invalid control character" not in str(problem):
+            raise
+        return texts.loaded(json.dumps(json.JSONDecoder(strict=False).decode(line)), where)
+
+
+def _rewritten(line: str) -> bool:
+    """Whether a line holds what JSON does not allow in a string."""
+    return any(letter < " " and letter != "\t" for letter in line)
+
+
+def _accepted(text: Text, name: str, number: int | None, findings: Findings, known: Known, keep_empty: bool) -> Text | None:
+    """A text, mended, unless it has no place in the file."""
+    if text.id in known.ids:
+        findings.add(name, number, "duplicate-id", f"{text.id!r} stands on an earlier line too")
+        return None
+    if not text.content and not keep_empty:
+        findings.add(name, number, "empty-text", f"{text.id!r} has no text")
+        return None
+    known.ids.add(text.id)
+    place = (name, number)
+    title, words = mended(text.title, place, findings), mended(text.text, place, findings)
+    clean = text if (title, words) == (text.title, text.text) else replace(text, title=title, text=words)
+    sign = known.sign(clean.content)
+    if sign in known.contents and clean.content:
+        findings.add(name, number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
+    known.contents.add(sign)
+    if (query := known.queries.get(known.sign(clean.text), known.queries.get(sign))) is not None:
+        findings.add(name, number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
+    return clean
+
+
+def _line(record: dict[str, Any], clean: Text, text: Text, names: list[str]) -> str:
+    """A record with the mended text in the place of the old one."""
+    changed = {text.text: clean.text, text.title: clean.title}
+    fresh = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
+    return "\t".join(fresh[key] for key in names) if names else json.dumps(fresh, ensure_ascii=False)

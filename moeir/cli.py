@@ -19,7 +19,7 @@ from moeir.stages import base
 
 STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "analyze",
-    "report", "check", "export", "info", "variants",
+    "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
 _OF_MEMORY = re.compile("out of memory|allocate memory")  # what torch says of a processor or a device that has none left
 log = logging.getLogger(__name__)

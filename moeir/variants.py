@@ -20,7 +20,7 @@ from moeir.values import convert
 
 PACKAGE = Path(__file__).parent
 FORMULAS = {"fusion": "lists", "mining": "hits", "learning.objectives": "batch", "analysis.overlap": "first"}
-CHILDREN = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server"}
+CHILDREN = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server", "formats": "Format"}
 ROOMS = (*CHILDREN, *FORMULAS)
 REQUIRED = object()
 

@@ -208,6 +208,7 @@ DRY = {
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
     "report": "--training trained",
+    "convert": "--input test-qrels.tsv --to qrels",
     "check": "--corpus corpus.jsonl --qrels test-qrels.tsv --run one.trec",
     "info": "came",
     "variants": "",
@@ -232,7 +233,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     assert sorted(room.rglob("*")) == before
 
 
-SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index", "--training")
+SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index", "--training", "--input")
 
 
 def test_a_dry_run_checks_the_sources(room, moeir):

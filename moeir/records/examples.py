@@ -127,6 +127,8 @@ def _record(example: Example) -> dict[str, Any]:
     else:
         passage = {text.id: {"docid": text.id, "title": text.title, "text": text.text} for text in example.passages}
         fields["query"] = example.query.text
+        if example.query.answers:
+            fields["answers"] = list(example.query.answers)
         fields["positive_passages"] = [passage[document] for document in example.positive_ids]
         fields["negative_passages"] = [passage[document] for document in example.negative_ids]
     if example.positive_scores:
@@ -161,7 +163,7 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
     both = set(positives) & set(negatives)
     if both:
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
-    query = Text(query_id, record["query"]) if inline else None
+    query = texts.parsed({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
     found = _provenance(record, len(negatives), where) if provenance else ()
     scores = _scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
     return Example(query_id, positives, negatives, found, query, tuple(passages.values()), *scores)

@@ -13,8 +13,8 @@ from typing import Any
 from moeir.errors import DataError, UsageError
 from moeir.records import dpr, lines
 
-_IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
-_TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
+TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
 _JSON = {".jsonl", ".json", ".ndjson"}
 _TABBED = {".tsv", ".txt"}
 
@@ -90,9 +90,9 @@ def parsed(record: Any, where: str) -> Text:
     """A text from any of the field's names for id and text; `where` opens the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: a JSON object was expected, found {_shown(record)}")
-    field = next((name for name in _TEXTS if name in record), None)
+    field = next((name for name in TEXTS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no text; one of {', '.join(_TEXTS)} was expected among {_keys(record)}")
+        raise DataError(f"{where}: no text; one of {', '.join(TEXTS)} was expected among {_keys(record)}")
     if not isinstance(record[field], str):
         raise DataError(f"{where}: {field} is not a string: {_shown(record[field])}")
     answers = record.get("answers")
@@ -129,9 +129,9 @@ def loaded(line: str, where: str) -> Any:
 
 
 def _id(record: dict[str, Any], where: str) -> str:
-    field = next((name for name in _IDS if name in record), None)
+    field = next((name for name in IDS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no id; one of {', '.join(_IDS)} was expected among {_keys(record)}")
+        raise DataError(f"{where}: no id; one of {', '.join(IDS)} was expected among {_keys(record)}")
     return identifier(record[field], where)
 
 
@@ -194,7 +194,7 @@ def form(source: Path | str, first: str) -> str:
 def header(first: str) -> tuple[list[str], bool]:
     """The names of the columns between tabs, and whether the first line says them."""
     names = first.lower().split("\t")
-    said = bool(set(names) & set(_IDS) and set(names) & set(_TEXTS))
+    said = bool(set(names) & set(IDS) and set(names) & set(TEXTS))
     return (names, True) if said else (["id", "text"], False)
 
 
@@ -243,7 +243,7 @@ def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
     except KeyError:
         raise UsageError(f"{source}: ir_datasets knows no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        fields = {key: value for key, value in row._asdict().items() if key in _IDS or key in ("title", "url", "answers", *_TEXTS)}
-        if not set(fields) & set(_TEXTS):
+        fields = {key: value for key, value in row._asdict().items() if key in IDS or key in ("title", "url", "answers", *TEXTS)}
+        if not set(fields) & set(TEXTS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields

@@ -180,6 +180,8 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
         return manifests.digest(path)
     if setting.kind == "weights":
         return _weights_digest(path, setting)
+    if setting.kind == "anything":
+        return _any_digest(path, setting)
     files = shards.verified(path) if setting.kind == "encodings" else manifests.verify(path, setting.kind)["files"]
     return manifests.digest_of(files)
 
@@ -193,6 +195,15 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
     if path.exists() or path.is_absolute() or str(path).startswith(".") or len(path.parts) > 2:
         raise UsageError(f"{path}: expected a folder with config.json and model.safetensors, or a hub id ({setting.flag})")
     return f"hub:{path}"
+
+
+def _any_digest(path: Path, setting: settings.Setting) -> str:
+    """Of a file or a folder, whatever it is."""
+    if str(path).startswith(("hf:", "irds:")):
+        return str(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder ({setting.flag})")
+    return manifests.digest(path)
 
 
 def plan(stage: Stage) -> list[str]:

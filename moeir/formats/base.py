@@ -1,0 +1,113 @@
+"""What a format promises, and what stands beside a conversion: texts to look up, and whether anything may be lost."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moeir.errors import DataError, UsageError
+from moeir.records.examples import Example
+from moeir.records.qrels import Qrels
+from moeir.records.texts import Text
+
+Texts = Mapping[str, Text]
+
+
+@dataclass
+class Conversion:
+    """Texts by id (None where no file was named), the checkpoint of vectors, and whether what has no place may be left out."""
+
+    source: str
+    target: str
+    corpus: Texts | None = None
+    queries: Texts | None = None
+    model: Path | None = None
+    lossy: bool = False
+    lost: dict[str, int] = field(default_factory=dict)
+
+    def lose(self, where: str, what: str) -> None:
+        """UsageError for something that cannot be represented, unless it may be lost; then it is counted."""
+        if not self.lossy:
+            way = "" if self.source == self.target else f" from {self.source} to {self.target}"
+            raise UsageError(f"{where}: {what} would be lost{way}; --lossy leaves it out")
+        self.lost[what] = self.lost.get(what, 0) + 1
+
+    def lose_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
+        """The same for the fields of a record that nobody reads, unless they hold nothing."""
+        for name in record.keys() - set(known):
+            if record[name] not in (None, "", [], {}):
+                self.lose(where, f"field {name!r}")
+
+    def with_texts(self, example: Example, where: str) -> Example:
+        """The example with its query and its passages, looked up if it has none."""
+        if example.query is not None:
+            return example
+        query = looked_up(self.queries, example.query_id, "--queries", where, self.target)
+        ids = (*example.positive_ids, *example.negative_ids)
+        passages = tuple(looked_up(self.corpus, document, "--corpus", where, self.target) for document in ids)
+        return replace(example, query=query, passages=passages)
+
+    def with_ids(self, example: Example, where: str) -> Example:
+        """The example without its passages, which are lost unless the corpus has them."""
+        if any(passage.id not in (self.corpus or {}) for passage in example.passages):
+            self.lose(where, "the text of passages (name the corpus that has them with --corpus)")
+        return replace(example, passages=())
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Documents, queries, and the judgements of each split; documents and queries can be walked once."""
+
+    corpus: Iterable[Text]
+    queries: Iterable[Text]
+    qrels: Mapping[str, Qrels]
+
+
+class Format(ABC):
+    """One way in which other tools keep things of a kind; what a user may choose are the keyword-only parameters of its kinds."""
+
+    kind: ClassVar[str]  # what is converted: formats of a kind convert into one another
+    folder: ClassVar[bool] = False
+
+    @abstractmethod
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Any]:
+        """Texts, examples, (query, document, grade), one Run, or one Collection."""
+
+    @abstractmethod
+    def write(self, items: Iterator[Any], path: Path, conversion: Conversion) -> int:
+        """Write them to `path`, a file or an empty folder; how many."""
+
+
+def looked_up(texts: Texts | None, name: str, flag: str, where: str, target: str) -> Text:
+    if texts is None:
+        raise UsageError(f"{target}: holds the texts themselves, and {where} refers to {name!r}; name the file that has them with {flag}")
+    if name not in texts:
+        raise DataError(f"{where}: {name!r} is not in what {flag} names")
+    return texts[name]
+
+
+def whole(text: Text) -> str:
+    """Title and text as one string; a text without a title as it is, to its last space.
+
+    >>> whole(Text("a", "An owl. ")), whole(Text("a", "An owl.", "Owl"))
+    ('An owl. ', 'Owl An owl.')
+    """
+    return text.content if text.title else text.text
+
+
+def one_string(passage: Text, where: str, conversion: Conversion) -> str:
+    """Title and text in one string; the border between them is lost."""
+    if passage.title:
+        conversion.lose(where, "the title as a field of its own")
+    if passage.url:
+        conversion.lose(where, "field 'url'")
+    return whole(passage)
+
+
+def one_line(text: str, where: str, conversion: Conversion) -> str:
+    """A text that stands between tabs: white space within it becomes spaces."""
+    if any(mark in text for mark in "\t\n\r"):
+        conversion.lose(where, "a tab or a line break within a text")
+        return " ".join(text.split())
+    return text

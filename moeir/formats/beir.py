@@ -1,0 +1,45 @@
+"""BEIR's layout of a collection."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar
+
+from moeir.formats.base import Collection, Conversion, Format
+from moeir.formats.beir_qrels import HEADER
+from moeir.formats.folders import judged, named
+from moeir.formats.qrels import Qrels
+from moeir.formats.reading import read_texts, write_rows
+from moeir.formats.texts import Texts
+
+SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
+
+
+class Beir(Format):
+    """A folder of corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv: BEIR's layout."""
+
+    kind: ClassVar[str] = "collection"
+    folder: ClassVar[bool] = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
+        corpus, queries = (read_texts(named(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
+        yield Collection(corpus, queries, judged(path / "qrels", "", SUFFIXES))
+
+    def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
+        collection = next(items)
+        count = Texts().write(iter(collection.corpus), path / "corpus.jsonl", conversion)
+        Texts().write(iter(collection.queries), path / "queries.jsonl", conversion)
+        if collection.qrels:
+            (path / "qrels").mkdir()
+        for split, grades in collection.qrels.items():
+            write_rows(chain([HEADER], _judgements(grades)), path / "qrels" / f"{split}.tsv")
+        return count
+
+
+def _judgements(grades: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int]]:
+    return ((query, document, grade) for query, found in grades.items() for document, grade in found.items())
+
+
+def write_trec(grades: dict[str, dict[str, int]], path: Path, conversion: Conversion, *, separator: str) -> None:
+    """Judgements in four columns."""
+    Qrels(separator=separator).write(_judgements(grades), path, conversion)

@@ -1,0 +1,24 @@
+"""Judgements as BEIR keeps them."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar
+
+from moeir.formats.base import Conversion, Format
+from moeir.formats.qrels import Judgement, judgements
+from moeir.formats.reading import write_rows
+
+HEADER = ("query-id", "corpus-id", "score")
+
+
+class BeirQrels(Format):
+    """A header and three columns between tabs, query-id, corpus-id, score: the judgements of BEIR."""
+
+    kind: ClassVar[str] = "qrels"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Judgement]:
+        return judgements(path)
+
+    def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
+        return write_rows(chain([HEADER], items), path) - 1

@@ -1,0 +1,27 @@
+"""Runs as ColBERT's searcher writes them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from moeir.formats import ranked
+from moeir.formats.base import Conversion, Format
+from moeir.formats.reading import rows, write_rows
+from moeir.records import runs
+from moeir.records.runs import Run
+
+
+class ColbertRun(Format):
+    """Query, document, rank and score between tabs: ColBERT's ranking.tsv."""
+
+    kind: ClassVar[str] = "run"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        every = rows(path, 4, "query, document, rank, score")
+        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, _, score) in every)
+        yield ranked.gathered(hits, str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        run = next(items)
+        ranked.lose_tag(run, conversion)
+        return write_rows(((query, document, rank, runs.score_text(score)) for query, document, rank, score in ranked.hits_of(run)), path)

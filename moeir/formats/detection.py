@@ -1,0 +1,129 @@
+"""Which format a file or folder is in, where its first lines leave no doubt."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from moeir.artifacts import manifests
+from moeir.errors import UsageError
+from moeir.records import dpr, lines, texts
+
+_FOLDERS = {
+    "checkpoint": ("moeir.json",),
+    "colbert": ("triples.jsonl", "collection.tsv"),
+    "beir": ("corpus.jsonl", "queries.jsonl"),
+    "msmarco": ("collection.tsv", "queries.tsv"),
+    "anserini": ("corpus", "topics.tsv"),
+}
+_KEYS: dict[str, tuple[set[str], ...]] = {  # a line has all the names of one of these sets
+    "tevatron": ({"query_id", "query", "positive_passages"},),
+    "tevatron-ids": ({"query_id", "positive_document_ids"},),
+    "examples": ({"query_id", "positive_ids"},),
+    "flagembedding": ({"query", "pos", "neg"},),
+    "tuples": tuple({anchor, "positive", "negative_1"} for anchor in ("anchor", "query")),
+    "triplets": tuple({anchor, "positive", "negative"} for anchor in ("anchor", "query")),
+    "labelled": ({"query", "passage", "label"}, {"sentence1", "sentence2", "label"}),
+    "pairs": tuple({anchor, "positive"} for anchor in ("anchor", "query")),
+    "anserini-vectors": ({"id", "vector"}, {"docid", "vector"}),
+    "anserini-texts": ({"id", "contents"},),
+    "tevatron-texts": ({"docid", "text"}, {"query_id", "query"}, {"docid", "document_text"}),
+}
+LINES = 3
+
+
+def detected(path: Path) -> str:
+    """The name of the format; UsageError where it is not sure."""
+    if path.is_dir():
+        found = _of_folder(path)
+    elif not path.exists() and str(path) != "-":
+        raise UsageError(f"{path}: no such file or folder")
+    else:
+        with lines.opened(path) as numbered:
+            head = list(islice((line for _, line in numbered if line.strip()), LINES))
+        found = of_lines(head, path)
+    if found is None:
+        raise UsageError(f"{path}: its format is not sure; say it with --from; see: moeir variants formats")
+    return found
+
+
+def _of_folder(path: Path) -> str | None:
+    if manifests.manifest_path(path).is_file() and manifests.read_manifest(path)["kind"] == "encodings":
+        return "encodings"
+    held = {lines.stem(file).name for file in path.iterdir()}
+    return next((name for name, files in _FOLDERS.items() if set(files) <= held), None)
+
+
+def of_lines(head: list[str], path: Path) -> str | None:
+    """What the first lines of a file say.
+
+    >>> of_lines(["q1 Q0 owl 1 2.5 bm25"], Path("x")), of_lines(["q1\\t0\\towl\\t1"], Path("x")), of_lines(["1\\tAn owl."], Path("x.tsv"))
+    ('run', 'qrels', 'tsv')
+    """
+    if not head:
+        return None
+    if dpr.is_array(head[0]):
+        return "dpr"
+    with suppress(ValueError):
+        return _of_json(json.loads(head[0]))
+    if head[0].startswith("{"):
+        return "json-run" if lines.stem(path).suffix == ".json" else None
+    return _of_columns(head, path)
+
+
+def _of_json(record: Any) -> str | None:
+    if not isinstance(record, dict):
+        return None
+    if record and all(isinstance(hits, dict) for hits in record.values()):
+        return "json-run"
+    if (found := _of_names(record.keys())) is not None:
+        return found
+    named = any(name in record for name in texts.IDS) and any(name in record for name in texts.TEXTS)
+    return "texts" if named else None
+
+
+def _of_names(names: Iterable[str]) -> str | None:
+    held = set(names)
+    return next((name for name, every in _KEYS.items() if any(keys <= held for keys in every)), None)
+
+
+def _of_columns(head: list[str], path: Path) -> str | None:
+    rows = [line.split("\t") for line in head]
+    words = [line.split() for line in head]
+    mark = "," if lines.stem(path).suffix.lower() == ".csv" else "\t"
+    if (found := _of_names(head[0].split(mark))) in ("tuples", "triplets", "labelled", "pairs"):
+        return found
+    if words[0][:1] and words[0][0] in ("query-id", "query_id") and len(words[0]) == 3:
+        return "beir-qrels"
+    if all(len(one) == 6 and one[1] in ("Q0", "q0", "0") and _number(one[4]) for one in words):
+        return "run"
+    if all(len(one) == 4 and one[1] in ("0", "Q0") and _number(one[3]) for one in words):
+        return "qrels"
+    return _of_tabs(rows)
+
+
+def _of_tabs(rows: list[list[str]]) -> str | None:
+    """Columns between tabs: of a run, of a collection, of candidates."""
+    width = len(rows[0])
+    if any(len(row) != width for row in rows):
+        return None
+    last = [row[-1] for row in rows]
+    if width == 3 and all(_number(word) for word in last):
+        first = [row[2] for row in rows if row[0] == rows[0][0]]
+        if first == [str(rank) for rank in range(1, len(first) + 1)]:
+            return "msmarco-run" if len(rows) > 1 else None
+        return "tevatron-run" if any("." in word or "e" in word for word in last) else None
+    if width == 4 and rows[0][2] == "1" and all(_number(word) for word in last):
+        return "colbert-run"
+    if width == 4 and all(" " in row[2] and " " in row[3] for row in rows):
+        return "top1000"
+    return "tsv" if width == 2 and any(" " in row[1] for row in rows) else None
+
+
+def _number(word: str) -> bool:
+    with suppress(ValueError):
+        float(word)
+        return True
+    return False

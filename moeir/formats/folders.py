@@ -1,0 +1,42 @@
+"""What formats of whole collections have in common: judgements of splits, by the names of their files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from moeir.errors import ArtifactError
+from moeir.formats.base import Conversion
+from moeir.formats.reading import read_texts
+from moeir.records import lines, qrels
+from moeir.records.qrels import Qrels
+from moeir.records.texts import Text
+
+
+def named(folder: Path, *names: str) -> Path:
+    """The file of one of these names, packed or not."""
+    for name in names:
+        for packed in ("", ".gz", ".zst"):
+            if (folder / f"{name}{packed}").is_file():
+                return folder / f"{name}{packed}"
+    raise ArtifactError(f"{folder}: no {' or '.join(names)}; expected the layout of its format")
+
+
+def judged(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:
+    """The judgements of every file `prefixSPLITsuffix`, by split in the order of their names."""
+    found = {}
+    for file in sorted(folder.glob(f"{prefix}*")) if folder.is_dir() else ():
+        plain = lines.stem(file).name
+        for suffix in suffixes:
+            if file.is_file() and plain.endswith(suffix) and len(plain) > len(prefix) + len(suffix):
+                found[plain[len(prefix) : -len(suffix)]] = qrels.read(file)
+                break
+    return found
+
+
+def union(files: list[Path], conversion: Conversion) -> Iterator[Text]:
+    """The texts of several files, each id once."""
+    known: set[str] = set()
+    for file in files:
+        for text in read_texts(file, conversion):
+            if text.id not in known:
+                known.add(text.id)
+                yield text

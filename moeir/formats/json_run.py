@@ -1,0 +1,46 @@
+"""Runs as pytrec_eval, BEIR and ranx hold them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moeir.errors import DataError
+from moeir.formats import ranked
+from moeir.formats.base import Conversion, Format
+from moeir.records import lines, runs, texts
+from moeir.records.runs import Run
+
+
+class JsonRun(Format):
+    """One JSON object {query: {document: score}}: the runs of pytrec_eval, BEIR and ranx."""
+
+    kind: ClassVar[str] = "run"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        with lines.opened(path) as numbered:
+            found = texts.loaded("\n".join(line for _, line in numbered), str(path))
+        if not isinstance(found, dict) or not all(isinstance(hits, dict) for hits in found.values()):
+            raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}")
+        yield ranked.gathered(_hits(found, str(path)), str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        run = next(items)
+        ranked.lose_tag(run, conversion)
+        with lines.writer(path) as output:
+            output.write("{")
+            for place, query in enumerate(run.queries):
+                hits = {document: float(runs.score_text(score)) for document, score in run.hits(query)}
+                output.write(("," if place else "") + f"\n{json.dumps(query, ensure_ascii=False)}: {json.dumps(hits, ensure_ascii=False)}")
+            output.write("\n}\n")
+        return len(run.scores)
+
+
+def _hits(found: dict[str, dict[str, Any]], name: str) -> Iterator[ranked.Hit]:
+    for query, hits in found.items():
+        for document, score in hits.items():
+            where = f"{name}: query {query!r}, document {document!r}"
+            if isinstance(score, bool) or not isinstance(score, int | float):
+                raise DataError(f"{where}: score is not a number: {score!r}")
+            texts.identifier(query, where)
+            yield where, query, texts.identifier(document, where), runs.score_of(repr(score), where)

@@ -1,0 +1,27 @@
+"""Runs as Tevatron's search writes them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from moeir.formats import ranked
+from moeir.formats.base import Conversion, Format
+from moeir.formats.reading import rows, write_rows
+from moeir.records import runs
+from moeir.records.runs import Run
+
+
+class TevatronRun(Format):
+    """Query, document and score between tabs: what Tevatron's search writes as text."""
+
+    kind: ClassVar[str] = "run"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        every = rows(path, 3, "query, document, score")
+        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, score) in every)
+        yield ranked.gathered(hits, str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        run = next(items)
+        ranked.lose_tag(run, conversion)
+        return write_rows(((query, document, runs.score_text(score)) for query, document, _, score in ranked.hits_of(run)), path)

@@ -1,0 +1,31 @@
+"""Our own corpora and queries, which are BEIR's: JSON lines of `_id`, `title`, `text`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from moeir.formats.base import Conversion, Format
+from moeir.formats.reading import read_texts
+from moeir.records import texts
+from moeir.records.texts import Text
+
+
+class Texts(Format):
+    """JSON lines {"_id", "title", "text"}, and `url` and `answers` where they are known: moeir's and BEIR's corpora and queries."""
+
+    kind: ClassVar[str] = "texts"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Text]:
+        return read_texts(path, conversion)
+
+    def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
+        count = 0
+
+        def counted() -> Iterator[Text]:
+            nonlocal count
+            for text in items:
+                count += 1
+                yield text
+
+        texts.write(counted(), path)
+        return count

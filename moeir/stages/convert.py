@@ -1,0 +1,78 @@
+"""`moeir convert`: files of other tools into one another, and checkpoints into the layouts of other libraries, without loss."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeir import variants
+from moeir.errors import UsageError
+from moeir.settings import option, product, source
+from moeir.stages.base import STREAM, Counts, Stage
+
+if TYPE_CHECKING:
+    from moeir.formats.base import Format
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert(Stage):
+    """Write data or a checkpoint as another tool keeps it. What it has no place for is refused by name, unless --lossy leaves it out."""
+
+    input: Path = source("anything", "File or folder to convert.")
+    to: str = option("Format to write, with options; see: moeir variants formats.")
+    source_format: str | None = option("Format of --input [default: what its first lines say].", None, names=("--from",))
+    corpus: Path | None = source("texts", "Documents, where --input refers to them by id and --to holds texts.", None)
+    queries: Path | None = source("texts", "Queries, likewise.", None, names=("--topics",))
+    model: Path | None = source("checkpoint", "Checkpoint whose tokenizer names the terms of vectors.", None)
+    lossy: bool = option("Leave out what --to has no place for, and say what.", False)
+    output: Path = product("converted", "File or folder to write; - is stdout.", STREAM)
+
+    def check(self) -> None:
+        variants.resolve("formats", self.to)
+        if self.source_format is not None:
+            variants.resolve("formats", self.source_format)
+        if self.input == STREAM and self.source_format is None:
+            raise UsageError("--input -: a pipe can be read once; say its format with --from")
+        if self.makes_folder() and self.output == STREAM:
+            raise UsageError(f"--to {self.to}: is a folder; name one with --output")
+
+    def makes_folder(self) -> bool:
+        return bool(self._format(self.to).folder)
+
+    @staticmethod
+    def _format(spec: str) -> "Format":
+        made: Format = variants.bind("formats", spec)()
+        return made
+
+    def work(self) -> Counts:
+        from moeir.formats.base import Conversion
+        from moeir.formats.detection import detected
+        from moeir.records import texts
+
+        spec = self.source_format or detected(self.input)
+        reader, writer = self._format(spec), self._format(self.to)
+        if reader.kind != writer.kind:
+            found = f"{self.input} is {spec}, {_article(reader.kind)}"
+            raise UsageError(f"--to {self.to}: {found}, which becomes {', '.join(self._kin(reader.kind))}")
+        corpus, queries = (None if path is None else texts.read_all(path, keep_empty=True) for path in (self.corpus, self.queries))
+        conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy)
+        written = writer.write(_counted(reader.read(self.input, conversion)), self.output, conversion)
+        for what, count in conversion.lost.items():
+            log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", what)
+        return {"from": spec, "to": self.to, "written": written, "lost": conversion.lost}
+
+    def _kin(self, kind: str) -> Iterator[str]:
+        return (variant.name for variant in variants.listed("formats") if self._format(variant.name).kind == kind)
+
+
+def _counted(items: Iterator[Any]) -> Iterator[Any]:
+    from moeir.console import progress
+
+    return progress(items, "converting")
+
+
+def _article(kind: str) -> str:
+    return kind if kind.endswith("s") else f"a {kind}"

@@ -1,0 +1,240 @@
+"""What `convert` finds out, refuses, and says it has lost."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeir import variants
+from moeir.errors import UsageError
+from moeir.formats.base import Conversion, Format
+from moeir.formats.detection import detected, of_lines
+from moeir.records import examples
+from moeir.records.examples import Example
+from tests.conftest import Said
+from tests.formats.sets import FULL
+
+Moeir = Callable[..., Said]
+
+HEADS = [
+    ("run", "x", "q1 Q0 d1 1 2.5 bm25"),
+    ("qrels", "x", "q1\t0\td1\t1"),
+    ("beir-qrels", "x.tsv", "query-id\tcorpus-id\tscore"),
+    ("tsv", "x.tsv", "1\tAn owl."),
+    ("msmarco-run", "x.tsv", "1\td1\t1\n1\td2\t2"),
+    ("tevatron-run", "x.tsv", "1\td1\t2.5\n1\td2\t1.5"),
+    ("colbert-run", "x.tsv", "1\td1\t1\t2.5"),
+    ("top1000", "x.tsv", "1\td1\twho hunts\tAn owl hunts."),
+    ("json-run", "x.json", '{"q1": {"d1": 2.5}}'),
+    ("json-run", "x.json", '{\n"q1": {"d1": 2.5}'),
+    ("dpr", "x.json", '[{"question": "who?"'),
+    ("texts", "x.jsonl", '{"_id": "a", "text": "An owl."}'),
+    ("anserini-texts", "x.jsonl", '{"id": "a", "contents": "An owl."}'),
+    ("tevatron-texts", "x.jsonl", '{"docid": "a", "text": "An owl."}'),
+    ("anserini-vectors", "x.jsonl", '{"id": "a", "contents": "An owl.", "vector": {"owl": 3}}'),
+    ("examples", "x.jsonl", '{"query_id": "a", "positive_ids": ["b"], "negative_ids": []}'),
+    ("tevatron", "x.jsonl", '{"query_id": "a", "query": "who?", "positive_passages": [], "negative_passages": []}'),
+    ("tevatron-ids", "x.jsonl", '{"query_id": "a", "query_text": "who?", "positive_document_ids": []}'),
+    ("flagembedding", "x.jsonl", '{"query": "a", "pos": [], "neg": []}'),
+    ("triplets", "x.csv", "anchor,positive,negative"),
+    ("tuples", "x.tsv", "anchor\tpositive\tnegative_1\tnegative_2"),
+    ("pairs", "x.jsonl", '{"anchor": "a", "positive": "b"}'),
+    ("labelled", "x.csv", "sentence1,sentence2,label"),
+    (None, "x.tsv", "1\td1\t3"),  # a run by rank, a run by score, or judgements
+    (None, "x.tsv", "one\ttwo\tthree"),
+    (None, "x.jsonl", '{"words": "a"}'),
+    (None, "x.jsonl", "[1, 2, 3]"),
+    (None, "x.txt", "words"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "head"), HEADS)
+def test_a_format_is_known_where_it_is_sure(name: str | None, file: str, head: str) -> None:
+    assert of_lines(head.splitlines(), Path(file)) == name
+
+
+def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "x.tsv").write_text("1\td1\t3\n")
+    said = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "run")
+    assert said.code == 2 and "its format is not sure; say it with --from; see: moeir variants formats" in said.stderr
+    assert moeir("convert", "--input", tmp_path / "x.tsv", "--from", "msmarco-run", "--to", "run").stdout == "1 Q0 d1 1 1 moeir\n"
+    with pytest.raises(UsageError, match="its format is not sure"):
+        detected(tmp_path)
+
+
+def written(spec: str, example: Example, folder: Path, *, lossy: bool = False) -> Conversion:
+    conversion = Conversion("examples", spec, lossy=lossy)
+    made: Format = variants.bind("formats", spec)()
+    place = folder / "out"
+    if made.folder:
+        place.mkdir(exist_ok=True)
+    made.write(iter([example]), place, conversion)
+    return conversion
+
+
+LOSSES = {
+    "examples": [],
+    "tevatron": ["field 'negative_provenance'"],
+    "dpr": ["field 'negative_provenance'", "a teacher's scores"],
+    "flagembedding": ["field 'negative_provenance'", "field 'answers'", "the title as a field of its own"],
+    "triplets": ["a teacher's scores", "field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own"],
+    "pairs": [
+        "a teacher's scores",
+        "field 'negative_provenance'",
+        "field 'answers'",
+        "ids",
+        "the title as a field of its own",
+        "negatives",
+    ],
+    "colbert": ["field 'negative_provenance'", "field 'answers'"],
+}
+
+
+@pytest.mark.parametrize("spec", LOSSES)
+def test_what_has_no_place_is_refused_by_name_or_counted(spec: str, tmp_path: Path) -> None:
+    assert list(written(spec, FULL, tmp_path, lossy=True).lost) == LOSSES[spec]
+    for first in LOSSES[spec][:1]:
+        with pytest.raises(UsageError) as caught:
+            written(spec, FULL, tmp_path)
+        assert str(caught.value) == f"query 'q1': {first} would be lost from examples to {spec}; --lossy leaves it out"
+
+
+def test_our_examples_keep_everything(tmp_path: Path) -> None:
+    written("examples", FULL, tmp_path)
+    assert list(examples.read(tmp_path / "out")) == [FULL]
+
+
+def read(spec: str, place: Path, **more: Any) -> list[Example]:
+    made: Format = variants.bind("formats", spec)()
+    return list(made.read(place, Conversion(spec, "examples", **more)))
+
+
+def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
+    written("dpr", FULL, tmp_path, lossy=True)
+    assert json.loads((tmp_path / "out").read_text()) == [
+        {
+            "question_id": "q1",
+            "question": "who hunts mice",
+            "answers": ["an owl"],
+            "positive_ctxs": [
+                {"title": "Owl", "text": "An owl hunts.", "passage_id": "owl"},
+                {"title": "Cat", "text": "A cat waits.", "passage_id": "cat"},
+            ],
+            "negative_ctxs": [],
+            "hard_negative_ctxs": [{"title": "Bat", "text": "A bat flies.", "passage_id": "bat"}],
+        }
+    ]
+    written("tevatron", FULL, tmp_path, lossy=True)
+    record = json.loads((tmp_path / "out").read_text())
+    assert record["negative_passages"] == [{"docid": "bat", "title": "Bat", "text": "A bat flies.", "score": 0.25}]
+    written("flagembedding", FULL, tmp_path, lossy=True)
+    assert json.loads((tmp_path / "out").read_text()) == {
+        "query": "who hunts mice",
+        "pos": ["Owl An owl hunts.", "Cat A cat waits."],
+        "neg": ["Bat A bat flies."],
+        "pos_scores": [2.0, 1.5],
+        "neg_scores": [0.25],
+        "query_id": "q1",
+        "pos_id": ["owl", "cat"],
+        "neg_id": ["bat"],
+    }
+
+
+def test_colbert_numbers_its_texts_and_keeps_ids_and_scores(tmp_path: Path) -> None:
+    written("colbert", FULL, tmp_path, lossy=True)
+    files = {file.name: file.read_text() for file in (tmp_path / "out").iterdir()}
+    assert files == {
+        "triples.jsonl": "[0, [0, 2.0], [1, 0.25]]\n[0, [2, 1.5], [1, 0.25]]\n",
+        "collection.tsv": "0\tAn owl hunts.\tOwl\n1\tA bat flies.\tBat\n2\tA cat waits.\tCat\n",
+        "queries.tsv": "0\twho hunts mice\n",
+        "document-ids.txt": "owl\nbat\ncat\n",
+        "query-ids.txt": "q1\n",
+    }
+    found = read("colbert", tmp_path / "out")[0]
+    assert (found.positive_ids, found.negative_ids, found.taught) == (FULL.positive_ids, FULL.negative_ids, FULL.taught)
+    (tmp_path / "out" / "triples.jsonl").write_text("[0, 7, 1]\n")
+    with pytest.raises(Exception, match=r"triples.jsonl:1: 7 is not in collection.tsv"):
+        read("colbert", tmp_path / "out")
+
+
+def test_rows_that_pair_otherwise_lose_the_pairs(tmp_path: Path) -> None:
+    place = tmp_path / "rows.tsv"
+    place.write_text("anchor\tpositive\tnegative\nq\ta\tx\nq\tb\ty\n")
+    with pytest.raises(UsageError, match="which negatives stood beside which positive would be lost"):
+        read("triplets", place)
+    found = read("triplets", place, lossy=True)[0]
+    assert [passage.text for passage in found.passages] == ["a", "b", "x", "y"]
+
+
+def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "metadata": {}, "qtype": "who"}\n')
+    said = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv")
+    assert said.code == 2 and f"{tmp_path}/x.jsonl:1: field 'qtype' would be lost from texts to tsv" in said.stderr
+    said = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv", "--lossy")
+    assert said == (0, "a\tAn owl.\n", f"{tmp_path}/x.jsonl: lost, 1 times: field 'qtype'\n")
+
+
+ROWS = [
+    ("msmarco-run", "q\td\n", "3 columns between tabs expected (query, document, rank), 2 found"),
+    ("msmarco-run", "q\td\tx\n", "rank is not a whole number: 'x'"),
+    ("msmarco-run", "q\td\t1\nq\te\t1\n", "rank 1 stands twice in the list of query 'q'"),
+    ("tevatron-run", "q\td\thigh\n", "score is not a number: 'high'"),
+    ("tevatron-run", "\n", "holds no hit"),
+    ("json-run", "[1]", "an object of objects was expected"),
+    ("json-run", '{"q": {"d": "x"}}', "score is not a number: 'x'"),
+    ("labelled", "query\tpassage\tlabel\nq\tp\t0.5\n", "label is not 1 or 0: '0.5'"),
+    ("triplets", "anchor\tpositive\nq\tp\n", "no column negative or neg or negative_1 with a text among anchor, positive"),
+    ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), 2 found"),
+    ("flagembedding", '{"query": "q", "pos": "p"}\n', "pos is not a list of strings"),
+    ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": []}\n', "query"),
+    ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": ["a", "b"]}\n', "pos_id has not as many entries as pos, 1"),
+    ("tevatron", '{"query_id": "q"}\n', "an object with query_id, query, positive_passages and negative_passages was expected"),
+    ("tevatron-ids", '{"query_id": "q"}\n', "an object with query_id, query_text, positive_document_ids was expected"),
+]
+
+
+@pytest.mark.parametrize(("spec", "content", "words"), ROWS)
+def test_a_faulty_line_is_named(spec: str, content: str, words: str, tmp_path: Path, moeir: Moeir) -> None:
+    place = tmp_path / "x.tsv"
+    place.write_text(content)
+    to = "run" if spec.endswith("-run") else "examples"
+    said = moeir("convert", "--input", place, "--from", spec, "--to", to)
+    assert (said.code == 3 and words in said.stderr and str(place) in said.stderr) or words == "query", said
+
+
+BAD = [
+    (("--input", "absent", "--to", "tsv"), 3, "absent: no such file or folder (--input)"),
+    (("--input", "x.qrels", "--to", "tsf"), 2, "formats has no 'tsf'; did you mean 'tsv'?"),
+    (("--input", "x.qrels", "--to", "tsv", "--from", "qrel"), 2, "formats has no 'qrel'; did you mean 'qrels'?"),
+    (("--input", "-", "--to", "tsv"), 2, "--input -: a pipe can be read once; say its format with --from"),
+    (("--input", "x.qrels", "--to", "beir"), 2, "--to beir: is a folder; name one with --output"),
+    (("--input", "x.qrels", "--to", "tsv"), 2, "--to tsv: x.qrels is qrels, qrels, which becomes beir-qrels, qrels"),
+    (("--input", "x.qrels", "--to", "qrels:separator=comma"), 2, "qrels:separator=comma: expected space or tab"),
+    (("--input", "x.qrels", "--to", "tevatron-texts:side=both"), 2, "tevatron-texts:side=both: expected document or query"),
+    (("--input", "train.jsonl", "--to", "tevatron"), 2, "refers to 'q1'; name the file that has them with --queries"),
+    (
+        ("--input", "train.jsonl", "--to", "dpr", "--queries", "q.tsv", "--corpus", "c.tsv"),
+        3,
+        "query 'q1': 'yak' is not in what --corpus names",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "code", "words"), BAD)
+def test_what_cannot_be_converted_is_one_line(
+    flags: tuple[str, ...], code: int, words: str, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.qrels").write_text("q1 0 owl 1\n")
+    Path("train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["yak"]}\n')
+    Path("q.tsv").write_text("q1\twho hunts\n")
+    Path("c.tsv").write_text("owl\tAn owl.\n")
+    said = moeir("convert", *flags)
+    assert said.code == code and words in said.stderr and len(said.stderr.splitlines()) == 1, said
+
+
+def test_a_pipe_is_read_and_written(moeir: Moeir) -> None:
+    said = moeir("convert", "--input", "-", "--from", "tsv", "--to", "texts", stdin="1\tAn owl.\n")
+    assert said == (0, '{"_id": "1", "title": "", "text": "An owl."}\n', "")

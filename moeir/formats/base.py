@@ -80,6 +80,7 @@ class Format(ABC):
 
 
 def looked_up(texts: Texts | None, name: str, flag: str, where: str, target: str) -> Text:
+    """A text by its id; `flag` names the file that has it."""
     if texts is None:
         raise UsageError(f"{target}: holds the texts themselves, and {where} refers to {name!r}; name the file that has them with {flag}")
     if name not in texts:

@@ -1,4 +1,4 @@
-"""`moeir info`: what a checkpoint or another artifact is, how large, and what a text costs."""
+"""`moeir info`: what a checkpoint, another artifact or a file of data is, how large, and what a text costs."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import ArtifactError, UsageError
 from moeir.settings import argument, option
-from moeir.stages.base import Counts, Stage
+from moeir.stages.base import TEXT_KINDS, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.analysis.parameters import Account
@@ -23,9 +23,10 @@ SIDES = ("query", "document")
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Stage):
-    """Say what an artifact is: of a checkpoint its experts, parameters, size and FLOPs; of others what their manifest says."""
+    """Say what something is: of a checkpoint its experts, parameters, size and FLOPs; of data counts, lengths, first ids."""
 
-    path: Path = argument("A checkpoint, encodings, an index, a run, or anything else with a manifest.")
+    path: Path = argument("A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder of BEIR's, MS MARCO's …")
+    source_format: str | None = option("Format of data [default: what the first lines say].", None, names=("--from",))
     form: str = option("table or json.", "table", names=("--format",))
 
     def check(self) -> None:
@@ -42,12 +43,24 @@ class Info(Stage):
             return None
         if (self.path / "config.json").is_file() and not (self.path / manifests.MANIFEST).is_file():
             manifests.verify(self.path, "checkpoint")
+        if not manifests.manifest_path(self.path).is_file() or self.source_format is not None:
+            self._show(self._data_facts())
+            return None
         manifest = manifests.read_manifest(self.path)
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
         facts |= _checkpoint_facts(self.path) if manifest["kind"] == "checkpoint" else _manifest_facts(manifest)
         facts["bytes"] = _sizes(manifest["files"])
+        if manifest["kind"] in TEXT_KINDS and self.path.is_file():
+            facts |= {"holds": {name: value for name, value in self._data_facts().items() if name not in ("path", "kind")}}
         self._show(facts)
         return None
+
+    def _data_facts(self) -> dict[str, Any]:
+        from moeir.formats import described
+
+        facts = described.facts(self.path, self.source_format)
+        files = [file for file in self.path.rglob("*") if file.is_file()] if self.path.is_dir() else [self.path]
+        return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 
     def _show(self, facts: Mapping[str, Any]) -> None:
         shown = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_tables(facts))
@@ -163,10 +176,12 @@ def account_of(architecture: "Architecture") -> "Account":
 def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
     from moeir.evaluation import tables
 
-    made = f"{facts['path']} (made by moeir {facts['stage']})"
+    made = f"{facts['path']} (made by moeir {facts['stage']})" if "stage" in facts else str(facts["path"])
     sizes = facts["bytes"]
     if facts["kind"] != "checkpoint":
-        rows = [[name, _words(value)] for group in ("settings", "counts") for name, value in facts.get(group, {}).items()]
+        plain = {name: value for name, value in facts.items() if name not in ("path", "kind", "bytes")} if "stage" not in facts else {}
+        groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), plain)
+        rows = [[name, _words(value)] for group in groups for name, value in group.items()]
         rows += [["seconds", str(facts["seconds"])]] if "seconds" in facts else []
         rows += [[f"bytes of {name}", f"{size:,}"] for name, size in sizes.items()]
         yield _listed([[facts["kind"], made], *rows])

@@ -62,13 +62,41 @@ def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, to
     assert moeir("info", run).stdout.startswith("run ") and "(made by moeir search)" in moeir("info", run).stdout
 
 
+def test_data_of_any_format_say_what_they_hold(toy, tmp_path, moeir):
+    said = moeir("info", toy / "corpus.jsonl")
+    assert (said.code, said.stderr) == (0, "")
+    rows = dict(line.split("  ", 1) for line in said.stdout.splitlines())
+    assert rows["texts"].split()[-1] == str(toy / "corpus.jsonl")
+    facts = json.loads(moeir("info", toy / "corpus.jsonl", "--form", "json").stdout)
+    assert (facts["kind"], facts["format"], facts["texts"], facts["with a title"]) == ("texts", "texts", 12, 12)
+    assert facts["first ids"] == ["owl", "bat", "bee"] and facts["words"]["least"] <= facts["words"]["median"] <= facts["words"]["most"]
+    facts = json.loads(moeir("info", toy / "test-qrels.tsv", "--form", "json").stdout)
+    assert (facts["format"], facts["judgements"], facts["queries"]) == ("beir-qrels", 7, 6)
+    (tmp_path / "one.trec").write_text("q1 Q0 owl 1 2.0 t\nq1 Q0 cat 2 1.0 t\nq1 Q0 bat 3 1.0 t\n")
+    facts = json.loads(moeir("info", tmp_path / "one.trec", "--form", "json").stdout)
+    assert facts["depth"] == {"least": 3, "median": 3.0, "most": 3, "all": 3} and facts["hits with the score of the one above"] == 1
+    (tmp_path / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
+    facts = json.loads(moeir("info", tmp_path / "train.jsonl", "--form", "json").stdout)
+    assert (facts["format"], facts["queries"], facts["negatives"]["all"], facts["with texts"]) == ("examples", 1, 2, 0)
+    assert moeir("info", tmp_path / "one.trec", "--from", "texts").code == 3
+
+
+def test_a_layout_says_what_each_file_holds(toy, tmp_path, moeir):
+    (tmp_path / "qrels").mkdir()
+    for name, place in (("corpus.jsonl", "corpus.jsonl"), ("train-queries.jsonl", "queries.jsonl"), ("test-qrels.tsv", "qrels/test.tsv")):
+        (tmp_path / place).write_bytes((toy / name).read_bytes())
+    facts = json.loads(moeir("info", tmp_path, "--form", "json").stdout)
+    assert (facts["format"], facts["corpus"]["texts"], facts["queries"]["texts"], facts["qrels test"]["judgements"]) == ("beir", 12, 6, 7)
+
+
 def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_path, moeir):
     for place, words in (
         (tiny_model, f"plain weights, not a checkpoint; moeir init --model {tiny_model}"),
-        (toy / "corpus.jsonl", "has no manifest.json: unfinished, or not made by moeir"),
         (tmp_path / "absent", "no such file or folder"),
     ):
         said = moeir("info", place)
         assert (said.code, said.stdout) == (4, "") and words in said.stderr and len(said.stderr.splitlines()) == 1
+    said = moeir("info", toy)
+    assert (said.code, said.stdout) == (2, "") and f"{toy}: its format is not sure; say it with --from" in said.stderr
     assert moeir("info", tiny_model, "--form", "xml") == (2, "", "error: --form xml: expected table or json\n")
     assert moeir("info").code == 2

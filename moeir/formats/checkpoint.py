@@ -1,0 +1,24 @@
+"""Our own checkpoints, which other libraries' layouts are made of."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
+from moeir.artifacts import manifests
+from moeir.errors import UsageError
+from moeir.formats.base import Conversion, Format
+
+
+class Checkpoint(Format):
+    """A checkpoint of moeir's, to be read; `moeir init` makes one of what other libraries keep."""
+
+    kind: ClassVar[str] = "checkpoint"
+    folder: ClassVar[bool] = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
+        manifests.verify(path, "checkpoint")
+        yield open_checkpoint(path)
+
+    def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
+        raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint of the weights of other libraries")

@@ -1,0 +1,66 @@
+"""ColBERT checkpoints as PyLate lays them out, which sentence-transformers reads since its sixth version."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.backbones.checkpoints.files import write_tensors
+from moeir.errors import UsageError
+from moeir.formats import layouts
+from moeir.formats.base import Conversion, Format
+
+WANTED = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
+
+
+class Pylate(Format):
+    """A folder that PyLate and sentence-transformers 6 open: of a colbert checkpoint with markers and unit vectors."""
+
+    kind: ClassVar[str] = "checkpoint"
+    folder: ClassVar[bool] = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
+        raise UsageError(
+            f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its Dense module is not read"
+        )
+
+    def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
+        opened = next(items)
+        options = chosen(opened, "pylate", conversion)
+        layouts.write_encoder(path, opened)
+        head: Any = opened.architecture.heads["local"]
+        weight = head.projection.weight
+        settings = {
+            "in_features": weight.shape[1],
+            "out_features": weight.shape[0],
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        layouts.write_modules(path, opened, layouts.TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
+        write_tensors({"linear.weight": weight.detach().cpu().contiguous()}, path / "1_Dense" / "model.safetensors")
+        facts = {
+            "model_type": "ColBERT",
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "MaxSim",
+            "query_prefix": opened.reader.token(opened.architecture.signs.query_marker or 0),
+            "document_prefix": opened.reader.token(opened.architecture.signs.document_marker or 0),
+            "query_length": opened.rules.query_length,
+            "document_length": opened.rules.document_length,
+            "attend_to_expansion_tokens": options["attend_masks"],
+            "do_query_expansion": options["augmentation"],
+            "skiplist_words": [] if options["punctuation"] else [opened.reader.token(one) for one in opened.architecture.signs.punctuation],
+        }
+        layouts.write_json(path / "config_sentence_transformers.json", facts)
+        return 1
+
+
+def chosen(opened: OpenCheckpoint, target: str, conversion: Conversion) -> dict[str, Any]:
+    """The options of a ColBERT that other libraries compute as we do."""
+    _, options = layouts.options_of(opened, ("colbert",), target)
+    layouts.refuse(options, WANTED, target)
+    layouts.lose_scale(opened, conversion)
+    for side, prefix in layouts.prompts(opened).items():
+        if prefix:
+            conversion.lose(f"{side} prefix {prefix!r}", "the words before texts")
+    return options

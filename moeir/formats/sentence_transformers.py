@@ -1,0 +1,58 @@
+"""Checkpoints as sentence-transformers lays them out: SentenceTransformer of dense ones, SparseEncoder of SPLADE."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.errors import UsageError
+from moeir.formats import layouts
+from moeir.formats.base import Conversion, Format
+
+_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+_OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+
+
+class SentenceTransformers(Format):
+    """A folder that sentence-transformers opens: a SentenceTransformer of a dense checkpoint, a SparseEncoder of SPLADE."""
+
+    kind: ClassVar[str] = "checkpoint"
+    folder: ClassVar[bool] = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
+        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint of it, with its reading rules")
+
+    def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
+        opened = next(items)
+        name, options = layouts.options_of(opened, ("dense", "splade"), "sentence-transformers")
+        layouts.refuse(options, {"encoders": "siamese"}, "sentence-transformers")
+        layouts.lose_scale(opened, conversion)
+        layouts.lose_lengths(opened, conversion)
+        if name == "dense" and opened.architecture.encoder.vocabulary_head is not None:
+            conversion.lose("head=true", "the vocabulary head")
+            opened.architecture.encoder.vocabulary_head = None
+        layouts.write_encoder(path, opened)
+        normal = name == "dense" and bool(options.get("normalise"))
+        facts: dict[str, Any] = {"prompts": layouts.prompts(opened), "default_prompt_name": None}
+        if name == "dense":
+            layouts.write_modules(path, opened, layouts.TRANSFORMER, _dense(opened, str(options.get("pooling", "cls")), normal))
+            facts |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normal else "dot"}
+        else:
+            kinds = "sentence_transformers.sparse_encoder.models"
+            pooling = {
+                "pooling_strategy": options.get("pooling", "max"),
+                "activation_function": "relu",
+                "word_embedding_dimension": opened.architecture.encoder.shape.vocabulary,
+            }
+            layouts.write_modules(path, opened, f"{kinds}.MLMTransformer", {"1_SpladePooling": (f"{kinds}.SpladePooling", pooling)})
+            facts |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
+        layouts.write_json(path / "config_sentence_transformers.json", facts)
+        return 1
+
+
+def _dense(opened: OpenCheckpoint, pooling: str, normal: bool) -> dict[str, tuple[str, dict[str, Any]]]:
+    modes = {mode: chosen == pooling for mode, chosen in _MODES.items()} | {f"pooling_mode_{mode}": False for mode in _OTHER_MODES}
+    width = opened.architecture.encoder.shape.hidden
+    settings = {"word_embedding_dimension": width, **modes, "include_prompt": True}
+    modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
+    return modules | ({"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normal else {})

@@ -25,6 +25,7 @@ class Conversion:
     model: Path | None = None
     lossy: bool = False
     lost: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what the manifest of encodings says of them
 
     def lose(self, where: str, what: str) -> None:
         """UsageError for something that cannot be represented, unless it may be lost; then it is counted."""

@@ -11,6 +11,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.detection import detected
+from moeir.records import runs
 from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
@@ -91,7 +92,7 @@ def run(found: Run) -> dict[str, Any]:
         "hits": len(scores),
         "documents": len(found.names),
         "depth": spread(depths.tolist()),
-        "scores": {"least": float(scores.min()), "most": float(scores.max())},
+        "scores": {"least": float(runs.score_text(scores.min())), "most": float(runs.score_text(scores.max()))},
         "hits with the score of the one above": int((scores[within] == scores[within - 1]).sum()),
         "tag": found.tag,
         "first ids": found.queries[:SHOWN],

@@ -1,6 +1,7 @@
 """`moeir convert`: files of other tools into one another, and checkpoints into the layouts of other libraries, without loss."""
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ class Convert(Stage):
         if self.makes_folder() and self.output == STREAM:
             raise UsageError(f"--to {self.to}: is a folder; name one with --output")
 
+    def product(self) -> tuple[Path, str]:
+        """Encodings are an artifact that later stages read; all else is for other tools."""
+        return self.output, "encodings" if variants.parse(self.to).name == "encodings" else "converted"
+
     def makes_folder(self) -> bool:
         return bool(self._format(self.to).folder)
 
@@ -62,7 +67,16 @@ class Convert(Stage):
         written = writer.write(_counted(reader.read(self.input, conversion)), self.output, conversion)
         for what, count in conversion.lost.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", what)
-        return {"from": spec, "to": self.to, "written": written, "lost": conversion.lost}
+        facts = {"from": spec, "to": self.to, "written": written, "lost": conversion.lost}
+        return facts | (self._encodings(conversion.facts) if conversion.facts else {})
+
+    def _encodings(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """What encode says of encodings: the checkpoint, and where it lies."""
+        assert self.model is not None
+        place = os.path.relpath(self.model.resolve(), self.output.resolve())
+        return {name: value for name, value in facts.items() if name != "digest"} | {
+            "checkpoint": {"path": place, "digest": facts["digest"]}
+        }
 
     def _kin(self, kind: str) -> Iterator[str]:
         return (variant.name for variant in variants.listed("formats") if self._format(variant.name).kind == kind)

@@ -65,8 +65,7 @@ def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, to
 def test_data_of_any_format_say_what_they_hold(toy, tmp_path, moeir):
     said = moeir("info", toy / "corpus.jsonl")
     assert (said.code, said.stderr) == (0, "")
-    rows = dict(line.split("  ", 1) for line in said.stdout.splitlines())
-    assert rows["texts"].split()[-1] == str(toy / "corpus.jsonl")
+    assert said.stdout.splitlines()[0].split() == ["texts", str(toy / "corpus.jsonl")]
     facts = json.loads(moeir("info", toy / "corpus.jsonl", "--form", "json").stdout)
     assert (facts["kind"], facts["format"], facts["texts"], facts["with a title"]) == ("texts", "texts", 12, 12)
     assert facts["first ids"] == ["owl", "bat", "bee"] and facts["words"]["least"] <= facts["words"]["median"] <= facts["words"]["most"]

@@ -1,0 +1,51 @@
+"""Vectors as Anserini and Pyserini read and write them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moeir.errors import DataError
+from moeir.formats.base import Conversion, Format
+from moeir.formats.reading import json_lines, write_json_lines
+from moeir.formats.vectors import Vector
+from moeir.records import runs, texts
+
+
+class AnseriniVectors(Format):
+    """JSON lines {"id", "contents", "vector"}, a vector of terms with weights, or of numbers: Anserini's and Pyserini's."""
+
+    kind: ClassVar[str] = "vectors"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Vector]:
+        for where, record in json_lines(path):
+            if not isinstance(record, dict) or "vector" not in record:
+                raise DataError(f"{where}: an object with id, contents and vector was expected")
+            conversion.lose_fields(where, record, ("id", "docid", "contents", "content", "vector"))
+            yield _parsed(record, where)
+
+    def write(self, items: Iterator[Vector], path: Path, conversion: Conversion) -> int:
+        return write_json_lines(map(_record, items), path)
+
+
+def _parsed(record: dict[str, Any], where: str) -> Vector:
+    name = texts.identifier(record.get("id", record.get("docid")), where)
+    contents, vector = record.get("contents", record.get("content")) or "", record["vector"]
+    numbers = list(vector.values()) if isinstance(vector, dict) else vector
+    if not isinstance(contents, str):
+        raise DataError(f"{where}: contents is not a string")
+    if not isinstance(numbers, list) or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+        raise DataError(f"{where}: vector is neither an object of terms with weights nor a list of numbers")
+    for one in numbers:
+        runs.score_of(repr(one), where)
+    return Vector(name, terms=vector, contents=contents) if isinstance(vector, dict) else Vector(name, numbers=numbers, contents=contents)
+
+
+def _record(vector: Vector) -> dict[str, Any]:
+    if vector.terms is not None:
+        return {"id": vector.id, "contents": vector.contents, "vector": {name: _short(weight) for name, weight in vector.terms.items()}}
+    return {"id": vector.id, "contents": vector.contents, "vector": [_short(number) for number in vector.numbers or ()]}
+
+
+def _short(number: float) -> float:
+    """The shortest number that float32 reads back as it is."""
+    return float(runs.score_text(number))

@@ -1,0 +1,86 @@
+"""Encodings become Anserini's vectors and come back byte for byte, and are searched as they were."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Said
+
+Moeir = Callable[..., Said]
+
+
+@pytest.fixture
+def lines(encodings: Path, tmp_path: Path, moeir: Moeir) -> Callable[[str], Path]:
+    def made(expert: str) -> Path:
+        place = tmp_path / f"{expert}.jsonl"
+        spec = f"encodings:expert={expert}"
+        said = moeir("convert", "--input", encodings, "--from", spec, "--to", "anserini-vectors", "--output", place, "--lossy")
+        assert said.code == 0 and "lost, 1 times: expert local" in said.stderr
+        return place
+
+    return made
+
+
+@pytest.mark.parametrize("expert", ["lexical", "global"])
+def test_vectors_come_back_as_they_were(
+    expert: str, lines: Callable[[str], Path], encodings: Path, came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    place, back = lines(expert), tmp_path / "back"
+    more = ("--model", came_checkpoint, "--output", back)
+    said = moeir("convert", "--input", place, "--to", f"encodings:expert={expert}", *more)
+    assert said.code == 0, said.stderr
+    files = {file.name: file.read_bytes() for file in (back / expert).iterdir()}
+    assert files == {file.name: file.read_bytes() for file in (encodings / expert).iterdir()}
+    assert (back / "ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()
+    again = moeir("convert", "--input", back, "--to", "anserini-vectors")
+    assert again.stdout.encode() == place.read_bytes()
+    assert moeir("index", "--encodings", back, "--output", tmp_path / "idx").code == 0
+    found = moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 3)
+    assert found.code == 0 and found.stdout.count("\n") == 18
+    assert moeir("check", "--encodings", back, "--corpus", toy / "corpus.jsonl").code == 0
+
+
+def test_a_line_has_the_fields_that_anserini_reads(lines: Callable[[str], Path]) -> None:
+    record = json.loads(lines("lexical").read_text().splitlines()[0])
+    assert list(record) == ["id", "contents", "vector"] and record["id"] == "owl"
+    assert all(isinstance(term, str) and weight > 0 for term, weight in record["vector"].items())
+    assert len(json.loads(lines("global").read_text().splitlines()[0])["vector"]) == 32
+
+
+BAD = [
+    ('{"id": "a"}', 3, "an object with id, contents and vector was expected"),
+    ('{"id": "a", "vector": "x"}', 3, "vector is neither an object of terms with weights nor a list of numbers"),
+    ('{"id": "a", "vector": {"zzz": 1}}', 3, "text 'a': 'zzz' is no term of the checkpoint of --model"),
+    ('{"id": "a", "vector": [1e9]}', 3, "text 'a': a number is not finite, or too large for float16"),
+    ('{"id": "a", "vector": [0.1]}', 2, "text 'a': digits beyond float16, in which dense vectors are kept, would be lost"),
+    ('{"id": "a", "vector": [1]}\n{"id": "b", "vector": [1, 2]}', 3, "text 'b': expected 1 numbers"),
+    ('{"id": "a", "vector": [1]}\n{"id": "a", "vector": [2]}', 3, "text 'a': has two vectors"),
+    (
+        '{"id": "a", "contents": "An owl.", "vector": [1]}',
+        2,
+        "the words of texts (name the corpus that has them with --corpus) would be lost",
+    ),
+    ('{"id": "a", "vector": [1], "lang": "en"}', 2, "field 'lang' would be lost"),
+]
+
+
+@pytest.mark.parametrize(("content", "code", "words"), BAD)
+def test_faulty_vectors_are_one_line(content: str, code: int, words: str, came_checkpoint: Path, tmp_path: Path, moeir: Moeir) -> None:
+    place = tmp_path / "x.jsonl"
+    place.write_text(content + "\n")
+    more = ("--model", came_checkpoint, "--from", "anserini-vectors", "--output", tmp_path / "out")
+    said = moeir("convert", "--input", place, "--to", "encodings", *more)
+    assert said.code == code and words in said.stderr and len(said.stderr.splitlines()) == 1, said.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_said_is_asked_for(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
+    said = moeir("convert", "--input", encodings, "--to", "anserini-vectors")
+    assert said.code == 2 and "has lexical, global; say which with encodings:expert=…" in said.stderr
+    (tmp_path / "x.jsonl").write_text('{"id": "a", "vector": [1]}\n')
+    said = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "encodings", "--output", tmp_path / "out")
+    assert said.code == 2 and "needs --model, the checkpoint that encodes queries for them" in said.stderr
+    spec = "encodings:expert=local"
+    assert "expert=local: " in moeir("convert", "--input", encodings, "--from", spec, "--to", "anserini-vectors").stderr

@@ -13,6 +13,7 @@ from tests.bad_encode import ENCODING
 from tests.bad_experts import EXPERTS
 from tests.bad_formats import FORMATS
 from tests.bad_input import EVERY, GOOD, Bad, Full
+from tests.bad_reports import REPORTING
 from tests.bad_search import SEARCHING
 from tests.bad_training import TRAINING
 
@@ -49,7 +50,10 @@ def circumstances(bad: Bad, folder: Path) -> Iterator[dict[str, bytes]]:
         held.close()
 
 
-@pytest.mark.parametrize("bad", [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS], ids=lambda bad: bad.name)
+TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING]
+
+
+@pytest.mark.parametrize("bad", TABLES, ids=lambda bad: bad.name)
 def test_bad_input_ends_with_its_code_one_line_and_untouched_files(bad, shop, tmp_path, monkeypatch, moeir):
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder, symlinks=True)

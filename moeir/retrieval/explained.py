@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 FUSED = "fused"
 COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
 Explanation = dict[str, Any]
+Chosen = Callable[[str], Sequence[str]]  # the documents of a query
 
 
 class Explainer:
@@ -38,30 +39,35 @@ class Explainer:
         run = self._found[self._shown]
         return {run.names[place] for place in np.unique(run.documents).tolist()}
 
-    def every(self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]]) -> Iterator[Explanation]:
-        """Explanations of all hits of all queries; `encoded` are the queries in batches, as `OpenIndex.encoded` gives them."""
+    def every(
+        self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: Chosen | None = None
+    ) -> Iterator[Explanation]:
+        """Explanations of all hits of all queries, or of the `documents` of each; `encoded` is what `OpenIndex.encoded` gives."""
         for first, batch in encoded:
             count = len(batch[self._experts[0]])
             for place in range(count):
                 one = {expert: _chosen(batch[expert], place) for expert in self._experts}
-                yield from self.query(names[first + place], queries[first + place], one)
+                name, text = names[first + place], queries[first + place]
+                yield from self.query(name, text, one) if documents is None else self.documents_of(name, text, one, documents(name))
 
     def query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
         """Explanations of the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
-        hits = self._found[self._shown].hits(name)
-        chosen = hits[ranks]
-        rows = np.array([self._opened.rows[document] for document, _ in chosen], dtype=np.int64)
+        yield from self.documents_of(name, text, encoded, [document for document, _ in self._found[self._shown].hits(name)[ranks]])
+
+    def documents_of(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
+        """Explanations of chosen documents of one query, wherever they stand; of one that stands nowhere, what the experts saw."""
+        rows = np.array([self._opened.rows[document] for document in documents], dtype=np.int64)
         parts = self._parts(name, encoded, rows)
         seen = {expert: self._evidence(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
-        listed = {expert: _ranks(self._found[expert].hits(name)) for expert in self._experts}
-        for place, (document, score) in enumerate(chosen):
+        listed = {run: _ranks(found.hits(name)) for run, found in self._found.items()}
+        for place, document in enumerate(documents):
             experts: Explanation = {}
             for expert in self._experts:
                 rank, own = listed[expert].get(document, (None, None))
-                said = {"rank": rank, "score": None if own is None else float(score_text(own)), "part": float(parts[expert][place])}
+                said = {"rank": rank, "score": _shown(own), "part": _part(parts[expert][place])}
                 experts[expert] = said | seen[expert][place]
-            place_in_run = range(len(hits))[ranks][place] + 1
-            yield {"query": name, "document": document, "rank": place_in_run, "score": float(score_text(score)), "experts": experts}
+            rank, score = listed[self._shown].get(document, (None, None))
+            yield {"query": name, "document": document, "rank": rank, "score": _shown(score), "experts": experts}
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
         """What each expert gives to the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
@@ -70,8 +76,11 @@ class Explainer:
         if self._shown != FUSED or exact_sum(self._fuse)[0]:
             return {expert: self._own(expert, name, encoded[expert], rows) for expert in self._experts}
         documents, columns = variants.bind("fusion", self._fuse)(self._lists(name), True)
-        places = np.searchsorted(documents, self._opened.order[rows])
-        return {expert: column[places] for expert, column in zip(self._experts, columns, strict=True)}
+        wanted = self._opened.order[rows]
+        places = np.minimum(np.searchsorted(documents, wanted), max(0, len(documents) - 1))
+        known = documents[places] == wanted if len(documents) else np.zeros(len(rows), dtype=bool)
+        given = [np.where(known, column[places], np.nan) if len(column) else np.full(len(rows), np.nan) for column in columns]
+        return dict(zip(self._experts, given, strict=True))
 
     def _own(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
         """The scores that stand in an expert's list, and elsewhere what its engine computes."""
@@ -130,6 +139,15 @@ def _chosen(queries: Any, place: int) -> Any:
         return queries[place : place + 1]
     device = next(iter(queries.columns().values())).device
     return queries.select(torch.tensor([place], device=device))
+
+
+def _shown(score: float | None) -> float | None:
+    return None if score is None else float(score_text(score))
+
+
+def _part(part: float) -> float | None:
+    """None for a document that no expert has in its list."""
+    return None if np.isnan(part) else float(part)
 
 
 def _ranks(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:

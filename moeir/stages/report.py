@@ -1,30 +1,76 @@
-"""`moeir report`: what a training did, drawn from its `metrics.jsonl`; several beside one another."""
+"""`moeir report`: runs and trainings for people: a page to look into queries one by one, or a training as text, list or picture."""
 
 import importlib.util
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import making
-from moeir.errors import UsageError
-from moeir.settings import product, source
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.errors import DataError, UsageError
+from moeir.settings import option, product, settings_of, source
+from moeir.stages.base import STREAM, Counts, Stage, check_depth
+from moeir.stages.evaluate import MEASURES, named_runs
 
-TEXTS, LISTS, PICTURES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png")
+if TYPE_CHECKING:
+    from moeir.records.runs import Run
+    from moeir.records.texts import Text
+    from moeir.report.cases import Cases
+    from moeir.report.contents import Contents
+    from moeir.report.reasons import Reasons
+
+TEXTS, LISTS, PICTURES, PAGES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
+FUSED = "fused"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Stage):
-    """Show trainings, finished or not: shares and losses of experts, usage of routers, development values, alarms."""
+    """Show what was found and learned. --output page.html holds all of it in one file: measures, experts against one another, every query
+    with its lists and why they are so, trainings, a map; without --run a training is shown as text, list or picture."""
 
-    training: tuple[Path, ...] = source("training", "Folder that finetune or pretrain writes; repeat the flag to see several together.")
-    output: Path = product("report", "Where to write: .svg or .png is a picture, .tsv or .jsonl a list, else text; - is stdout.", STREAM)
+    run: tuple[Path, ...] = source("run", "Page: a ranked list; repeat the flag.", (), names=("--runs",))
+    qrels: Path | None = source("qrels", "Page: judgements of the queries that it shows.", None)
+    queries: Path | None = source("texts", "Page: the words of the queries.", None, names=("--topics",))
+    corpus: Path | None = source("texts", "Page: the words of the documents.", None)
+    index: tuple[Path, ...] = source("index", "Page: whose experts the runs are, by name: terms, tokens and parts are shown.", ())
+    explain: Path | None = source("texts", "Page: the same from what search --explain wrote.", None)
+    training: tuple[Path, ...] = source("training", "Folder that finetune or pretrain writes; repeat the flag to see several together.", ())
+    projection: Path | None = source("texts", "Page: a map, as analyze projection writes it.", None)
+    measure: tuple[str, ...] = option("Page: nDCG@10, RR@10, …; repeat the flag. Cases show the first.", MEASURES, names=("--metric", "-m"))
+    depth: int = option("Page: documents of every list.", 10, names=("--hits", "--k"))
+    text_length: int = option("Page: signs of a document, at most.", 1200)
+    title: str | None = option("Page: its title [default: of what it is a report].", None)
+    output: Path = product("report", "Where to write: .html is a page, .svg or .png a picture, .tsv or .jsonl a list, else text.", STREAM)
 
     def check(self) -> None:
-        known = (*TEXTS, *LISTS, *PICTURES)
+        known = (*TEXTS, *LISTS, *PICTURES, *PAGES)
         if self._suffix() not in known:
             raise UsageError(f"--output {self.output}: expected a name that ends with {', '.join(known[1:-1])} or {known[-1]}")
         if self._suffix() in PICTURES and importlib.util.find_spec("matplotlib") is None:
             raise UsageError(f"--output {self.output}: pictures need the package matplotlib; pip install 'moeir[report]'")
+        if not self.run and not self.training:
+            raise UsageError("report: expected --run and --qrels, or --training")
+        if self._suffix() not in PAGES:
+            given = [one for one in settings_of(type(self)) if one.name not in ("training", "output")]
+            if flags := [one.flag for one in given if getattr(self, one.name) != one.default]:
+                raise UsageError(f"{flags[0]}: stands on a page; expected --output page.html")
+        self._check_runs()
+
+    def _check_runs(self) -> None:
+        if self.run and self.qrels is None:
+            raise UsageError("report: --run needs --qrels: the judgements by which runs are measured")
+        for name in ("qrels", "queries", "corpus", "index", "explain"):
+            if getattr(self, name) and not self.run:
+                raise UsageError(f"report: --{name} needs --run")
+        if self.index and self.explain is not None:
+            raise UsageError("--index and --explain exclude one another: reasons come from one of them")
+        if self.index and self.queries is None:
+            raise UsageError("report: --index needs --queries: what its experts are asked again")
+        check_depth(self.depth)
+        if self.text_length < 1:
+            raise UsageError(f"--text-length {self.text_length}: expected at least 1")
 
     def _suffix(self) -> str:
         """What the name ends with, before .gz or .zst of what is a text."""
@@ -35,6 +81,8 @@ class Report(Stage):
         return inner if self.output != STREAM and inner not in PICTURES else place.suffix
 
     def work(self) -> Counts:
+        if self._suffix() in PAGES:
+            return self._page()
         from moeir.evaluation import tables
         from moeir.records import lines
         from moeir.report import training
@@ -52,3 +100,65 @@ class Report(Stage):
                     listed = tables.in_file(training.NAMES, list(training.rows(found)), suffix.removeprefix("."))
                     output.writelines(f"{line}\n" for line in listed)
         return {"trainings": len(found), "steps": sum(one.watch.step for one in found)}
+
+    def _page(self) -> Counts:
+        from moeir.records import lines
+        from moeir.report import contents, page, training
+
+        trainings = training.opened(self.training) if self.training else []
+        title = self.title or ", ".join([*named_runs(self.run), *(one.name for one in trainings)])
+        data: dict[str, Any] = {"title": title, "trainings": contents.courses(trainings)}
+        if self.projection is not None:
+            data["map"] = contents.points(self.projection)
+        counts: dict[str, Any] = {"runs": len(self.run), "trainings": len(trainings)}
+        parts: Iterator[tuple[str, Any]] = iter(())
+        if self.run:
+            found, more = self._found()
+            data |= more
+            parts = found.parts(self._texts(self.corpus))
+            counts |= {"queries": len(found.queries), "documents": len(found.numbers), "explained": found.reasons.documents}
+        with lines.writer(self.output) as output:
+            output.writelines(page.lines(title, data, parts))
+        return counts
+
+    def _found(self) -> "tuple[Contents, dict[str, Any]]":
+        """The cases of a page, and what it tells of all of them."""
+        from moeir.evaluation import measures
+        from moeir.records import qrels, runs
+        from moeir.report import judged
+        from moeir.report.cases import Cases
+        from moeir.report.contents import Contents
+
+        assert self.qrels is not None
+        grades = qrels.read(self.qrels)
+        read = {name: runs.read(path) for name, path in named_runs(self.run).items()}
+        wanted = [measures.parse(text) for text in self.measure]
+        try:
+            values = judged.values(read, grades, wanted)
+        except DataError as problem:
+            raise DataError(f"{self.qrels}: {problem}") from None
+        asked = {text.id: text for text in self._texts(self.queries) if text.id in grades}
+        cases = Cases(read, grades, self.depth)
+        found = Contents(cases, list(grades), self._reasons(cases, read, asked), self.text_length)
+        return found, found.data(asked) | {"judged": judged.table(values, found.queries)}
+
+    def _texts(self, path: Path | None) -> "Iterator[Text]":
+        from moeir.records import texts
+
+        return iter(()) if path is None else texts.read(path, keep_empty=True)
+
+    def _reasons(self, cases: "Cases", read: "Mapping[str, Run]", asked: "Mapping[str, Text]") -> "Reasons":
+        """Why each document of a page was found, as far as anyone says."""
+        from moeir.records import lines, texts
+        from moeir.report.reasons import Reasons, checked
+
+        if self.index:
+            from moeir.stages.explaining import explanations
+
+            return Reasons(explanations(self.index, self.corpus, cases, read, asked), cases.documents)
+        if self.explain is None:
+            return Reasons()
+        name = lines.label(self.explain)
+        with lines.opened(self.explain) as numbered:
+            said = (checked(texts.loaded(line, f"{name}:{number}"), f"{name}:{number}") for number, line in numbered if line)
+            return Reasons(said, cases.documents)

@@ -1,0 +1,102 @@
+"""Queries one by one, for a page: which documents stand where in whose list, which of them answer, and why they were found.
+
+Everything is columns of numbers and tables of words, in chunks that a page reads when it shows them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+from moeir.report.reasons import Reasons
+
+CASES_IN_CHUNK, TEXTS_IN_CHUNK = 64, 256
+UNJUDGED = -9
+Case = dict[str, Any]
+
+
+class Cases:
+    """The cases of some queries: of every run the first `depth` documents, and the answers wherever they stand."""
+
+    def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
+        self.runs, self.qrels, self.depth = runs, qrels, depth
+        names = sorted(set().union(*(run.names for run in runs.values()), *(grades for grades in qrels.values())))
+        self.names, self.places = names, {name: place for place, name in enumerate(names)}
+        self._codes = [np.array([self.places[name] for name in run.names], dtype=np.int64) for run in runs.values()]
+
+    def documents(self, query: str) -> list[str]:
+        """The documents of a case: those at the top of any list, run by run, then at most `depth` answers that stand at no top."""
+        tops = [run.documents_of(query)[: self.depth] for run in self.runs.values()]
+        grades = self.qrels.get(query, {})
+        answers = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
+        return list(dict.fromkeys([*(name for top in tops for name in top), *answers[: self.depth]]))
+
+    def case(self, query: str, number: Mapping[str, int], reasons: Reasons) -> Case:
+        """Documents `d` by number, and of each its rank `r` in every run (0: not there), its scores `s`, and its grade `g`."""
+        documents = self.documents(query)
+        wanted = np.array([self.places[name] for name in documents], dtype=np.int64)
+        ranks, scores = [], []
+        for run, codes in zip(self.runs.values(), self._codes, strict=True):
+            rank, score = _found(run, codes, query, wanted)
+            ranks.append(rank)
+            scores.append(score)
+        grades = self.qrels.get(query, {})
+        found: Case = {"d": [number[name] for name in documents], "r": ranks, "s": scores}
+        found["g"] = [grades.get(name, UNJUDGED) for name in documents]
+        return found | reasons.of(query)
+
+    def first_answers(self, queries: Sequence[str]) -> list[list[int]]:
+        """By run and query the rank of the first answer; 0 where there is none."""
+        found = []
+        for run in self.runs.values():
+            ranks = []
+            for query in queries:
+                answers = {name for name, grade in self.qrels.get(query, {}).items() if grade > 0}
+                ranks.append(next((rank for rank, name in enumerate(run.documents_of(query), 1) if name in answers), 0))
+            found.append(ranks)
+        return found
+
+
+def _found(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple[list[int], list[float | None]]:
+    """Rank and score in one list of each wanted document [n]; 0 and None for what is not there."""
+    if query not in run.places:
+        return [0] * len(wanted), [None] * len(wanted)
+    documents, scores = run.row(run.places[query])
+    listed = codes[documents]
+    order = np.argsort(listed, kind="stable")
+    spots = np.searchsorted(listed, wanted, sorter=order)
+    spots[spots == len(listed)] = 0
+    rows = order[spots] if len(listed) else spots
+    ranks: list[int] = []
+    shown: list[float | None] = []
+    for row, code in zip(rows.tolist(), wanted.tolist(), strict=True):
+        here = len(listed) > 0 and listed[row] == code
+        ranks.append(row + 1 if here else 0)
+        shown.append(float(f"{scores[row]:.6g}") if here else None)  # for the eye; runs hold every digit
+    return ranks, shown
+
+
+def shortened(text: str, limit: int) -> str:
+    """A text up to a word's end within `limit` signs.
+
+    >>> shortened("Owls hunt at night.", 12)
+    'Owls hunt at …'
+    """
+    if len(text) <= limit:
+        return text
+    whole = text[:limit] if text[limit].isspace() else text[:limit].rpartition(" ")[0] or text[:limit]
+    return whole.rstrip() + " …"
+
+
+def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` items, the last as long as there are."""
+    held: list[Any] = []
+    for item in items:
+        held.append(item)
+        if len(held) == size:
+            yield held
+            held = []
+    if held:
+        yield held

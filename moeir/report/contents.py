@@ -1,0 +1,136 @@
+"""What a page holds: numbers of runs, courses of trainings, points of a map, and the cases with their texts."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from moeir.errors import DataError
+from moeir.records import lines, texts
+from moeir.records.texts import Text
+from moeir.report.cases import CASES_IN_CHUNK, TEXTS_IN_CHUNK, Cases, chunks, shortened
+from moeir.report.kinds import KINDS
+from moeir.report.reasons import Reasons
+from moeir.report.training import Training
+
+LONGEST_QUERY = 400
+COORDINATES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Cases of `queries` with their reasons, and the texts of their documents up to `longest` signs."""
+
+    cases: Cases
+    queries: Sequence[str]
+    reasons: Reasons
+    longest: int
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """A number for every document that is shown."""
+        numbers: dict[str, int] = {}
+        for query in self.queries:
+            for name in self.cases.documents(query):
+                numbers.setdefault(name, len(numbers))
+        return numbers
+
+    def data(self, asked: Mapping[str, Text]) -> dict[str, Any]:
+        """What a page needs of all cases at once."""
+        answers = [sum(grade > 0 for grade in self.cases.qrels[query].values()) for query in self.queries]
+        return {
+            "runs": list(self.cases.runs),
+            "depth": self.cases.depth,
+            "queries": list(self.queries),
+            "texts": [shortened(asked[query].content, LONGEST_QUERY) if query in asked else "" for query in self.queries],
+            "answers": answers,
+            "firsts": self.cases.first_answers(self.queries),
+            "chunks": {"cases": CASES_IN_CHUNK, "texts": TEXTS_IN_CHUNK},
+        }
+
+    def parts(self, corpus: Iterable[Text]) -> Iterator[tuple[str, Any]]:
+        """Cases in chunks, then documents in chunks: id, title and text of each; id alone where `corpus` does not have it."""
+        numbers = self.numbers
+        cases = (self.cases.case(query, numbers, self.reasons) for query in self.queries)
+        for place, chunk in enumerate(chunks(cases, CASES_IN_CHUNK)):
+            yield f"cases-{place}", chunk
+        held: list[list[str]] = [[name] for name in numbers]
+        for text in corpus:
+            if text.id in numbers:
+                held[numbers[text.id]] = [text.id, shortened(text.title, self.longest), shortened(text.text, self.longest)]
+        for place, documents in enumerate(chunks(held, TEXTS_IN_CHUNK)):
+            yield f"texts-{place}", documents
+
+
+def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
+    """Of each training the charts that pictures have too: title → curves of (step, mean), and its alarms."""
+    found = []
+    for one in trainings:
+        charts = []
+        for title, of in KINDS.items():
+            if curves := of(one.watch):
+                lines_of = [
+                    {"label": label, "points": [[step, _short(value / unit)] for step, value in one.watch[fact].points()]}
+                    for label, (fact, unit) in curves.items()
+                ]
+                charts.append({"title": title, "curves": lines_of})
+        found.append({"name": one.name, "steps": one.watch.step, "finished": one.finished, "charts": charts})
+        found[-1]["alarms"] = [str(alarm) for alarm in one.watch.alarms]
+    return found
+
+
+def points(path: Path) -> dict[str, Any]:
+    """A map as `analyze projection` writes it: ids and groups of points, their places [n][2 or 3], and what it is a map of."""
+    rows = list(_rows(path))
+    axes = [name for name in COORDINATES if name in rows[0][1]]
+    if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
+        raise DataError(f"{path}: expected the columns side, id, group, x and y that analyze projection writes")
+    groups = list(dict.fromkeys(str(row["group"]) for _, row in rows))
+    return {
+        "groups": groups,
+        "of": [groups.index(str(row["group"])) for _, row in rows],
+        "ids": [str(row["id"]) for _, row in rows],
+        "sides": [str(row.get("side", "")) for _, row in rows],
+        "places": [[_number(row[axis], where) for axis in axes] for where, row in rows],
+    }
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a list with a header, or of JSON lines, each with where it stands."""
+    names: list[str] | None = None
+    name, found = lines.label(path), False
+    with lines.opened(path) as numbered:
+        for number, line in numbered:
+            where = f"{name}:{number}"
+            if lines.stem(path).suffix == ".jsonl":
+                row = texts.loaded(line, where)
+                if not isinstance(row, dict):
+                    raise DataError(f"{where}: expected an object for each point")
+            elif names is None:
+                names = line.split("\t")
+                continue
+            else:
+                cells = line.split("\t")
+                if len(cells) != len(names):
+                    raise DataError(f"{where}: {len(names)} columns expected, as the first line has, {len(cells)} found")
+                row = dict(zip(names, cells, strict=True))
+            found = True
+            yield where, row
+    if not found:
+        raise DataError(f"{name}: holds no point; moeir analyze projection writes them")
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{where}: a coordinate is not a number: {value!r}")
+    return _short(number)
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.5g}")

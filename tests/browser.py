@@ -1,0 +1,119 @@
+"""A headless Chromium that a test opens a page in, spoken to through its debugging pipe; nothing else is needed."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import time
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+PROGRAM = next((found for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (found := shutil.which(name))), None)
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run",
+         "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+
+
+class Browser:
+    """One page; what it asked of any network, and what it complained of, is kept."""
+
+    def __init__(self, folder: Path, width: int = 1400, height: int = 900) -> None:
+        assert PROGRAM is not None
+        theirs_in, self._out = os.pipe()
+        self._in, theirs_out = os.pipe()
+        command = 'exec "$0" "$@" 3<&' + str(theirs_in) + " 4>&" + str(theirs_out)
+        arguments = ["bash", "-c", command, PROGRAM, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
+        self._process = subprocess.Popen(arguments, pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._numbers, self._rest, self._session = itertools.count(1), b"", None
+        self.requests: list[str] = []
+        self.problems: list[str] = []
+        target = next(one for one in self.say("Target.getTargets")["targetInfos"] if one["type"] == "page")["targetId"]
+        self._session = self.say("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.say(f"{domain}.enable")
+        self.size(width, height)
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._out)
+        os.close(self._in)
+        self._process.kill()
+        self._process.wait()
+
+    def say(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command and its answer; events on the way are taken down."""
+        number = next(self._numbers)
+        words = {"id": number, "method": method, "params": parameters} | ({"sessionId": self._session} if self._session else {})
+        os.write(self._out, json.dumps(words).encode() + b"\0")
+        while True:
+            heard = self._heard()
+            if heard.get("id") == number:
+                assert "error" not in heard, heard
+                return dict(heard["result"])
+            self._take(heard)
+
+    def _heard(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            part = os.read(self._in, 1 << 20)
+            assert part, "the browser has gone"
+            self._rest += part
+        words, _, self._rest = self._rest.partition(b"\0")
+        return dict(json.loads(words))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        said = event.get("params", {})
+        if event["method"] == "Network.requestWillBeSent":
+            self.requests.append(said["request"]["url"])
+        if event["method"] == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(said["exceptionDetails"])[:1000])
+        if event["method"] == "Runtime.consoleAPICalled" or event["method"] == "Log.entryAdded":
+            self.problems.append(json.dumps(said)[:1000])
+
+    def size(self, width: int, height: int) -> None:
+        """The window, in pixels of the page."""
+        self.say("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+
+    def prefer(self, theme: str) -> None:
+        """What the system says of light and dark."""
+        self.say("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def open(self, page: Path) -> float:
+        """Open a file and wait until it says that it is ready: seconds."""
+        begun = time.monotonic()
+        self.say("Page.navigate", url=page.resolve().as_uri())
+        while self.value("document.documentElement.dataset.ready") != "true":
+            assert time.monotonic() - begun < 30, self.problems
+            time.sleep(0.02)
+        return time.monotonic() - begun
+
+    def value(self, expression: str) -> Any:
+        """What an expression is in the page."""
+        return self.say("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def press(self, *keys: str) -> None:
+        """Keys as a hand would press them: names of keys, or letters."""
+        for key in keys:
+            text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
+            self.say("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+            self.say("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def click(self, selector: str) -> None:
+        """The middle of an element, by the mouse."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.value(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({found}.getBoundingClientRect())")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.say("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def picture(self, file: Path, *, whole: bool = True) -> None:
+        """What is seen, as .png."""
+        file.write_bytes(b64decode(self.say("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]))
+
+    def printed(self, file: Path) -> None:
+        """As it would be printed, as .pdf."""
+        file.write_bytes(b64decode(self.say("Page.printToPDF", printBackground=True)["data"]))

@@ -1,0 +1,104 @@
+"""Columns of a page against the obvious: ranks of every shown document, reasons told once, means with intervals."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from moeir.errors import DataError
+from moeir.evaluation import measures
+from moeir.records.runs import Run
+from moeir.report import judged
+from moeir.report.cases import UNJUDGED, Cases, chunks, shortened
+from moeir.report.reasons import Reasons
+from tests.oracles import reports
+
+HITS = some.dictionaries(some.sampled_from("abcdefghij"), some.integers(0, 4).map(float))
+GRADES = some.dictionaries(some.sampled_from("abcdefghijkl"), some.integers(-1, 2))
+
+
+@given(some.lists(HITS, min_size=1, max_size=3), GRADES, some.integers(1, 4))
+def test_a_case_has_the_ranks_of_every_document_at_a_top_and_of_every_answer(lists, grades, depth):
+    runs = {str(number): Run.from_hits({"q": hits, "other": {"z": 1.0}}) for number, hits in enumerate(lists)}
+    cases = Cases(runs, {"q": grades, "other": {"y": 1}}, depth)
+    expected = reports.shown({name: run.hits("q") for name, run in runs.items()}, grades, depth)
+    answers = [name for name, grade in grades.items() if grade > 0]
+    found = cases.documents("q")
+    assert len(found) == len(set(found)) and set(found) <= set(expected)
+    if len(answers) <= depth:
+        assert set(found) == set(expected)
+    case = cases.case("q", {name: place for place, name in enumerate(found)}, Reasons())
+    assert case["d"] == list(range(len(found)))
+    ranks = zip(*case["r"], strict=True)
+    assert [[rank or None for rank in row] for row in ranks] == [expected[name] for name in found]
+    assert case["g"] == [grades.get(name, UNJUDGED) for name in found]
+    for run, scores in zip(runs.values(), case["s"], strict=True):
+        assert scores == [dict(run.hits("q")).get(name) for name in found]
+
+
+def test_a_query_that_a_run_lacks_is_a_case_of_answers():
+    cases = Cases({"one": Run.from_hits({"other": {"a": 1.0}})}, {"q": {"b": 1, "a": 0}}, 10)
+    assert cases.case("q", {"b": 0}, Reasons()) == {"d": [0], "r": [[0]], "s": [[None]], "g": [1]}
+    assert cases.first_answers(["q"]) == [[0]]
+
+
+def test_the_first_answer_has_a_rank_wherever_it_stands():
+    run = Run.from_hits({"q": {str(number): -float(number) for number in range(50)}})
+    assert Cases({"one": run}, {"q": {"40": 1, "44": 2}}, 3).first_answers(["q", "none"]) == [[41, 0]]
+
+
+WHY = {
+    "lexical": {"part": 1.23456, "terms": [{"term": "owl", "query": 2.0, "document": 0.51234, "product": 1.02}]},
+    "local": {"part": None, "tokens": [{"query": "owl", "position": 3, "document": "##owl", "similarity": 0.98765},
+                                       {"query": "[SEP]", "similarity": -0.5}]},
+}  # fmt: skip
+
+
+def test_reasons_are_told_in_columns_with_every_word_once():
+    lines = [{"query": "q", "document": name, "experts": WHY} for name in ("a", "nobody", "b")]
+    reasons = Reasons(lines, lambda query: ["b", "silent", "a"])
+    assert reasons.documents == 2
+    assert reasons.of("q") == {
+        "x": ["lexical", "local"],
+        "p": [[1.235, None], None, [1.235, None]],
+        "t": {"lexical": {"q": [0, 2], "d": [[0, 0.512], None, [0, 0.512]]}},
+        "k": {"local": [[0, 1, 0.988, 2, -1, -0.5], None, [0, 1, 0.988, 2, -1, -0.5]]},
+        "w": ["owl", "##owl", "[SEP]"],
+    }
+    assert reasons.of("another") == {} and Reasons().of("q") == {}
+    with pytest.raises(DataError, match="two places"):
+        Reasons([{"query": name, "document": "a", "experts": {}} for name in "aba"])
+
+
+@given(some.lists(some.floats(0, 1), max_size=6))
+def test_p_values_are_corrected_as_holm_says(chances):
+    assert judged.corrected(chances) == pytest.approx(reports.holm(chances), abs=1e-15)
+
+
+def test_an_interval_is_students(monkeypatch):
+    """By hand: 2, 4, 6 have mean 4 and standard error 2 / √3; t of 2 degrees at 97.5 % is 4.302653."""
+    mean, low, high = judged.mean_interval([2.0, 4.0, 6.0])
+    assert (mean, low, high) == pytest.approx((4.0, 4 - 4.302653 * 2 / math.sqrt(3), 4 + 4.302653 * 2 / math.sqrt(3)), rel=1e-6)
+    assert judged.mean_interval([0.25]) == (0.25, 0.25, 0.25)
+    chance = random.Random(1)
+    inside = 0
+    for _ in range(400):
+        _, low, high = judged.mean_interval([chance.gauss(1, 1) for _ in range(20)])
+        inside += low <= 1 <= high
+    assert 365 <= inside <= 395  # 95 % of them, give or take
+
+
+def test_a_table_has_every_pair_of_runs():
+    runs = {"one": Run.from_hits({"a": {"x": 2, "y": 1}, "b": {"x": 1}}), "two": Run.from_hits({"a": {"y": 2, "x": 1}, "b": {"x": 1}})}
+    found = judged.table(judged.values(runs, {"a": {"y": 1}, "b": {"x": 1}}, [measures.parse("RR@10")]), ["b", "a"])
+    assert found["measures"] == ["RR@10"] and found["values"] == [[[10000, 5000], [10000, 10000]]]
+    assert [one[0] for one in found["means"][0]] == [0.75, 1.0]
+    assert found["p"] == [[[None, pytest.approx(0.5)], [pytest.approx(0.5), None]]]
+
+
+def test_texts_are_cut_between_words_and_lists_into_chunks():
+    assert shortened("one two three", 7) == "one two …" and shortened("one two", 7) == "one two"
+    assert shortened("unbroken" * 4, 8) == "unbroken …"
+    assert list(chunks("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]] and list(chunks("", 2)) == []

@@ -1,0 +1,216 @@
+"""`moeir report --output page.html`: one file that holds all, starts nothing but its own script, and works by click and key."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeir.report import page
+from tests import browser
+
+EVIL = '</script><script>alert("1")</script><!-- \' " & <img src=x onerror=alert(2)> [[SCRIPT]] \u2028'
+EXPERTS = ("lexical", "local", "global", "fused")
+needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, index, toy, moeir) -> Path:
+    """Runs of the toy queries; texts that would be markup if they could."""
+    folder = tmp_path_factory.mktemp("page")
+    queries = (toy / "test-queries.tsv").read_text().replace("hollow tree", f"hollow tree {EVIL}")
+    (folder / "queries.tsv").write_text(queries)
+    corpus = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    corpus[0]["title"], corpus[0]["text"] = EVIL, corpus[0]["text"] + EVIL
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in corpus))
+    (folder / "qrels").write_bytes((toy / "test-qrels.tsv").read_bytes())
+    said = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
+                 "--explain", folder / "runs" / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
+    assert said.code == 0, said.stderr
+    (folder / "map.tsv").write_text("side id group x y\nquery q1 local 0 1\nquery q2 global 1 0.5\ndocument owl local 2 2\n".replace(" ", "\t"))
+    training = [{"step": number, "loss": 3.0 - number / 20, "share.local": 0.5, "share.global": 0.5} for number in range(1, 31)]
+    (folder / "trained").mkdir()
+    (folder / "trained" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in training))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def command(room) -> list[object]:
+    runs = [word for name in EXPERTS for word in ("--run", room / "runs" / f"{name}.trec")]
+    texts = ("--queries", room / "queries.tsv", "--corpus", room / "corpus.jsonl", "--qrels", room / "qrels")
+    return ["report", *runs, *texts, "--depth", 3, "--title", EVIL]
+
+
+@pytest.fixture(scope="module")
+def made(room, command, moeir) -> Path:
+    more = ("--explain", room / "runs" / "why.jsonl", "--training", room / "trained", "--projection", room / "map.tsv")
+    said = moeir(*command, *more, "--output", room / "page.html")
+    assert (said.code, said.stdout, said.stderr) == (0, "", "")
+    return room / "page.html"
+
+
+class Parsed(HTMLParser):
+    """What a browser would make of a page: its tags, and what stands in scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style", "h1", "title"):
+            self.inside.setdefault(tag, []).append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] in self.inside:
+            self.inside[self.tags[-1][0]][-1] += data
+
+    def blocks(self) -> dict[str, Any]:
+        scripts = [facts for tag, facts in self.tags if tag == "script"]
+        return {str(facts["id"]): json.loads(text) for facts, text in zip(scripts, self.inside["script"], strict=True) if "id" in facts}
+
+
+def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(made):
+    text = made.read_text()
+    found = Parsed(text)
+    rules = next(facts["content"] for tag, facts in found.tags if facts.get("http-equiv") == "Content-Security-Policy")
+    assert rules.startswith("default-src 'none'; ")
+    for tag in ("script", "style"):
+        code = [inside for inside in found.inside[tag] if tag == "style" or not inside.startswith(("{", "["))]
+        assert len(code) == 1
+        digest = base64.b64encode(hashlib.sha256(code[0].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in rules
+    places = [facts[name] for _, facts in found.tags for name in ("src", "href", "action", "data", "srcset", "poster") if name in facts]
+    assert [one for one in places if not str(one).startswith("#")] == ["data:,"]
+    assert not [name for _, facts in found.tags for name in facts if name.startswith("on") or name == "style"]
+    code = "".join(found.inside["style"]) + page._read("start.js")
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", code)
+    starters = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|fetch\(|XMLHttp|import\("
+    assert not re.search(starters, text.rpartition("<script>")[2])
+
+
+def test_texts_stay_texts(made):
+    found = Parsed(made.read_text())
+    assert {tag for tag, _ in found.tags} & {"img", "iframe", "object", "embed", "form", "base"} == set()
+    blocks = found.blocks()
+    assert EVIL in blocks["data"]["texts"][0]
+    owl = next(one for one in blocks["texts-0"] if one[0] == "owl")
+    assert owl[1] == EVIL and owl[2].endswith(EVIL)
+    assert "<" not in json.dumps(blocks["data"]["texts"]).replace(json.dumps(EVIL)[1:-1], "")
+    assert found.inside["h1"] == [EVIL] and EVIL in found.inside["title"][0]
+
+
+def test_a_page_tells_what_the_runs_hold(made):
+    blocks = Parsed(made.read_text()).blocks()
+    data = blocks["data"]
+    assert data["runs"] == list(EXPERTS) and data["queries"] == ["q1", "q2", "q3", "q4", "q5", "q6"] and data["answers"][4] == 1
+    assert data["judged"]["measures"] == ["nDCG@10", "RR@10", "R@100"]
+    assert [len(blocks["cases-0"]), len(blocks["texts-0"])] == [6, 12]
+    assert blocks["cases-0"][0]["x"] == ["lexical", "local", "global"] and {"p", "t", "k"} <= blocks["cases-0"][0].keys()
+    assert data["map"]["groups"] == ["local", "global"] and data["map"]["places"][2] == [2.0, 2.0]
+    assert data["trainings"][0]["name"] == "trained" and data["trainings"][0]["charts"][0]["title"] == "share"
+
+
+def test_the_index_gives_the_reasons_that_search_wrote(made, room, command, index, moeir):
+    said = moeir(*command, "--index", index, "--output", room / "asked.html")
+    assert said.code == 0, said.stderr
+    asked, told = (Parsed(place.read_text()).blocks()["cases-0"] for place in (room / "asked.html", made))
+    assert asked == told
+
+
+def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_path):
+    lists = [word for name in EXPERTS[:3] for word in ("--run", room / "runs" / f"{name}.trec")]
+    assert moeir("fuse", *lists, "--method", "rrf", "--output", tmp_path / "fused.trec").code == 0
+    changed = [tmp_path / "fused.trec" if str(word).endswith("fused.trec") else word for word in command]
+    said = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
+    assert said.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in said.stderr
+    cases = Parsed((tmp_path / "page.html").read_text()).blocks()["cases-0"]
+    assert not any("p" in case for case in cases) and all("t" in case for case in cases)
+
+
+def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(room, moeir, tmp_path):
+    for name in ("first", "second"):
+        command = ("report", "--run", room / "runs" / "fused.trec", "--qrels", room / "qrels", "--output", tmp_path / f"{name}.html")
+        assert moeir(*command) == (0, "", "")
+    assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
+    blocks = Parsed((tmp_path / "first.html").read_text()).blocks()
+    assert blocks["data"]["texts"][0] == "" and ["owl"] in blocks["texts-0"]
+    assert "already made" in moeir(*command).stderr
+    assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html") == (0, "", "")
+
+
+@pytest.fixture
+def opened(made, tmp_path):
+    with browser.Browser(tmp_path / "profile") as one:
+        one.open(made)
+        yield one
+
+
+@needs_chromium
+def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, made, tmp_path):
+    assert [one for one in opened.requests if one != "data:,"] == [made.resolve().as_uri()]
+    assert opened.problems == []
+    assert opened.value("document.querySelector('.asked').textContent").endswith(EVIL)
+    assert opened.value("[...document.querySelectorAll('.passage b')].map(one => one.textContent).join()") == EVIL
+    assert opened.value("document.querySelectorAll('img').length") == 0
+    assert opened.value("[...document.querySelectorAll('main > section')].every(one => !one.hidden)") is True
+    opened.size(390, 844)
+    assert opened.value("document.documentElement.scrollWidth") <= 390
+
+
+@needs_chromium
+def test_queries_are_browsed_by_click_and_by_key(opened):
+    asked, chosen = "document.querySelector('.asked').textContent", "document.querySelector('.why .id').textContent.trim()"
+    focus = "document.activeElement.className || document.activeElement.id"
+    opened.click("#query-2")
+    assert opened.value(asked) == "who swims across the sea" and opened.value(chosen) == "eel"
+    opened.press("ArrowDown")
+    assert opened.value(asked).startswith("tree that grows") and opened.value("document.querySelectorAll('[aria-selected=true]').length") == 1
+    opened.press("Enter")
+    assert opened.value(focus).startswith("hit") and opened.value("document.activeElement.tabIndex") == 0
+    before, first = opened.value(chosen), "document.activeElement.closest('ol').querySelector('.hit') === document.activeElement"
+    opened.press("ArrowDown" if opened.value(first) else "ArrowUp")
+    assert opened.value(chosen) != before
+    column = opened.value("document.activeElement.dataset.run")
+    opened.press("ArrowRight" if column == "0" else "ArrowLeft")
+    assert opened.value("document.activeElement.dataset.run") != column
+    opened.press("n")
+    assert opened.value(asked) == "why does ice float on water"
+    opened.press("Escape")
+    assert opened.value(focus) == "queries"
+    opened.press("/")
+    assert opened.value(focus) == "search"
+    opened.say("Input.insertText", text="ANTS nest")
+    assert opened.value("document.getElementById('count').textContent") == "1 query of 6"
+    assert opened.value(asked) == "how do ants find the nest"
+    opened.press("Enter")
+    assert opened.value(focus) == "queries" and opened.problems == []
+
+
+@needs_chromium
+def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opened):
+    number = int(opened.value("document.querySelector('#found .row .num').firstChild.textContent"))
+    opened.click("#found .row")
+    assert opened.value("document.getElementById('count').textContent").startswith(f"{number} quer")
+    opened.value("document.querySelector('#scatter svg').focus()")
+    opened.press("ArrowRight", "Enter")
+    assert "lexical " in opened.value("document.getElementById('count').textContent")
+    opened.click("#count button")
+    assert opened.value("document.getElementById('count').textContent") == "6 queries"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    opened.prefer("light")
+    light = opened.value(paper)
+    opened.prefer("dark")
+    dark = opened.value(paper)
+    opened.click("#theme")
+    assert opened.value(paper) == light != dark
+    opened.click("#theme")
+    opened.prefer("light")
+    assert opened.value(paper) == dark and opened.problems == []

@@ -19,7 +19,13 @@ from moeir.errors import UsageError
 from moeir.values import convert
 
 PACKAGE = Path(__file__).parent
-FORMULAS = {"fusion": "lists", "mining": "hits", "learning.objectives": "batch", "analysis.overlap": "first"}
+FORMULAS = {
+    "fusion": "lists",
+    "mining": "hits",
+    "learning.objectives": "batch",
+    "analysis.overlap": "first",
+    "analysis.projection": "vectors",
+}
 CHILDREN = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server", "formats": "Format"}
 ROOMS = (*CHILDREN, *FORMULAS)
 REQUIRED = object()

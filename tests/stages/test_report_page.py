@@ -31,7 +31,8 @@ def room(tmp_path_factory, index, toy, moeir) -> Path:
     said = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
                  "--explain", folder / "runs" / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
     assert said.code == 0, said.stderr
-    (folder / "map.tsv").write_text("side id group x y\nquery q1 local 0 1\nquery q2 global 1 0.5\ndocument owl local 2 2\n".replace(" ", "\t"))
+    points = "side id group x y\nquery q1 local 0 1\nquery q2 global 1 0.5\ndocument owl local 2 2\n"
+    (folder / "map.tsv").write_text(points.replace(" ", "\t"))
     training = [{"step": number, "loss": 3.0 - number / 20, "share.local": 0.5, "share.global": 0.5} for number in range(1, 31)]
     (folder / "trained").mkdir()
     (folder / "trained" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in training))
@@ -172,10 +173,12 @@ def test_queries_are_browsed_by_click_and_by_key(opened):
     opened.click("#query-2")
     assert opened.value(asked) == "who swims across the sea" and opened.value(chosen) == "eel"
     opened.press("ArrowDown")
-    assert opened.value(asked).startswith("tree that grows") and opened.value("document.querySelectorAll('[aria-selected=true]').length") == 1
+    assert opened.value(asked).startswith("tree that grows")
+    assert opened.value("document.querySelectorAll('[aria-selected=true]').length") == 1
     opened.press("Enter")
     assert opened.value(focus).startswith("hit") and opened.value("document.activeElement.tabIndex") == 0
-    before, first = opened.value(chosen), "document.activeElement.closest('ol').querySelector('.hit') === document.activeElement"
+    first = "document.activeElement.closest('ol').querySelector('.hit') === document.activeElement"
+    before = opened.value(chosen)
     opened.press("ArrowDown" if opened.value(first) else "ArrowUp")
     assert opened.value(chosen) != before
     column = opened.value("document.activeElement.dataset.run")

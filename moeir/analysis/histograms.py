@@ -1,0 +1,61 @@
+"""Numbers counted in classes of one width: lengths of texts, scores of documents."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Class = tuple[float, float, int, float]
+
+
+def lengths(counts: Counter[int], classes: int) -> list[Class]:
+    """Texts by length in at most `classes` of a round width: from, to (not included), how many, their share.
+
+    >>> lengths(Counter({1: 2, 4: 1, 11: 1}), classes=3)
+    [(0, 5, 3, 0.75), (5, 10, 0, 0.0), (10, 15, 1, 0.25)]
+    """
+    total, longest = counts.total(), max(counts)
+    width = _round_width((longest + 1) / classes)
+    found = [0] * (longest // width + 1)
+    for length, count in counts.items():
+        found[length // width] += count
+    return [(place * width, (place + 1) * width, count, count / total) for place, count in enumerate(found)]
+
+
+def scores(numbers: Array, low: float, high: float, classes: int) -> list[Class]:
+    """Numbers [n] in `classes` alike in width between two ends, the upper one included in the last: from, to, how many, their share.
+
+    >>> scores(np.array([0.0, 0.5, 0.9, 1.0]), 0.0, 1.0, classes=2)
+    [(0.0, 0.5, 1, 0.25), (0.5, 1.0, 3, 0.75)]
+    """
+    counts, edges = np.histogram(numbers, classes, range=(low, high))
+    ends = edges.tolist()
+    return [(ends[place], ends[place + 1], count, count / max(1, len(numbers))) for place, count in enumerate(counts.tolist())]
+
+
+def quantile(counts: Counter[int], share: float) -> int:
+    """The smallest length that this share of the texts does not exceed.
+
+    >>> quantile(Counter({1: 5, 2: 4, 9: 1}), 0.5), quantile(Counter({1: 5, 2: 4, 9: 1}), 0.95)
+    (1, 9)
+    """
+    wanted, seen = share * counts.total(), 0
+    for length in sorted(counts):
+        seen += counts[length]
+        if seen >= wanted - 1e-9:
+            return length
+    raise AssertionError("a share is at most 1")
+
+
+def counted(sizes: Iterable[int]) -> Counter[int]:
+    """How many texts have each length."""
+    return Counter(sizes)
+
+
+def _round_width(least: float) -> int:
+    """1, 2, 5, 10, 20, 50, …: the first that is wide enough."""
+    power = 10 ** max(0, math.floor(math.log10(max(1.0, least))))
+    return int(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least))

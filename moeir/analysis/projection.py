@@ -1,0 +1,51 @@
+"""Vectors of many dimensions laid out in two or three, for the eye."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from sklearn.manifold import TSNE
+
+from moeir.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+def pca(vectors: Array, dimensions: int, seed: int = 42) -> Array:
+    """The directions in which they differ most: principal components.
+
+    vectors [n, D] -> [n, dimensions]; each axis points to where its largest weight is positive, so that the same vectors lie alike.
+    Pearson 1901.
+
+    >>> pca(np.array([[0.0, 0.0], [3.0, 3.0], [6.0, 6.0]]), 2).round(4)
+    array([[-4.2426,  0.    ],
+           [ 0.    ,  0.    ],
+           [ 4.2426,  0.    ]])
+    """
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = axes[:dimensions]
+    largest = np.abs(axes).argmax(axis=1)
+    axes = axes * np.sign(axes[np.arange(len(axes)), largest])[:, None]
+    places: Array = centred @ axes.T + 0.0
+    padded: Array = np.pad(places, ((0, 0), (0, dimensions - places.shape[1])))
+    return padded
+
+
+def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float = 30.0) -> Array:
+    """Neighbours stay neighbours: t-SNE over cosine distances, started from principal components.
+
+    vectors [n, D] -> [n, dimensions]. Distances between groups mean little; `perplexity` is about how many neighbours count.
+    Van der Maaten and Hinton 2008.
+    """
+    if not 1 <= perplexity < len(vectors):
+        raise UsageError(f"tsne:perplexity={perplexity:g}: expected 1 to less than the number of points, {len(vectors)}")
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)  # squared distances of units are twice those of cosines
+    placed = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), random_state=seed, n_jobs=1).fit_transform(units)
+    return np.asarray(placed, dtype=np.float64)
+
+
+def _started(units: Array, dimensions: int) -> Array:
+    """Principal components, as small as t-SNE wants them in the beginning."""
+    places = pca(units, dimensions)
+    return (places / max(places[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)

@@ -1,0 +1,225 @@
+"""The analyses that ask a model, or its tokenizer: what `moeir analyze` shows of texts."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeir import variants
+from moeir.errors import UsageError
+from moeir.stages.comparing import judged
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from moeir.analysis.finding import Finding
+    from moeir.analysis.usage import Usage
+    from moeir.architectures.checkpoint import OpenCheckpoint
+    from moeir.records.texts import Text
+    from moeir.stages.analyze import Analyze
+
+CHUNK = 1024
+SIDES = (("query", "queries"), ("document", "corpus"))
+
+
+def usage(stage: "Analyze") -> "Finding":
+    """Whom the routers take."""
+    from moeir.analysis.finding import Finding, Picture
+
+    checkpoint = _opened(stage)
+    if not checkpoint.encode(["?"]).routing:
+        raise UsageError(f"{stage.model}: {_without_router(checkpoint)}; there is no usage to count")
+    names = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
+    rows: list[list[Any]] = []
+    for side, path in _texts(stage):
+        for router, found in _counted(stage, checkpoint, path, side).items():
+            rows += [[side, router, *row] for row in found.rows(stage.threshold)]
+    marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
+    return Finding(names, rows, Picture("bars", marks, across="expert", up="share of decisions"))
+
+
+def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", path: Path, side: str) -> "dict[str, Usage]":
+    """Each router's usage over the texts of a file, chunk by chunk."""
+    from moeir.analysis.usage import Usage
+    from moeir.backbones.precision import autocast, dtype_for
+
+    device = str(checkpoint.device)
+    counted: dict[str, Usage] = {}
+    with autocast(dtype_for(stage.dtype, device), device):
+        for chunk in _chunks(path, "routing"):
+            for router, said in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
+                found = Usage.of(said.probabilities.float().cpu().numpy(), len(said))
+                counted[router] = counted[router] + found if router in counted else found
+    return counted
+
+
+def divergence(stage: "Analyze") -> "Finding":
+    """How far queries and their documents lie apart."""
+    from moeir.analysis.divergence import divergences
+    from moeir.analysis.finding import Finding, Picture
+    from moeir.analysis.pairs import drawn
+
+    assert stage.queries is not None and stage.corpus is not None and stage.qrels is not None
+    checkpoint = _opened(stage)
+    expert = _dense_expert(stage, checkpoint.architecture.kinds)
+    pairs = drawn(stage.queries, stage.corpus, stage.qrels, stage.pairs, stage.seed)
+    sides = zip(("query", "document"), zip(*pairs, strict=True), strict=True)
+    queries, documents = (_vectors(stage, checkpoint, expert, contents, side) for side, contents in sides)
+    kl, js = divergences(queries, documents, bandwidth=stage.bandwidth)
+    title = "divergence of queries and documents"
+    picture = Picture("bars", [(title, expert, "KL", kl), (title, expert, "JS", js)])
+    return Finding(["expert", "pairs", "KL", "JS"], [[expert, len(pairs), kl, js]], picture, number=".2e")
+
+
+def lengths(stage: "Analyze") -> "Finding":
+    """How long queries and documents are: in tokens of a model, or in words."""
+    from moeir.analysis import histograms
+    from moeir.analysis.finding import Finding, Picture
+
+    count = _measure(stage)
+    unit = "words" if stage.model is None else "tokens"
+    rows: list[list[Any]] = []
+    marks: list[tuple[Any, ...]] = []
+    for side, path in _texts(stage):
+        found = histograms.counted(size for chunk in _chunks(path, "counting") for size in count(chunk))
+        rows += [[side, unit, *one] for one in histograms.lengths(found, stage.classes)]
+        half, most = (histograms.quantile(found, share) for share in (0.5, 0.95))
+        title = f"{side}: half have {half} {unit} or fewer, 95 % {most}"
+        marks += [(title, side, low, high, number) for one, _, low, high, number, _ in rows if one == side]
+    return Finding(["side", "unit", "from", "to", "texts", "share"], rows, Picture("steps", marks, across=unit, up="texts"))
+
+
+def _measure(stage: "Analyze") -> Any:
+    """What counts the tokens or words of some texts."""
+    if stage.model is None:
+        return lambda contents: [len(content.split()) for content in contents]
+    from moeir.backbones.tokenizer import TextReader
+
+    reader = TextReader(stage.model)
+    return lambda contents: [len(ids) for ids in reader.ids(contents)]
+
+
+def projection(stage: "Analyze") -> "Finding":
+    """Queries and documents laid out in two or three dimensions, with the group that a picture colours them by."""
+    from moeir.analysis.finding import Finding, Picture
+
+    checkpoint = _opened(stage)
+    expert = _dense_expert(stage, checkpoint.architecture.kinds)
+    texts: list[tuple[str, Text]] = []
+    for side, path in _texts(stage):
+        texts += [(side, text) for text in _drawn(path, stage)]
+    if len(texts) <= stage.dimensions:
+        raise UsageError(f"analyze projection: expected more than {stage.dimensions} texts, found {len(texts)}")
+    vectors, routed = _laid(stage, checkpoint, expert, texts)
+    lay = variants.bind("analysis.projection", stage.projection)
+    places = lay(vectors, stage.dimensions, stage.seed).tolist()
+    groups = _groups(stage, texts, routed)
+    rows = [[side, text.id, group, *place] for (side, text), group, place in zip(texts, groups, places, strict=True)]
+    marks = [(f"{stage.projection} of {expert}", group, *place) for (_, _, group, *place) in sorted(rows, key=lambda row: str(row[2]))]
+    return Finding(["side", "id", "group", *"xyz"[: stage.dimensions]], rows, Picture("points", marks))
+
+
+def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
+    """A sample of the texts of a file, in their order; all, if there are no more."""
+    import random
+
+    from moeir.records import texts
+
+    every = list(texts.read(path))
+    if len(every) <= stage.sample:
+        return every
+    return [every[place] for place in sorted(random.Random(stage.seed).sample(range(len(every)), stage.sample))]
+
+
+def _laid(
+    stage: "Analyze", checkpoint: "OpenCheckpoint", expert: str, texts: "Sequence[tuple[str, Text]]"
+) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
+    """The vectors of texts [n, D], and for each the expert that the first router took, where one takes whole texts."""
+    import numpy as np
+
+    from moeir.backbones.precision import autocast, dtype_for
+    from moeir.representations.dense import Dense
+
+    vectors, routed, device = [], list[str | None](), str(checkpoint.device)
+    for side, _ in SIDES:
+        mine = [text.content for one, text in texts if one == side]
+        for first in range(0, len(mine), CHUNK):
+            chunk = mine[first : first + CHUNK]
+            with autocast(dtype_for(stage.dtype, device), device):
+                encoded = checkpoint.encode(chunk, side, max_tokens=stage.max_tokens)
+            part = encoded[expert]
+            assert isinstance(part, Dense)
+            vectors.append(part.vectors.float().cpu().numpy())
+            of_texts = [said for said in encoded.routing.values() if len(said.probabilities) == len(chunk)]
+            routed += [f"expert {taken}" for taken in of_texts[0].probabilities.argmax(1).tolist()] if of_texts else [None] * len(chunk)
+    return np.concatenate(vectors), routed
+
+
+def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", routed: Sequence[str | None]) -> list[str]:
+    """Of a query the run that is best on it, if there are runs; else the expert that a router takes, else its side."""
+    if stage.run:
+        from moeir.analysis.wins import winner
+
+        values = judged(stage)
+        known = next(iter(values.values()))
+        return [winner(values, text.id) if side == "query" and text.id in known else side for side, text in texts]
+    return [taken or side for taken, (side, _) in zip(routed, texts, strict=True)]
+
+
+def _vectors(stage: "Analyze", checkpoint: "OpenCheckpoint", expert: str, contents: Sequence[str], side: str) -> "np.ndarray[Any, Any]":
+    from moeir.backbones.precision import autocast, dtype_for
+    from moeir.representations.dense import Dense
+
+    device = str(checkpoint.device)
+    with autocast(dtype_for(stage.dtype, device), device):
+        part = checkpoint.encode(contents, side, max_tokens=stage.max_tokens)[expert]
+    assert isinstance(part, Dense)
+    return part.vectors.float().cpu().numpy()
+
+
+def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
+    """The expert that was asked for, or the only dense one."""
+    dense = [name for name, kind in kinds.items() if kind == "dense"]
+    if stage.expert is None and len(dense) == 1:
+        return dense[0]
+    if stage.expert in dense:
+        return str(stage.expert)
+    asked = "--expert: expected one of" if stage.expert is None else f"--expert {stage.expert}: expected"
+    raise UsageError(f"{asked} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
+
+
+def _opened(stage: "Analyze") -> "OpenCheckpoint":
+    from moeir.architectures.checkpoint import open_checkpoint
+    from moeir.backbones.precision import device_for
+
+    assert stage.model is not None
+    return open_checkpoint(stage.model, device_for(stage.device))
+
+
+def _texts(stage: "Analyze") -> list[tuple[str, Path]]:
+    """The sides of which there are texts."""
+    given = [(side, getattr(stage, name)) for side, name in SIDES]
+    return [(side, path) for side, path in given if path is not None]
+
+
+def _chunks(path: Path, what: str) -> Iterator[list[str]]:
+    """The texts of a file, many at a time."""
+    from moeir import console
+    from moeir.records import texts
+
+    walked = (text.content for text in console.progress(texts.read(path, keep_empty=True), what))
+    while chunk := list(islice(walked, CHUNK)):
+        yield chunk
+
+
+def _without_router(checkpoint: "OpenCheckpoint") -> str:
+    """Why no router of this checkpoint says anything."""
+    from moeir.mixtures.embedding import EmbeddingMixture
+    from moeir.mixtures.feedforward import RoutedFeedForward
+
+    name, modules = checkpoint.spec.split(":")[0], list(checkpoint.architecture.modules())
+    if any(isinstance(module, RoutedFeedForward) for module in modules):
+        return f"the experts of this {name} are chosen by role, queries one and documents another"
+    if any(isinstance(module, EmbeddingMixture) for module in modules):
+        return f"the experts of this {name} are chosen at random"
+    return f"{name} has no router"

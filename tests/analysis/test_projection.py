@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from moeir.analysis.projection import pca, tsne
+from moeir.errors import UsageError
+from tests.oracles import analysis
+
+
+def clouds(seed=0):
+    """Three clouds of fifteen vectors [45, 8] around far directions."""
+    chance = np.random.default_rng(seed)
+    return np.concatenate([np.eye(8)[cloud] * 5 + chance.normal(size=(15, 8)) * 0.2 for cloud in range(3)]).astype(np.float32)
+
+
+def test_no_plane_keeps_more_of_the_spread_than_pca(monkeypatch):
+    vectors = clouds()
+    kept = analysis.spread(pca(vectors, 2).tolist())
+    chance = np.random.default_rng(1)
+    for _ in range(30):
+        plane = np.linalg.qr(chance.normal(size=(8, 2)))[0]
+        assert analysis.spread((vectors @ plane).tolist()) <= kept * (1 + 1e-6)
+    assert analysis.spread(pca(vectors, 8).tolist()) == pytest.approx(analysis.spread(vectors.tolist()), rel=1e-5)
+
+
+def test_pca_does_not_turn_with_the_sign_and_pads_what_has_no_spread():
+    vectors = clouds()
+    assert pca(vectors, 2) == pytest.approx(pca(vectors[::-1], 2)[::-1], abs=1e-6)
+    flat = pca(np.array([[1.0], [2.0], [4.0]]), 3)
+    assert flat.shape == (3, 3) and not flat[:, 1:].any()
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_tsne_keeps_neighbours_and_is_the_same_each_time(dimensions):
+    vectors = clouds()
+    laid = tsne(vectors, dimensions, perplexity=5.0)
+    assert laid.shape == (45, dimensions)
+    near = analysis.neighbours(laid.tolist(), 5)
+    assert all(len({place // 15 for place in found} | {number // 15}) == 1 for number, found in enumerate(near))
+    assert (tsne(vectors, dimensions, perplexity=5.0) == laid).all()
+    assert (tsne(vectors * 3, dimensions, perplexity=5.0) == pytest.approx(laid)) or analysis.neighbours(laid.tolist(), 5) == near
+
+
+def test_tsne_wants_more_points_than_neighbours():
+    with pytest.raises(UsageError, match=r"tsne:perplexity=30: expected 1 to less than the number of points, 10"):
+        tsne(clouds()[:10], 2)

@@ -1,0 +1,145 @@
+"""The analyses of runs, texts and vectors through the command line, and every analysis as a picture."""
+
+import json
+import math
+
+import pytest
+
+LENGTHS = ("--query-length", 16, "--document-length", 32)
+TEXTS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl")
+RUNS = ("--run", "lexical.trec", "--run", "global.trec")
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, tiny_model, came_checkpoint, index, toy, moeir):
+    """Two experts' runs of the toy queries, a came and a gated checkpoint, a training's course; the working folder."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for file in toy.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "came").symlink_to(came_checkpoint)
+    said = moeir("init", "--model", tiny_model, "--arch", "sbmoe:experts=3", *LENGTHS, "--output", folder / "gated")
+    assert said.code == 0, said.stderr
+    said = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
+    assert said.code == 0, said.stderr
+    for name in ("lexical", "global"):
+        (folder / f"{name}.trec").symlink_to(folder / "runs" / f"{name}.trec")
+    (folder / "trained").mkdir()
+    steps = [{"step": number, "share.a": number / 10, "share.b": 1 - number / 10, "loss.a": 2.0} for number in range(1, 10)]
+    (folder / "trained" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(room, monkeypatch):
+    monkeypatch.chdir(room)
+
+
+@pytest.fixture
+def listed(moeir):
+    def run(*command):
+        said = moeir("analyze", *command, "--form", "jsonl")
+        assert (said.code, said.stderr) == (0, ""), said.stderr
+        return [json.loads(line) for line in said.stdout.splitlines()]
+
+    return run
+
+
+def test_wins_are_counted_by_class_of_query(listed):
+    rows = listed("wins", *RUNS, "--qrels", "test-qrels.tsv", *TEXTS, "--measure", "RR@10")
+    assert list(rows[0]) == ["by", "group", "queries", "run", "wins", "share", "RR@10"]
+    assert list(dict.fromkeys(row["by"] for row in rows)) == ["all", "length", "question", "overlap"]
+    for by in ("all", "length", "question", "overlap"):
+        assert sum(row["wins"] for row in rows if row["by"] == by) == 6
+    assert {row["group"]: row["queries"] for row in rows if row["by"] == "question"} == {"who": 2, "when": 1, "why": 1, "how": 1, "none": 1}
+    assert all(row["RR@10"] is None for row in rows if row["run"] == "tied")
+    assert {row["by"] for row in listed("wins", *RUNS, "--qrels", "test-qrels.tsv")} == {"all"}
+
+
+def test_scores_of_answers_stand_apart(listed):
+    rows = listed("scores", *RUNS, "--qrels", "test-qrels.tsv", "--classes", 4)
+    kinds = [(row["run"], row["documents"]) for row in rows[::4]]
+    assert kinds == [("lexical", "answer"), ("lexical", "other"), ("global", "answer"), ("global", "other")]
+    assert sum(row["count"] for row in rows if row["run"] == "global") == 6 * 12
+    assert sum(row["count"] for row in rows if row["run"] == "global" and row["documents"] == "answer") == 6
+    assert sum(row["count"] for row in listed("scores", "--run", "global.trec")) == 6 * 12
+
+
+def test_lengths_are_of_words_or_of_the_tokens_of_a_model(listed):
+    rows = listed("lengths", "--queries", "test-queries.tsv", "--classes", 4)
+    assert [(row["side"], row["unit"], row["from"], row["to"], row["texts"]) for row in rows] == [
+        ("query", "words", 0, 2, 0), ("query", "words", 2, 4, 1), ("query", "words", 4, 6, 2), ("query", "words", 6, 8, 3),
+    ]  # fmt: skip
+    tokens = listed("lengths", "--model", "came", *TEXTS)
+    assert {row["unit"] for row in tokens} == {"tokens"}
+    assert [sum(row["texts"] for row in tokens if row["side"] == side) for side in ("query", "document")] == [6, 12]
+
+
+def test_a_projection_names_every_text_its_group_and_its_place(listed):
+    rows = listed("projection", "--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3)
+    assert list(rows[0]) == ["side", "id", "group", "x", "y", "z"] and len(rows) == 18
+    assert [row["id"] for row in rows[:6]] == ["q1", "q2", "q3", "q4", "q5", "q6"]
+    assert {row["group"] for row in rows} == {"query", "document"} and all(math.isfinite(row["z"]) for row in rows)
+    routed = listed("projection", "--model", "gated", *TEXTS, "--projection", "tsne:perplexity=4")
+    assert {row["group"] for row in routed} <= {"expert 0", "expert 1", "expert 2"} and "z" not in routed[0]
+    best = listed("projection", "--model", "came", *TEXTS, "--projection", "pca", *RUNS, "--qrels", "test-qrels.tsv", "--sample", 6)
+    assert len(best) == 12 and {row["group"] for row in best} <= {"lexical", "global", "tied", "document"}
+    again = listed("projection", "--model", "came", *TEXTS, "--projection", "pca", *RUNS, "--qrels", "test-qrels.tsv", "--sample", 6)
+    assert best == again
+
+
+PICTURES = {
+    "overlap": ("--run", "lexical.trec", "--run", "global.trec"),
+    "wins": (*RUNS, "--qrels", "test-qrels.tsv", *TEXTS),
+    "scores": (*RUNS, "--qrels", "test-qrels.tsv"),
+    "shares": ("--model", "trained"),
+    "lengths": TEXTS,
+    "usage": ("--model", "gated", *TEXTS),
+    "divergence": ("--model", "came", *TEXTS, "--qrels", "test-qrels.tsv", "--pairs", 5),
+    "projection": ("--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_every_analysis_is_drawn_and_drawn_alike(name, moeir, tmp_path):
+    pytest.importorskip("matplotlib")
+    for place in ("first.svg", "second.svg", "one.png"):
+        said = moeir("analyze", name, *PICTURES[name], "--output", tmp_path / place)
+        assert (said.code, said.stdout, said.stderr) == (0, "", "")
+    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    assert moeir("analyze", name, *PICTURES[name], "--output", tmp_path / "list.tsv").code == 0
+    assert len((tmp_path / "list.tsv").read_text().splitlines()) > 1
+
+
+def test_a_map_goes_into_a_report(moeir, tmp_path):
+    assert moeir("analyze", *("projection", "--model", "came", *TEXTS, "--projection", "pca"), "--output", tmp_path / "map.tsv").code == 0
+    command = ("report", "--run", "global.trec", "--qrels", "test-qrels.tsv", "--projection", tmp_path / "map.tsv")
+    assert moeir(*command, "--output", tmp_path / "page.html") == (0, "", "")
+    assert '"map":{"groups":["query","document"]' in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("wins --run lexical.trec --qrels test-qrels.tsv", 2, "expected two runs or more, found 1"),
+        ("wins --run lexical.trec --run global.trec", 2, "analyze wins: needs --qrels"),
+        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --corpus corpus.jsonl", 2, "--corpus needs --queries"),
+        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --queries train-queries.jsonl", 3, "none of its queries is"),
+        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --measure nDGC", 2, "no measure is called"),
+        ("scores", 2, "analyze scores: needs --run"),
+        ("scores --run lexical.trec --qrels train.qrels", 3, "lexical: has no query that is judged in train.qrels"),
+        ("scores --run lexical.trec --classes 0", 2, "--classes 0: expected 1 to 100000"),
+        ("lengths", 2, "analyze lengths: needs --corpus, --queries or both"),
+        ("lengths --queries test-queries.tsv --threshold 3", 2, "does not read --threshold; it belongs to analyze usage"),
+        ("projection --queries test-queries.tsv", 2, "analyze projection: needs --model"),
+        ("projection --model came --queries test-queries.tsv --dimensions 4", 2, "--dimensions 4: expected 2 or 3"),
+        ("projection --model came --queries test-queries.tsv --projection umap", 2, "analysis.projection has no 'umap'"),
+        ("projection --model came --queries test-queries.tsv", 2, "tsne:perplexity=30: expected 1 to less than the number of points, 6"),
+        ("projection --model came --queries test-queries.tsv --run global.trec", 2, "--run, twice or more, and --qrels go together"),
+        ("projection --model came --queries test-queries.tsv --sample 2", 2, "expected more than 2 texts, found 2"),
+        ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a picture"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_refused_in_a_line(command, code, words, moeir):
+    said = moeir("analyze", *command.split())
+    assert (said.code, said.stdout) == (code, "") and words in said.stderr and len(said.stderr.splitlines()) == 1, said.stderr

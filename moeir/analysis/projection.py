@@ -48,4 +48,5 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
 def _started(units: Array, dimensions: int) -> Array:
     """Principal components, as small as t-SNE wants them in the beginning."""
     places = pca(units, dimensions)
-    return (places / max(places[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
+    started: Array = (places / max(places[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
+    return started

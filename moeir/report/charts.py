@@ -16,6 +16,7 @@ from moeir.report.pictures import COLOURS, PLAIN
 COLUMNS = 3  # panels beside one another, at most
 WIDTH, HEIGHT = 4.6, 3.0  # inches of a panel
 LABELLED = 14
+QUIET = ("tied", "other")  # what no run is: grey
 
 
 def drawn(picture: Picture, file: Path, form: str) -> None:
@@ -24,7 +25,8 @@ def drawn(picture: Picture, file: Path, form: str) -> None:
     if not panels:
         raise DataError("nothing was found that could be drawn")
     labels = list(dict.fromkeys(str(mark[1]) for mark in picture.marks))
-    colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(labels)}
+    bold = [label for label in labels if label not in QUIET]
+    colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(QUIET, "#9a9a9a")
     deep = picture.kind == "points" and len(picture.marks[0]) > 4
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -55,7 +57,8 @@ def _bars(place: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
         mine = [(groups.index(str(group)), height) for name, group, height in marks if str(name) == label]
         shift = (number - (len(labels) - 1) / 2) * width
         place.bar([at + shift for at, _ in mine], [height for _, height in mine], width * 0.92, color=colours[label], label=label)
-    place.set_xticks(range(len(groups)), groups, rotation=30 if len(groups) > 4 else 0, ha="right" if len(groups) > 4 else "center")
+    slant = sum(map(len, groups)) > 36
+    place.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
     place.grid(axis="y", alpha=0.25)
     place.tick_params(labelsize="small")
     _named(place, len(labels))
@@ -96,7 +99,7 @@ def _points(place: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
 
 def _matrix(place: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Every label with every label; one with itself stands at 1, as lists compared with themselves do."""
-    names = list(colours) + [str(mark[1]) for mark in marks if str(mark[1]) not in colours]
+    names = [str(mark[0]) for mark in marks] + [str(mark[1]) for mark in marks]
     names = list(dict.fromkeys(names))
     values = {(str(row), str(column)): value for row, column, value in marks}
     either = values | {(column, row): value for (row, column), value in values.items()}

@@ -13,7 +13,7 @@ import pytest
 from moeir.report import page
 from tests import browser
 
-EVIL = '</script><script>alert("1")</script><!-- \' " & <img src=x onerror=alert(2)> [[SCRIPT]] \u2028'
+EVIL = '</script><script>alert("1")</script><!-- \' " & \u2028 <img src=x onerror=alert(2)> [[SCRIPT]]'
 EXPERTS = ("lexical", "local", "global", "fused")
 needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed")
 
@@ -61,17 +61,22 @@ class Parsed(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.inside: dict[str, list[str]] = {}
+        self.now = ""
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self.now = tag
         if tag in ("script", "style", "h1", "title"):
             self.inside.setdefault(tag, []).append("")
 
+    def handle_endtag(self, tag: str) -> None:
+        self.now = ""
+
     def handle_data(self, data: str) -> None:
-        if self.tags and self.tags[-1][0] in self.inside:
-            self.inside[self.tags[-1][0]][-1] += data
+        if self.now in self.inside:
+            self.inside[self.now][-1] += data
 
     def blocks(self) -> dict[str, Any]:
         scripts = [facts for tag, facts in self.tags if tag == "script"]

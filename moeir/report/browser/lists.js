@@ -14,7 +14,8 @@ function showCase(place) {
   replace("case",
     make("div", {}, make("p", { class: "soft num" }, data.queries[place], " · ", plural(data.answers[place], "answer", "answers"), " · first answer’s rank and ", measure),
       make("p", { class: "asked" }, data.texts[place] || data.queries[place]), make("div", { class: "facts" }, chips)),
-    make("div", { class: "lists", role: "group", "aria-label": "Lists of the runs" }, runs.map((_, run) => runList(run))),
+    make("div", {}, make("div", { class: "lists", role: "group", "aria-label": "Lists of the runs" }, runs.map((_, run) => runList(run))),
+      runs.length > 1 ? make("p", { class: "soft hint" }, "✓ an answer; dots: the other lists that have the document among their first " + data.depth) : null),
     make("div", { id: "why" }));
   const answers = found.g.map((grade, number) => (grade > 0 ? number : -1)).filter((number) => number >= 0);
   const first = [...runs.keys()].reverse().map((run) => topOf(run)[0]).find((number) => number !== undefined);
@@ -29,7 +30,7 @@ function runList(run) {
   const below = seen.found.g.map((grade, number) => [grade, number]).filter(([grade, number]) => grade > 0 && !top.includes(number)).map((one) => one[1]);
   const items = [...top.map((number) => hit(run, number, false)), ...below.map((number) => hit(run, number, true))];
   const rows = items.map((item) => make("li", {}, item));
-  if (below.length) rows.splice(top.length, 0, make("li", { class: "apart" }, below.length === 1 ? "an answer further down" : "answers further down"));
+  if (below.length) rows.splice(top.length, 0, make("li", { class: "apart" }, below.length === 1 ? "an answer below these" : "answers below these"));
   return make("div", { class: "list " + colour(run) },
     make("h3", {}, dot(run), runs[run], make("small", { class: "num" }, top.length ? "" : "found nothing")), make("ol", {}, rows));
 }
@@ -41,9 +42,9 @@ function hit(run, number, away) {
   const alone = !also.length && !away;
   return make("button", { type: "button", class: "hit" + (answer ? " answer" : "") + (away ? " away" : ""), tabindex: -1, "data-run": run, "data-number": number, "aria-label": words,
       title: score === null ? null : "score " + score, onclick: () => chooseDocument(number, run), onfocus: () => chooseDocument(number, run), onkeydown: hitKeys },
-    make("span", { class: "rank" + (rank > 999 ? " far" : "") }, rank || "–"),
+    make("span", { class: "rank" + (rank > 999 ? " far" : "") }, answer ? "✓\u2009" : "", rank || "–"),
     make("span", { class: "say" }, [text.title, text.text].filter(Boolean).join(" · ") || text.id),
-    make("span", { class: "by" }, answer ? "✓ answer " : "", also.map((other) => make("i", { class: colour(other), title: "also: " + runs[other] })), alone && runs.length > 1 ? make("span", { class: "soft" }, "here only") : null));
+    make("span", { class: "by", title: alone ? "in no other list" : null }, also.map((other) => make("i", { class: colour(other), title: "also: " + runs[other] }))));
 }
 
 function chooseDocument(number, run = null) {

@@ -28,7 +28,7 @@ class Cases:
 
     def documents(self, query: str) -> list[str]:
         """The documents of a case: those at the top of any list, run by run, then at most `depth` answers that stand at no top."""
-        tops = [run.documents_of(query)[: self.depth] for run in self.runs.values()]
+        tops = [_top(run, query, self.depth) for run in self.runs.values()]
         grades = self.qrels.get(query, {})
         answers = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
         return list(dict.fromkeys([*(name for top in tops for name in top), *answers[: self.depth]]))
@@ -49,14 +49,19 @@ class Cases:
 
     def first_answers(self, queries: Sequence[str]) -> list[list[int]]:
         """By run and query the rank of the first answer; 0 where there is none."""
-        found = []
-        for run in self.runs.values():
-            ranks = []
-            for query in queries:
-                answers = {name for name, grade in self.qrels.get(query, {}).items() if grade > 0}
-                ranks.append(next((rank for rank, name in enumerate(run.documents_of(query), 1) if name in answers), 0))
-            found.append(ranks)
+        found: list[list[int]] = [[] for _ in self.runs]
+        for query in queries:
+            answers = [self.places[name] for name, grade in self.qrels.get(query, {}).items() if grade > 0]
+            for ranks, run, codes in zip(found, self.runs.values(), self._codes, strict=True):
+                listed = codes[run.row(run.places[query])[0]] if query in run.places else codes[:0]
+                here = np.flatnonzero(np.isin(listed, answers))
+                ranks.append(int(here[0]) + 1 if len(here) else 0)
         return found
+
+
+def _top(run: Run, query: str, depth: int) -> list[str]:
+    """Ids of the first documents of one query."""
+    return [run.names[code] for code in run.row(run.places[query])[0][:depth].tolist()] if query in run.places else []
 
 
 def _found(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple[list[int], list[float | None]]:

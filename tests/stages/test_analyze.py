@@ -161,6 +161,9 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
     assert [float(row[column]) for row in rows] == pytest.approx(means, rel=1e-6)
     assert moeir("analyze", "--model", trained).stdout.splitlines()[0].split() == names
     assert len(moeir("analyze", "--model", trained).stdout.splitlines()) == 2 + 5
+    pytest.importorskip("matplotlib")
+    assert moeir("analyze", "--model", trained, "--output", tmp_path / "shares.svg").code == 0
+    assert ">share<" in (tmp_path / "shares.svg").read_text()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ RUNS = ("--run", "lexical.trec", "--run", "global.trec")
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, came_checkpoint, index, toy, moeir):
-    """Two experts' runs of the toy queries, a came and a gated checkpoint, a training's course; the working folder."""
+    """Two experts' runs of the toy queries, a came and a gated checkpoint; the working folder."""
     folder = tmp_path_factory.mktemp("pictures")
     for file in toy.iterdir():
         (folder / file.name).symlink_to(file)
@@ -23,9 +23,6 @@ def room(tmp_path_factory, tiny_model, came_checkpoint, index, toy, moeir):
     assert said.code == 0, said.stderr
     for name in ("lexical", "global"):
         (folder / f"{name}.trec").symlink_to(folder / "runs" / f"{name}.trec")
-    (folder / "trained").mkdir()
-    steps = [{"step": number, "share.a": number / 10, "share.b": 1 - number / 10, "loss.a": 2.0} for number in range(1, 10)]
-    (folder / "trained" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
     return folder
 
 
@@ -67,7 +64,7 @@ def test_scores_of_answers_stand_apart(listed):
 def test_lengths_are_of_words_or_of_the_tokens_of_a_model(listed):
     rows = listed("lengths", "--queries", "test-queries.tsv", "--classes", 4)
     assert [(row["side"], row["unit"], row["from"], row["to"], row["texts"]) for row in rows] == [
-        ("query", "words", 0, 2, 0), ("query", "words", 2, 4, 1), ("query", "words", 4, 6, 2), ("query", "words", 6, 8, 3),
+        ("query", "words", 0, 2, 0), ("query", "words", 2, 4, 0), ("query", "words", 4, 6, 2), ("query", "words", 6, 8, 4),
     ]  # fmt: skip
     tokens = listed("lengths", "--model", "came", *TEXTS)
     assert {row["unit"] for row in tokens} == {"tokens"}
@@ -91,7 +88,6 @@ PICTURES = {
     "overlap": ("--run", "lexical.trec", "--run", "global.trec"),
     "wins": (*RUNS, "--qrels", "test-qrels.tsv", *TEXTS),
     "scores": (*RUNS, "--qrels", "test-qrels.tsv"),
-    "shares": ("--model", "trained"),
     "lengths": TEXTS,
     "usage": ("--model", "gated", *TEXTS),
     "divergence": ("--model", "came", *TEXTS, "--qrels", "test-qrels.tsv", "--pairs", 5),

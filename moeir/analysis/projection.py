@@ -41,8 +41,9 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
         raise UsageError(f"tsne:perplexity={perplexity:g}: expected 1 to less than the number of points, {len(vectors)}")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)  # squared distances of units are twice those of cosines
-    placed = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), random_state=seed, n_jobs=1).fit_transform(units)
-    return np.asarray(placed, dtype=np.float64)
+    rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose own floor, 50, tears few points apart in space
+    made = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
+    return np.asarray(made.fit_transform(units), dtype=np.float64)
 
 
 def _started(units: Array, dimensions: int) -> Array:

@@ -100,7 +100,7 @@ def test_collections(room: Path, moeir: Moeir) -> None:
 def test_every_format_is_among_the_round_trips() -> None:
     tried = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, "pairs", "top1000", "tevatron-ids")}
     assert {one.name for one in variants.listed("formats")} - tried <= {
-        "anserini-vectors", "encodings", "checkpoint", "sentence-transformers", "pylate",
+        "anserini-vectors", "encodings", "checkpoint", "sentence-transformers", "pylate", "stanford-colbert",
     }  # fmt: skip
 
 

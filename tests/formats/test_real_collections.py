@@ -1,0 +1,39 @@
+"""Collections and training rows of real text: there and back through every format that has a place for them."""
+
+from pathlib import Path
+
+from tests.formats.sets import COLLECTIONS, EXAMPLES
+from tests.formats.test_round_trips import REAL, SHARED, Moeir, converted, round_trips
+
+
+@REAL
+def test_real_collections(tmp_path: Path, moeir: Moeir) -> None:
+    strict = moeir("convert", "--input", SHARED / "cacm", "--to", "msmarco", "--output", tmp_path / "strict")
+    assert strict.code == 2 and "the title as a field of its own would be lost from beir to msmarco" in strict.stderr
+    plain = converted(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
+    round_trips(moeir, plain, COLLECTIONS, tmp_path)
+
+
+@REAL
+def test_real_rows(tmp_path: Path, moeir: Moeir) -> None:
+    """Each query of SQuAD with its passage, and the passages of the next queries as negatives."""
+    import gzip
+    import json
+
+    from moeir.records import qrels, texts
+
+    judged = qrels.read(SHARED / "squad" / "qrels" / "dev.tsv.gz")
+    corpus = texts.read_all(SHARED / "squad" / "corpus.jsonl.gz")
+    queries = {}
+    with gzip.open(SHARED / "squad" / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for record in map(json.loads, lines):
+            if record["_id"] in judged:
+                queries.setdefault(record["text"], record["_id"])
+    passages = list(dict.fromkeys(next(iter(judged[query])) for query in queries.values()))
+    with open(tmp_path / "rows.jsonl", "w", encoding="utf-8") as output:
+        for place, (words, query) in enumerate(list(queries.items())[:200]):
+            positive = next(iter(judged[query]))
+            others = [one for one in passages[place + 1 : place + 6] if one != positive][:3]
+            sides = {name: [" ".join(corpus[one].text.split()) for one in ids] for name, ids in (("pos", [positive]), ("neg", others))}
+            output.write(json.dumps({"query": " ".join(words.split()), **sides}, ensure_ascii=False) + "\n")
+    round_trips(moeir, tmp_path / "rows.jsonl", EXAMPLES, tmp_path, suffix=".tsv")

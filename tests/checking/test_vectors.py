@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moeir.artifacts import manifests
+from moeir.artifacts import checksums, manifests
 from moeir.checking.findings import Findings
 from moeir.checking.vectors import Checked
 from tests.conftest import Said
@@ -101,7 +101,7 @@ def test_broken_encodings_are_found_though_their_manifest_agrees(encodings: Path
     np.save(broken / "global" / "vectors.npy", vectors)
     manifest = json.loads((broken / "manifest.json").read_text())
     file = broken / "global" / "vectors.npy"
-    manifest["files"]["global/vectors.npy"] = {"bytes": file.stat().st_size, "sha256": manifests.checksum(file)}
-    (broken / "manifest.json").write_text(json.dumps(manifest))
+    manifest["files"]["global/vectors.npy"] = {"bytes": file.stat().st_size, "sha256": checksums.checksum(file)}
+    (broken / "manifest.json").write_text(manifests.text_of(manifest), encoding="utf-8")
     said = moeir("check", "--encodings", broken, "--form", "tsv")
     assert said.code == 3 and said.stdout.startswith(f"{broken}/global:3\tnot-finite\ttext 'bee': 32 of 32 numbers")

@@ -1,9 +1,9 @@
 """What a page of many queries costs: seconds to make it, megabytes, seconds until a browser has it open, milliseconds a key.
 
-    python -m tests.benchmarks.report_page [QUERIES] [DEPTH]        # 7000 queries, five runs of 200 documents each
+    python -m tests.benchmarks.report_page [QUERIES DEPTH APART WORDS]   # 7000 200 30 56: tops share as CAME's do, passages as MS MARCO's
 
-Runs, texts and explanations are drawn at random: terms and tokens of every document that the page shows. Chromium is asked where it is
-installed.
+Runs, texts and explanations are drawn at random: terms and tokens of every document that the page shows. Chromium opens it three times,
+where it is installed.
 """
 
 import random
@@ -32,12 +32,13 @@ def sentence(chance: random.Random, count: int) -> str:
     return " ".join(chance.choices(WORDS, k=count))
 
 
-def runs(queries: int, depth: int) -> dict[str, Run]:
+def runs(queries: int, depth: int, apart: int) -> dict[str, Run]:
+    """Lists of the same documents, each a little out of order: the more `apart`, the fewer the tops share."""
     chance, names = np.random.default_rng(7), [f"d{number:06}" for number in range(DOCUMENTS)]
     found = {}
     for name in RUNS:
-        codes = (np.arange(queries)[:, None] * 997 + chance.integers(0, 2 * depth, (queries, 1)) + np.arange(depth) * 13) % DOCUMENTS
-        scores = -np.sort(chance.random((queries, depth)).astype(np.float32), axis=1)
+        codes = (np.arange(queries)[:, None] * 997 + np.arange(depth) * 13) % DOCUMENTS
+        scores = -(np.arange(depth) + chance.random((queries, depth)) * apart).astype(np.float32)
         owners = np.repeat(np.arange(queries), depth)
         found[name] = Run.from_columns([f"q{number}" for number in range(queries)], owners, names, codes.ravel(), scores.ravel())
     return found
@@ -54,8 +55,8 @@ def explanations(cases: Cases, queries: list[str]) -> Iterator[dict[str, Any]]:
             yield {"query": query, "document": document, "experts": experts}
 
 
-def made(queries: int, depth: int, file: Path) -> None:
-    chance, found = random.Random(1), runs(queries, depth)
+def made(queries: int, depth: int, apart: int, words: int, file: Path) -> None:
+    chance, found = random.Random(1), runs(queries, depth, apart)
     grades = {f"q{number}": {f"d{number * 997 % DOCUMENTS:06}": 1} for number in range(queries)}
     begun = time.monotonic()
     cases, names = Cases(found, grades, 10), list(grades)
@@ -64,7 +65,7 @@ def made(queries: int, depth: int, file: Path) -> None:
     held = contents.Contents(cases, names, Reasons(explanations(cases, names), cases.documents), 1200)
     asked = {name: Text(name, sentence(chance, 9)) for name in names}
     data = {"title": "many", "trainings": []} | held.data(asked) | {"judged": judged.table(values, names)}
-    corpus = (Text(name, sentence(chance, 110), sentence(chance, 4)) for name in held.numbers)
+    corpus = (Text(name, sentence(chance, words), sentence(chance, 4)) for name in held.numbers)
     with open(file, "w", encoding="utf-8") as output:
         output.writelines(page.lines("many", data, held.parts(corpus)))
     print(f"{queries:,} queries, {len(held.numbers):,} documents, {held.reasons.documents:,} explained: "
@@ -88,8 +89,8 @@ def opened(file: Path, profile: Path) -> None:
 
 
 if __name__ == "__main__":
-    sizes = [int(word) for word in sys.argv[1:]] + [7000, 200][len(sys.argv) - 1 :]
+    sizes = [int(word) for word in sys.argv[1:]] + [7000, 200, 30, 56][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        made(sizes[0], sizes[1], Path(folder) / "page.html")
+        made(*sizes, Path(folder) / "page.html")
         if PROGRAM is not None:
             opened(Path(folder) / "page.html", Path(folder) / "profile")

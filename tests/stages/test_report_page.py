@@ -141,6 +141,22 @@ def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_
     assert not any("p" in case for case in cases) and all("t" in case for case in cases)
 
 
+def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, moeir, tmp_path):
+    said = moeir("search", "--index", index, "--queries", room / "queries.tsv", "--depth", 2, "--output", tmp_path / "runs")
+    assert said.code == 0, said.stderr
+    ids = sorted(json.loads(line)["_id"] for line in (room / "corpus.jsonl").read_text().splitlines())
+    (tmp_path / "every.trec").write_text("".join(f"q1 Q0 {name} 1 {-place} t\n" for place, name in enumerate(ids)))
+    runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
+    command = ("report", *runs, "--run", tmp_path / "every.trec", "--qrels", room / "qrels", "--queries", room / "queries.tsv")
+    assert moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html") == (0, "", "")
+    case = Parsed((tmp_path / "page.html").read_text()).blocks()["cases-0"][0]
+    alone = [place for place, ranks in enumerate(zip(*case["r"], strict=True)) if not any(ranks[:4])]
+    assert len(case["d"]) == 12 and alone
+    assert [case["p"][place] for place in alone] == [[None, None, None]] * len(alone)
+    assert all(case["k"]["local"][place] for place in alone)
+    assert all(None not in parts for place, parts in enumerate(case["p"]) if place not in alone)
+
+
 def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(room, moeir, tmp_path):
     for name in ("first", "second"):
         command = ("report", "--run", room / "runs" / "fused.trec", "--qrels", room / "qrels", "--output", tmp_path / f"{name}.html")

@@ -1,27 +1,30 @@
 """Several ranked lists become one: what a score counts, and what a missing document is worth.
 
-A formula takes one query's lists, each (documents, scores) with the best first, and returns the union, unordered, with
+A formula takes one query's lists, each (documents, scores) with the best first, and returns the union, documents ascending, with
 one score per document; sums run in float64, in the order of the lists, and are rounded to float32. With `apart` the scores
-are those that each list gives instead, not yet added: float64, a row for each list.
+are those that each list gives instead, not yet added: float64, a row for each list. Many queries go through a formula at once
+as `Lists` of theirs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moeir.errors import UsageError
-from moeir.records.runs import Run
+from moeir.records import lists as worth
+from moeir.records.ids import united
+from moeir.records.lists import Hits, Lists
+from moeir.records.runs import Run, ordered
 
-Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
 Merge: TypeAlias = Callable[..., Hits]
 
-_Exact: TypeAlias = NDArray[np.float64]
+_AT_ONCE = 2**18  # hits, which bounds the working set
 
 
-def came_sum(lists: Sequence[Hits], apart: bool = False) -> Hits:
+def came_sum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     """Sum of scores; a document missing from a list gets the list's last (K-th) score.
 
     Cai et al., CAME, §3.4. An empty list contributes nothing.
@@ -32,10 +35,58 @@ def came_sum(lists: Sequence[Hits], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.25, 4: 9.25, 7: 5.5}
     """
-    return _summed(lists, _scores, _last, apart)
+    return worth.added(*worth.columns(lists, worth.scores, Lists.last), apart)
 
 
-def combsum(lists: Sequence[Hits], apart: bool = False) -> Hits:
+def normsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
+    """Sum of scores brought to 0 … 1 list by list, (s − min) / (max − min); a missing document gets 0, as the list's last has.
+
+    Cai et al., CAME, §5.3, Table 4. A list whose scores are all equal counts 0.
+
+    >>> documents, scores = normsum([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.0, 4: 1.0, 7: 1.0}
+    """
+    return worth.added(*worth.columns(lists, worth.from_0_to_1, worth.nothing), apart)
+
+
+def normmax(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
+    """The largest of scores brought to 0 … 1 list by list, (s − min) / (max − min); a missing document gets 0.
+
+    Cai et al., CAME, §5.3, Table 4. With `apart`, what the list that decides gives; the other lists give 0.
+
+    >>> documents, scores = normmax([(np.array([4, 7, 1]), np.array([9.0, 6.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {1: 0.0, 2: 0.0, 4: 1.0, 7: 1.0}
+    """
+    return worth.added(*worth.largest(*worth.columns(lists, worth.from_0_to_1, worth.nothing)), apart)
+
+
+def sumrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
+    """Sum of 1 / rank; a missing document gets 1 / K, K the length of the list.
+
+    Cai et al., CAME, §5.3, Table 4. An empty list contributes nothing.
+
+    >>> documents, scores = sumrr([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {4: 2.0, 7: 1.5}
+    """
+    return worth.added(*worth.columns(lists, worth.reciprocals, Lists.last), apart)
+
+
+def maxrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
+    """The largest 1 / rank; a missing document gets 1 / K, K the length of the list.
+
+    Cai et al., CAME, §5.3, Table 4. Many tie, and ties fall to the document id. With `apart`, what the list that decides gives.
+
+    >>> documents, scores = maxrr([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {4: 1.0, 7: 1.0}
+    """
+    return worth.added(*worth.largest(*worth.columns(lists, worth.reciprocals, Lists.last)), apart)
+
+
+def combsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     """Sum of scores; a missing document gets 0.
 
     Fox and Shaw 1994.
@@ -44,10 +95,10 @@ def combsum(lists: Sequence[Hits], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 9.0, 7: 5.5}
     """
-    return _summed(lists, _scores, _nothing, apart)
+    return worth.added(*worth.columns(lists, worth.scores, worth.nothing), apart)
 
 
-def rrf(lists: Sequence[Hits], apart: bool = False, *, constant: float = 60.0) -> Hits:
+def rrf(lists: Sequence[Hits | Lists], apart: bool = False, *, constant: float = 60.0) -> Hits:
     """Reciprocal rank fusion: sum of 1 / (constant + rank); a missing document gets 0.
 
     Cormack, Clarke and Büttcher 2009; ranks from 1.
@@ -60,13 +111,10 @@ def rrf(lists: Sequence[Hits], apart: bool = False, *, constant: float = 60.0) -
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant}: expected 0 or more")
 
-    def reciprocals(scores: _Exact) -> _Exact:
-        return np.reciprocal(constant + np.arange(1, len(scores) + 1, dtype=np.float64))
-
-    return _summed(lists, reciprocals, _nothing, apart)
+    return worth.added(*worth.columns(lists, lambda one: worth.reciprocals(one, constant), worth.nothing), apart)
 
 
-def zscore(lists: Sequence[Hits], apart: bool = False) -> Hits:
+def zscore(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     """Sum of scores standardised list by list; a missing document gets the list's smallest.
 
     A list whose scores are all equal counts 0 for every document.
@@ -75,12 +123,10 @@ def zscore(lists: Sequence[Hits], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: -1.0, 4: 1.0, 7: -1.0}
     """
-    return _summed(lists, _standardised, _last, apart)
+    return worth.added(*worth.columns(lists, worth.standardised, Lists.last), apart)
 
 
-def hybrid(
-    lists: Sequence[Hits], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100
-) -> Hits:
+def hybrid(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100) -> Hits:
     """First + alpha · second, of the best `depth` of each; a document missing from a list gets the list's smallest score.
 
     Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first makes (s − (min + max) / 2) / (max − min) of each list's
@@ -99,8 +145,73 @@ def hybrid(
         raise UsageError(f"hybrid:depth={depth}: expected at least 1")
     if len(lists) != 2:
         raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
-    best = [(documents[:depth], scores[:depth]) for documents, scores in lists]
-    return _summed(best, _centred if normalise == "centred" else _scores, _last, apart, weights=(1.0, alpha))
+    best = [Lists.of(one).best(depth) for one in lists]
+    return worth.added(*worth.columns(best, worth.centred if normalise == "centred" else worth.scores, Lists.last, (1.0, alpha)), apart)
+
+
+def interpolation(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
+    """(1 − alpha) · first + alpha · second; a missing document gets 0.
+
+    `normalise=minmax` first makes (s − min) / (max − min) of each list's scores; `none` takes them as they are. Two lists exactly.
+
+    >>> first, second = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
+    >>> documents, scores = interpolation([first, second], alpha=0.25)
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.0, 4: 0.25, 7: 0.75}
+    """
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
+    if len(lists) != 2:
+        raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
+    return worth.added(*worth.columns(lists, worth.normalised("interpolation", normalise), worth.nothing, (1 - alpha, alpha)), apart)
+
+
+def combmnz(lists: Sequence[Hits | Lists], apart: bool = False, *, normalise: str = "minmax") -> Hits:
+    """Sum of scores times the number of lists that hold the document; a missing document gets 0.
+
+    Fox and Shaw 1994; scores brought to 0 … 1 list by list as in Lee 1997, or, with `normalise=none`, as they are.
+
+    >>> documents, scores = combmnz([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 4, 1]), np.array([4.0, 3.0, 2.0]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {1: 0.0, 4: 3.0, 7: 2.0}
+    """
+    documents, columns = worth.columns(lists, worth.normalised("combmnz", normalise), worth.nothing)
+    held = sum(np.isin(documents, Lists.of(one).documents).astype(np.float64) for one in lists)
+    return worth.added(documents, columns * held, apart)
+
+
+def linear(lists: Sequence[Hits | Lists], apart: bool = False, *, weights: str = "") -> Hits:
+    """Weighted sum of scores; a document missing from a list gets the list's last (K-th) score.
+
+    Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` gives one to each run in turn; --tune finds them.
+
+    >>> lexical, dense = (np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))
+    >>> documents, scores = linear([lexical, dense], weights="1+2")
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 5.5, 4: 9.5, 7: 6.0}
+    """
+    try:
+        given = [float(weight) for weight in weights.split("+")]
+    except ValueError:
+        raise UsageError(f"linear:weights={weights}: expected one number for each run, with + between") from None
+    if len(given) != len(lists) or not np.isfinite(given).all():
+        raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one for each run, with + between")
+    return worth.added(*worth.columns(lists, worth.scores, Lists.last, given), apart)
+
+
+def shards(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
+    """The lists of parts of one collection as the list of the whole: every document keeps its score.
+
+    UsageError where a document stands in two parts: those are not shards.
+
+    >>> documents, scores = shards([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([2]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.5, 4: 9.0, 7: 5.0}
+    """
+    documents, columns = worth.columns(lists, worth.scores, worth.nothing)
+    if len(documents) < sum(len(Lists.of(one).documents) for one in lists):
+        raise UsageError("shards: a document stands in two of the runs; shards of one collection share none")
+    return worth.added(documents, columns, apart)
 
 
 def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str = "fused") -> Run:
@@ -108,78 +219,33 @@ def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str 
 
     A run that lacks a query has an empty list for it. Queries stand in order of first appearance.
     """
-    names, translations = _united([run.names for run in runs])
+    names, translations = united([run.names for run in runs])
     queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
-    merged = [merge(_lists(runs, translations, query)) for query in queries]
-    return Run.from_columns(
-        queries,
-        np.repeat(np.arange(len(queries)), [len(documents) for documents, _ in merged]),
-        names,
-        np.concatenate([np.empty(0, np.int64), *(documents for documents, _ in merged)]),
-        np.concatenate([np.empty(0, np.float32), *(scores for _, scores in merged)]),
-        tag,
-    ).top(len(names) if depth is None else depth)
+    most, starts, documents, scores = len(names) if depth is None else depth, [0], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    for first, last in _blocks(runs, queries):
+        block = queries[first:last]
+        keys, totals = merge([_lists(run, translation, block, len(names)) for run, translation in zip(runs, translations, strict=True)])
+        bounds = np.searchsorted(keys, np.arange(len(block) + 1) * len(names))
+        best, values = ordered(bounds, keys - np.repeat(np.arange(len(block)) * len(names), np.diff(bounds)), totals)
+        kept = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < most
+        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), most))).tolist())
+        documents.append(best[kept])
+        scores.append(values[kept])
+    return Run(queries, np.array(starts), np.concatenate(documents), np.concatenate(scores), names, tag)
 
 
-def _united(lists: Sequence[list[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
-    if all(names == lists[0] for names in lists):
-        return (lists[0], [np.arange(len(lists[0]))] * len(lists)) if lists else ([], [])
-    names = list(dict.fromkeys(sorted(chain.from_iterable(lists))))  # each list is sorted: a merge, not a sort
-    place = {name: code for code, name in enumerate(names)}
-    return names, [np.fromiter(map(place.__getitem__, own), np.int64, len(own)) for own in lists]
+def _blocks(runs: Sequence[Run], queries: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Queries in blocks that have few enough hits together."""
+    most = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
+    size = max(1, _AT_ONCE // max(most * len(runs), 1))
+    yield from ((first, min(first + size, len(queries))) for first in range(0, len(queries), size))
 
 
-def _lists(runs: Sequence[Run], translations: Sequence[NDArray[np.int64]], query: str) -> list[Hits]:
-    lists = []
-    for run, translation in zip(runs, translations, strict=True):
-        place = run.places.get(query)
-        documents, scores = (np.empty(0, np.int64), np.empty(0, np.float32)) if place is None else run.row(place)
-        lists.append((translation[documents], scores))
-    return lists
-
-
-def _summed(
-    lists: Sequence[Hits],
-    worth: Callable[[_Exact], _Exact],
-    missing: Callable[[_Exact], float],
-    apart: bool,
-    weights: Iterable[float] = repeat(1.0),
-) -> Hits:
-    """The one place that decides what a document counts in a list, and what it counts where it is missing."""
-    documents = np.unique(np.concatenate([np.empty(0, np.int64), *(found for found, _ in lists)]))
-    columns = np.zeros((len(lists), len(documents)))
-    for column, (found, scores), weight in zip(columns, lists, weights, strict=False):
-        if len(found):
-            values = worth(np.asarray(scores, dtype=np.float64))
-            column[:] = missing(values)
-            column[np.searchsorted(documents, found)] = values
-            column *= weight
-    if apart:
-        return documents, columns  # type: ignore[return-value]
-    total = np.zeros(len(documents))
-    for column in columns:
-        total += column
-    return documents, total.astype(np.float32)
-
-
-def _scores(scores: _Exact) -> _Exact:
-    return scores
-
-
-def _standardised(scores: _Exact) -> _Exact:
-    if scores[0] == scores[-1]:  # ranked, so all are equal: a spread of rounding errors must not be blown up
-        return np.zeros_like(scores)
-    return (scores - float(scores.mean())) / float(scores.std())
-
-
-def _centred(scores: _Exact) -> _Exact:
-    spread = scores[0] - scores[-1]  # ranked: the largest stands first
-    return (scores - (scores[0] + scores[-1]) / 2) / spread if spread else np.zeros_like(scores)
-
-
-def _last(values: _Exact) -> float:
-    return float(values[-1])
-
-
-def _nothing(values: _Exact) -> float:
-    return 0.0
+def _lists(run: Run, translation: NDArray[np.int64], queries: Sequence[str], width: int) -> Lists:
+    """A run's lists of some queries, their documents by a numbering of all runs; empty where it lacks the query."""
+    places = [run.places.get(query) for query in queries]
+    bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]
+    starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
+    rows = np.concatenate([np.arange(*each) for each in bounds])
+    owners = np.repeat(np.arange(len(queries)), np.diff(starts))
+    return Lists(owners * width + translation[run.documents[rows]], run.scores[rows].astype(np.float64), starts, width)

@@ -46,6 +46,83 @@ def test_the_other_methods_match_their_dictionaries(hits):
     assert merged(fusion.zscore, *hits) == pytest.approx(by_dictionary.zscore(ordered), abs=1e-4)
 
 
+@given(lists)
+def test_the_methods_of_the_papers_table_match_their_dictionaries(hits):
+    ordered = [best_first(one) for one in hits]
+    assert merged(fusion.normsum, *hits) == pytest.approx(by_dictionary.normsum(ordered), abs=1e-6)
+    assert merged(fusion.normmax, *hits) == pytest.approx(by_dictionary.normmax(ordered), abs=1e-6)
+    assert merged(fusion.sumrr, *hits) == pytest.approx(by_dictionary.sumrr(ordered), abs=1e-6)
+    assert merged(fusion.maxrr, *hits) == pytest.approx(by_dictionary.maxrr(ordered), abs=1e-6)
+    assert merged(fusion.combmnz, *hits) == pytest.approx(by_dictionary.combmnz(ordered), abs=1e-6)
+    weights = [0.5, 2.0, 1.0, 0.25][: len(hits)]
+    if hits:
+        merge = partial(fusion.linear, weights="+".join(map(str, weights)))
+        assert merged(merge, *hits) == pytest.approx(by_dictionary.linear(ordered, weights), abs=1e-3)
+
+
+FORMULAS = {
+    "came-sum": fusion.came_sum,
+    "combsum": fusion.combsum,
+    "rrf": fusion.rrf,
+    "zscore": fusion.zscore,
+    "normsum": fusion.normsum,
+    "normmax": fusion.normmax,
+    "sumrr": fusion.sumrr,
+    "maxrr": fusion.maxrr,
+    "combmnz": fusion.combmnz,
+    "hybrid": partial(fusion.hybrid, alpha=0.3, depth=4, normalise="centred"),
+    "interpolation": partial(fusion.interpolation, alpha=0.3),
+    "linear": partial(fusion.linear, weights="1+0.3"),
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_many_queries_at_once_fuse_as_each_alone(formula, monkeypatch):
+    """Two runs of 40 queries, some of which one run lacks: in one block, in many, and query by query."""
+    generator = np.random.default_rng(0)
+    drawn = [
+        {
+            f"q{query}": {f"d{document}": float(generator.integers(0, 9)) / 8 for document in generator.choice(30, 12, replace=False)}
+            for query in generator.permutation(40)
+            if query % 7 != side
+        }
+        for side in range(2)
+    ]
+    both, merge = [Run.from_hits(hits) for hits in drawn], FORMULAS[formula]
+    whole = fusion.fused(both, merge, depth=9)
+    monkeypatch.setattr(fusion, "_AT_ONCE", 60)
+    blocks = fusion.fused(both, merge, depth=9)
+    assert (whole.starts.tolist(), whole.documents.tolist(), whole.scores.tolist()) == (
+        *(blocks.starts.tolist(), blocks.documents.tolist(), blocks.scores.tolist()),
+    )
+    for query in whole.queries:
+        one = fusion.fused([Run.from_hits({query: hits.get(query, {})}) for hits in drawn], merge, depth=9)
+        assert one.hits(query) == whole.hits(query)
+
+
+def test_the_rows_of_apart_add_up_to_the_scores():
+    for merge in FORMULAS.values():
+        documents, parts = merge([typed(LEXICAL), typed(DENSE)], apart=True)
+        assert parts.sum(axis=0).astype(np.float32).tolist() == list(merged(merge, LEXICAL, DENSE).values())
+        assert documents.tolist() == [2, 4, 7, 9]
+
+
+def test_what_a_formula_cannot_do_it_says():
+    hits = [typed(DENSE), typed(LEXICAL)]
+    for merge, words in (
+        (partial(fusion.interpolation, alpha=1.5), "interpolation:alpha=1.5: expected 0 to 1"),
+        (partial(fusion.interpolation, normalise="l2"), "interpolation:normalise=l2: expected none or minmax"),
+        (partial(fusion.combmnz, normalise="l2"), "combmnz:normalise=l2: expected none or minmax"),
+        (partial(fusion.linear, weights="1+x"), r"linear:weights=1\+x: expected one number for each run"),
+        (partial(fusion.linear, weights="1+2+3"), r"linear:weights=1\+2\+3: expected 2 finite numbers"),
+        (fusion.shards, "a document stands in two of the runs"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            merge(hits)
+    with pytest.raises(UsageError, match="interpolation: expected two runs, found 1"):
+        fusion.interpolation(hits[:1])
+
+
 @given(st.tuples(lists.filter(lambda hits: len(hits) > 1), st.sampled_from([0.0, 0.3, 1.0, 1.7]), st.integers(1, 8), st.booleans()))
 def test_a_hybrid_matches_its_dictionary(given_):
     hits, alpha, depth, centred = given_

@@ -1,8 +1,8 @@
 """Measures by name, values per query, and how far the judgements reach.
 
-Values come from ir-measures; it is handed ranks instead of scores, in the order of `records.runs`, so that every one of
-its providers breaks ties as trec_eval does. Every judged query counts: one that the run lacks is worth 0, and so is one
-without a relevant document.
+The common measures are worked out in `found`, the others by ir-measures; it is handed ranks instead of scores, in the order of
+`records.runs`, so that every one of its providers breaks ties as trec_eval does. Every judged query counts: one that the run
+lacks is worth 0, and so is one without a relevant document.
 """
 
 import ast
@@ -17,6 +17,7 @@ import ir_measures
 from ir_measures import Measure, providers
 
 from moeir.errors import DataError, UsageError
+from moeir.evaluation.found import Found, covers
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -89,8 +90,13 @@ def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str
         found, expected = (next(iter(names), "none") for names in (run.queries, qrels))
         raise DataError(f"run of another collection: it shares no query with the judgements (it has {found!r}, they have {expected!r})")
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
-    for depth in {_depth(measure) for measure in measures}:
-        kin = [measure for measure in measures if _depth(measure) == depth]
+    quick = [measure for measure in measures if covers(measure)]
+    if quick:
+        judged = Found.of(run, qrels)
+        values |= {str(measure): judged.values(measure) for measure in quick}
+    others = [measure for measure in measures if measure not in quick]
+    for depth in {_depth(measure) for measure in others}:
+        kin = [measure for measure in others if _depth(measure) == depth]
         for metric in _metrics(run if depth is None else run.top(depth), qrels, kin):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values

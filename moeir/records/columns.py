@@ -1,31 +1,39 @@
 """Columns of a big file whose lines are words between white space, as arrays: millions of lines without millions of objects.
 
-White space is ASCII's, as trec_eval has it; blank lines are skipped.
+White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, all others here,
+with the same columns as the outcome and every fault named with its line.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from pyarrow import csv
 
 from moeir.errors import DataError
 from moeir.records import lines
+from moeir.records.ids import WIDEST, Words
 
-Words: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
+Numbers: TypeAlias = NDArray[np.float32]
+_library: Any = pyarrow  # not typed
+_csv: Any = csv
 
 _WHITE = np.zeros(256, dtype=bool)
 _WHITE[list(b" \t\n\r\x0b\x0c")] = True
-_WIDEST = 64
 _NEWLINE = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The wanted columns [n] of a file, the words of its first line, and where each row stood."""
+    """The wanted words and numbers [n] of a file's lines, the words of its first line, and where each row stood."""
 
-    columns: list[Words]
+    words: list[Words]
+    numbers: Numbers
     head: list[str]
     name: str
     blanks: list[int]
@@ -33,7 +41,7 @@ class Table:
     def where(self, row: int) -> str:
         """`file:line` of a row.
 
-        >>> Table([], [], "dev.run", [1, 3]).where(1)
+        >>> Table([], np.zeros(0, np.float32), [], "dev.run", [1, 3]).where(1)
         'dev.run:4'
         """
         line = row + 1
@@ -42,41 +50,105 @@ class Table:
         return f"{self.name}:{line}"
 
 
-def read(path: Path | str, form: str, wanted: tuple[int, ...]) -> Table:
-    """The wanted columns of a file whose lines have the columns named in `form`."""
+def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
+    """The wanted columns of a file whose lines have the columns named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.label(path), len(form.split())
-    parts: list[list[Words]] = [[] for _ in wanted]
+    parts: list[list[Any]] = [[] for _ in (*wanted, number)]
     head: list[str] = []
     blanks: list[int] = []
     with lines.blocks(path) as blocks:
-        for number, block in blocks:
-            letters = np.frombuffer(block + b"\n", dtype=np.uint8)
-            words = _words(letters, width)
-            if words is None:
-                rows = _full_lines(block, number, name, form, blanks)
-                if not rows:
-                    continue
-                letters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
-                words = _words(letters, width)
-                assert words is not None
-            for part, column in zip(parts, wanted, strict=True):
-                part.append(_column(letters, words[0][:, column], words[1][:, column]))
-            head = head or [word.decode() for word in block.split(maxsplit=width)[:width]]
+        for first, block in blocks:
+            columns = _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
+            for part, column in zip(parts, columns, strict=False):
+                part.append(column)
+            if columns:
+                head = head or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not head:
         raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
-    return Table([np.concatenate(part) for part in parts], head, name, blanks)
+    *words, numbers = (np.concatenate(part) for part in parts)
+    return Table(words, numbers, head, name, blanks)
 
 
-def codes(words: Words) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct words, ascending by bytes, and for every row the place of its word among them.
+def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:
+    """The columns of a block with one separator between words and nothing unusual; None of any other."""
+    space = b"\t" if b"\t" in block else b" "
+    if any(letter in block for letter in (b"\r", b"\x0b", b"\x0c", *([b" "] if space == b"\t" else []))):
+        return None
+    letters = np.frombuffer(block, np.uint8)
+    white = (letters == space[0]) | (letters == _NEWLINE)
+    if not len(letters) or white[0] or white[-1] or (white[1:] & white[:-1]).any():
+        return None
+    names = [str(column) for column in range(width)]
+    types = {str(column): _library.string() for column in wanted} | {str(number): _library.float64()}
+    try:
+        table = _csv.read_csv(
+            _library.BufferReader(block),
+            _csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
+            _csv.ParseOptions(delimiter=space.decode(), quote_char=False, escape_char=False),
+            _csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
+        )
+    except _library.ArrowInvalid:
+        return None
+    with np.errstate(over="ignore"):
+        numbers = table.column(str(number)).chunk(0).to_numpy().astype(np.float32)
+    if not np.isfinite(numbers).all():
+        return None
+    return [*(_arrow_words(table.column(str(column)).chunk(0)) for column in wanted), numbers]
 
-    >>> codes(np.array([b"b", b"a", b"b"]))
-    (['a', 'b'], array([1, 0, 1]))
-    """
-    changes = np.ones(len(words), dtype=bool)
-    changes[1:] = words[1:] != words[:-1]  # lines of one query stand together: few heads to sort
-    distinct, places = np.unique(words[changes], return_inverse=True)
-    return [word.decode() for word in distinct.tolist()], places.astype(np.int64)[np.cumsum(changes) - 1]
+
+def _arrow_words(column: Any) -> Words:
+    _, offsets, letters = column.buffers()
+    edges = np.frombuffer(offsets, np.int32, len(column) + 1).astype(np.int64)
+    return _column(np.frombuffer(letters, np.uint8), edges[:-1], edges[1:])
+
+
+def _by_hand(
+    block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int
+) -> list[NDArray[Any]]:
+    """The columns of any block, or nothing of one without a line; blank lines are noted."""
+    letters, width, before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
+    words = _words(letters, width)
+    if words is None:
+        rows = _full_lines(block, first, name, form, blanks)
+        if not rows:
+            return []
+        letters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
+        words = _words(letters, width)
+        assert words is not None
+    own = [line - first + 1 for line in blanks[before:]]
+    place = Table([], np.zeros(0, np.float32), [], name, own)
+
+    def where(row: int) -> str:
+        return f"{name}:{int(place.where(row).rpartition(':')[2]) + first - 1}"
+
+    columns = [_column(letters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
+    return [*columns[:-1], _numbers(columns[-1], where)]
+
+
+def _numbers(words: Words, where: Callable[[int], str]) -> Numbers:
+    try:
+        numbers = words.astype(np.float64)
+    except ValueError:
+        numbers = np.full(len(words), np.nan)
+    with np.errstate(over="ignore"):
+        exact = numbers.astype(np.float32)
+    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
+    if underscores.any() or not np.isfinite(exact).all():
+        for row, word in enumerate(words.tolist()):
+            number_of(word.decode(), where(row))
+    return exact
+
+
+def number_of(text: str, where: str, what: str = "score") -> float:
+    """The finite float32 number that a word says; `where` opens the message of an error."""
+    try:
+        number = float(text.replace("_", "?"))
+    except ValueError:
+        raise DataError(f"{where}: {what} is not a number: {text!r}") from None
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(number)):
+            raise DataError(f"{where}: {what} is not finite: {text!r}")
+    return number
 
 
 def _words(letters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -106,10 +178,11 @@ def _full_lines(block: bytes, number: int, name: str, form: str, blanks: list[in
 def _column(letters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Words:
     sizes = ends - begins
     widest = int(sizes.max())
-    if widest > _WIDEST:
+    if widest > WIDEST:
         text = letters.tobytes()
         return np.array([text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=object)
-    offsets = np.arange(widest)
-    places = np.minimum(begins[:, None] + offsets, len(letters) - 1)
-    framed = np.where(offsets < sizes[:, None], letters[places], np.uint8(0))  # [n, widest]
+    if len(letters) < begins[-1] + widest:
+        letters = np.concatenate([letters, np.zeros(widest, np.uint8)])
+    framed = sliding_window_view(letters, widest)[begins]  # [n, widest]
+    framed[np.arange(widest) >= sizes[:, None]] = 0
     return framed.view(f"S{widest}").reshape(-1)

@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
 from moeir.records import columns, lines
+from moeir.records.ids import Ids, distinct
 
 Integers: TypeAlias = NDArray[np.int64]
+Codes: TypeAlias = NDArray[np.int32]
 Scores: TypeAlias = NDArray[np.float32]
 
 FORM = "query Q0 document rank score tag"
@@ -75,9 +77,9 @@ class Run:
 
     queries: list[str]
     starts: Integers
-    documents: Integers
+    documents: Codes
     scores: Scores
-    names: list[str]
+    names: Sequence[str]
     tag: str = "moeir"
 
     @classmethod
@@ -116,19 +118,16 @@ class Run:
         exact = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(exact))[:1].tolist():
             raise DataError(f"{where(row)}: score of document {names[documents[row]]!r} is not a finite float32 number")
-        names = list(names)
-        if any(map(str.__ge__, names, names[1:])):
+        if not isinstance(names, Ids) and any(map(str.__ge__, names, names[1:])):
             documents = id_order(names)[documents]
             names = sorted(names)
         _refuse_twice(owners, documents, queries, names, where)
-        grouped = np.argsort(owners, kind="stable")
         starts = np.zeros(len(queries) + 1, dtype=np.int64)
         np.cumsum(np.bincount(owners, minlength=len(queries)), out=starts[1:])
-        documents, exact = documents[grouped], exact[grouped]
-        for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            best = ranked(exact[start:stop], documents[start:stop])
-            documents[start:stop], exact[start:stop] = documents[start:stop][best], exact[start:stop][best]
-        return cls(list(queries), starts, documents, exact, names, tag)
+        if (owners[1:] < owners[:-1]).any():
+            grouped = np.argsort(owners, kind="stable")
+            documents, exact = documents[grouped], exact[grouped]
+        return cls(list(queries), starts, *ordered(starts, documents, exact), names, tag)
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -138,7 +137,7 @@ class Run:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def row(self, place: int) -> tuple[Integers, Scores]:
+    def row(self, place: int) -> tuple[Codes, Scores]:
         """Documents and scores of one query, by its place; views, not copies."""
         owned = slice(int(self.starts[place]), int(self.starts[place + 1]))
         return self.documents[owned], self.scores[owned]
@@ -167,10 +166,10 @@ class Run:
 
 def read(path: Path | str) -> Run:
     """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores."""
-    table = columns.read(path, FORM, (0, 2, 4))
-    query_words, document_words, score_words = table.columns
-    queries, query_codes = columns.codes(query_words)
-    names, document_codes = columns.codes(document_words)
+    table = columns.read(path, FORM, (0, 2), 4)
+    query_words, document_words = table.words
+    queries, query_codes = distinct(query_words)
+    names, document_codes = distinct(document_words)
     heads = query_codes[np.flatnonzero(np.diff(query_codes, prepend=-1))]
     appearance = np.argsort(np.unique(heads, return_index=True)[1])
     return Run.from_columns(
@@ -178,7 +177,7 @@ def read(path: Path | str) -> Run:
         np.argsort(appearance)[query_codes],
         names,
         document_codes,
-        _scores(score_words, table.where),
+        table.numbers,
         table.head[5],
         where=table.where,
     )
@@ -200,30 +199,27 @@ def write(run: Run, path: Path | str, tag: str | None = None) -> None:
             )
 
 
-def _scores(words: columns.Words, where: Callable[[int], str]) -> Scores:
-    try:
-        numbers = words.astype(np.float64)
-    except ValueError:
-        numbers = np.full(len(words), np.nan)
-    with np.errstate(over="ignore"):
-        scores = numbers.astype(np.float32)
-    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
-    if underscores.any() or not np.isfinite(scores).all():
-        for row, word in enumerate(words.tolist()):
-            score_of(word.decode(), where(row))
-    return scores
+def ordered(starts: Integers, documents: Integers, scores: Scores) -> tuple[Codes, Scores]:
+    """Documents and scores with every query's best first, as `ranked` orders them.
+
+    One number a hit: the bits of its score above its document's place.
+    """
+    bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
+    falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascends as scores fall
+    keys = falling << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
+    late = np.append(False, keys[1:] < keys[:-1])[: len(keys)]
+    late[starts[starts < len(keys)]] = False  # another query's list begins
+    owners = np.searchsorted(starts, np.flatnonzero(late), side="right") - 1
+    for place in owners[np.diff(owners, prepend=-1) > 0].tolist():
+        keys[starts[place] : starts[place + 1]].sort()
+    falling = (keys >> np.uint64(32)).astype(np.uint32)
+    ordered = np.where(falling >> 31, falling, falling ^ np.uint32(0x7FFFFFFF)).view(np.float32)
+    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), ordered
 
 
 def score_of(text: str, where: str) -> float:
     """The score that a word says; `where` opens the message of an error."""
-    try:
-        number = float(text.replace("_", "?"))
-    except ValueError:
-        raise DataError(f"{where}: score is not a number: {text!r}") from None
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(number)):
-            raise DataError(f"{where}: score is not finite: {text!r}")
-    return number
+    return columns.number_of(text, where)
 
 
 def _refuse_twice(owners: Integers, documents: Integers, queries: Sequence[str], names: Sequence[str], where: Callable[[int], str]) -> None:

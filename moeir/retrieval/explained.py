@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from moeir import fusion, variants
+from moeir import variants
 from moeir.errors import UsageError
 from moeir.records import lines
+from moeir.records.lists import Hits
 from moeir.records.runs import Run, score_text
 from moeir.retrieval import evidence
 from moeir.retrieval.fusing import exact_sum
@@ -90,7 +91,7 @@ class Explainer:
         scores[missing] = self._opened.engines[expert].paired(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
         return scores
 
-    def _lists(self, name: str) -> list[fusion.Hits]:
+    def _lists(self, name: str) -> list[Hits]:
         """The experts' lists of a query, documents as places among all ids."""
         lists = []
         for expert in self._experts:

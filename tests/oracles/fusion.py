@@ -36,6 +36,44 @@ def zscore(lists: list[dict[int, float]]) -> dict[int, float]:
     return came_sum(standardised)
 
 
+def brought_to_1(hits: dict[int, float]) -> dict[int, float]:
+    low, high = min(hits.values(), default=0.0), max(hits.values(), default=0.0)
+    return {document: (score - low) / (high - low) if high > low else 0.0 for document, score in hits.items()}
+
+
+def normsum(lists: list[dict[int, float]]) -> dict[int, float]:
+    return combsum([brought_to_1(hits) for hits in lists])
+
+
+def normmax(lists: list[dict[int, float]]) -> dict[int, float]:
+    return largest([brought_to_1(hits) for hits in lists])
+
+
+def largest(lists: list[dict[int, float]]) -> dict[int, float]:
+    documents = {document for hits in lists for document in hits}
+    return {document: max(hits.get(document, min(hits.values())) for hits in lists if hits) for document in documents}
+
+
+def reciprocal(hits: dict[int, float]) -> dict[int, float]:
+    return {document: 1.0 / rank for rank, document in enumerate(hits, 1)}
+
+
+def sumrr(lists: list[dict[int, float]]) -> dict[int, float]:
+    return came_sum([reciprocal(hits) for hits in lists])
+
+
+def maxrr(lists: list[dict[int, float]]) -> dict[int, float]:
+    return largest([reciprocal(hits) for hits in lists])
+
+
+def combmnz(lists: list[dict[int, float]]) -> dict[int, float]:
+    return {document: score * sum(document in hits for hits in lists) for document, score in normsum(lists).items()}
+
+
+def linear(lists: list[dict[int, float]], weights: list[float]) -> dict[int, float]:
+    return came_sum([{document: weight * score for document, score in hits.items()} for hits, weight in zip(lists, weights, strict=True)])
+
+
 def hybrid(first: dict[int, float], second: dict[int, float], alpha: float, depth: int, centred: bool) -> dict[int, float]:
     sides = []
     for hits in (first, second):

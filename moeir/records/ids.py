@@ -1,0 +1,122 @@
+"""Distinct ids in the order of their bytes, as one array: millions of them without millions of objects."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
+WIDEST = 64
+
+
+class Ids(Sequence[str]):
+    """A list of ids to whoever reads it; `words` [N] are their bytes, ascending, each once."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+
+    @classmethod
+    def of(cls, ids: Sequence[str]) -> "Ids":
+        """The same ids, which ascend and are distinct, held as bytes.
+
+        >>> Ids.of(["a", "b"])[1]
+        'b'
+        """
+        if isinstance(ids, Ids):
+            return ids
+        encoded = [one.encode() for one in ids]
+        narrow = max(map(len, encoded), default=0) <= WIDEST
+        return cls(np.array(encoded, dtype=np.bytes_ if narrow else object))
+
+    def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Where each id stands here [n]; -1 for one that does not.
+
+        >>> Ids.of(["a", "c"]).places(["c", "b", "a"]).tolist()
+        [1, -1, 0]
+        """
+        if not len(self) or not len(ids):
+            return np.full(len(ids), -1, np.int64)
+        sought = np.array([one.encode() for one in ids], dtype=object if self.words.dtype == object else np.bytes_)
+        found = np.minimum(np.searchsorted(self.words, sought), len(self) - 1)
+        return np.where(self.words[found] == sought, found, -1)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Ids": ...
+    def __getitem__(self, place: int | slice) -> "str | Ids":
+        if isinstance(place, slice):
+            return Ids(self.words[place])
+        word: bytes = self.words[place]
+        return word.decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (word.decode() for word in self.words.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Ids):
+            return len(self) == len(other) and bool((self.words == other.words).all())
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(str.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Ids({list(self)!r})" if len(self) < 9 else f"<{len(self):,} ids from {self[0]!r} to {self[-1]!r}>"
+
+
+def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int64]]]:
+    """The ids of all lists, each once, ascending, and for every list where its ids stand among them.
+
+    Each list ascends.
+
+    >>> names, places = united([["a", "c"], ["b", "c"]])
+    >>> list(names), [own.tolist() for own in places]
+    (['a', 'b', 'c'], [[0, 2], [1, 2]])
+    """
+    if not lists or all(names is lists[0] or names == lists[0] for names in lists):
+        return (lists[0] if lists else [], [np.arange(len(names)) for names in lists])
+    held = [Ids.of(names).words for names in lists]
+    if any(words.dtype == object for words in held):
+        held = [words.astype(object) for words in held]
+    names, places = distinct(np.concatenate(held))
+    return names, np.split(places.astype(np.int64), np.cumsum([len(words) for words in held])[:-1])
+
+
+def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
+    """The distinct words, ascending by bytes, and for every row the place of its word among them.
+
+    >>> names, places = distinct(np.array([b"b", b"a", b"b"]))
+    >>> list(names), places.tolist()
+    (['a', 'b'], [1, 0, 1])
+    """
+    numbers = _numbered(words)
+    changes = _unlike_the_one_before(numbers)  # lines of one query stand together: few heads to sort
+    alone = bool(changes.all())
+    heads = numbers if alone else numbers[changes]
+    order = np.argsort(heads[:, 0]) if heads.shape[1] == 1 else np.lexsort(heads.T[::-1])
+    new = _unlike_the_one_before(heads[order])
+    places = np.empty(len(heads), np.int32)
+    places[order] = np.cumsum(new, dtype=np.int32) - 1
+    kept = (words if alone else words[changes])[order[new]]
+    return Ids(kept), places if alone else places[np.cumsum(changes, dtype=np.int32) - 1]
+
+
+def _numbered(words: Words) -> NDArray[Any]:
+    """Words as rows of numbers [n, m] that ascend as their bytes do, eight letters at a time."""
+    if words.dtype == object:
+        return words[:, None]
+    whole = -(-words.dtype.itemsize // 8) * 8
+    return words.astype(f"S{whole}", copy=False).view(">u8").astype(np.uint64).reshape(len(words), -1)
+
+
+def _unlike_the_one_before(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a row of numbers [n, m] differs from the row before; the first does."""
+    unlike = np.ones(len(rows), dtype=bool)
+    np.not_equal(rows[1:, 0], rows[:-1, 0], out=unlike[1:], casting="unsafe")
+    for column in rows.T[1:]:
+        unlike[1:] |= column[1:] != column[:-1]
+    return unlike

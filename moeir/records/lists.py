@@ -1,0 +1,162 @@
+"""The ranked lists of one system, of one query or of many end to end, and what fusion makes of their scores.
+
+How much a score counts, and what a missing document counts, is decided here and nowhere else.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeir.errors import UsageError
+
+Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
+Exact: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The lists that one system gives to Q queries, end to end: starts [Q+1], documents and scores [n].
+
+    A document of the query at place i is i · width + its number, so that all are distinct.
+    """
+
+    documents: NDArray[np.int64]
+    scores: Exact
+    starts: NDArray[np.int64]
+    width: int
+
+    @classmethod
+    def of(cls, hits: "Hits | Lists") -> "Lists":
+        """One query's list as such; Lists as they are."""
+        if isinstance(hits, Lists):
+            return hits
+        documents, scores = (np.asarray(column) for column in hits)
+        return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How long each query's list is [Q]."""
+        return np.diff(self.starts)
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """The rank of every hit, from 1 [n]."""
+        return np.arange(1, len(self.documents) + 1) - np.repeat(self.starts[:-1], self.sizes)
+
+    def first(self) -> Exact:
+        """The best score of every list [Q]; 0 of an empty one."""
+        return self._ends(self.starts[:-1])
+
+    def last(self) -> Exact:
+        """The last score of every list, its K-th [Q]; 0 of an empty one."""
+        return self._ends(self.starts[1:] - 1)
+
+    def spread(self, values: Exact) -> Exact:
+        """A value for each list [Q] as one for each of its hits [n]."""
+        return np.repeat(values, self.sizes)
+
+    def sums(self, values: NDArray[Any]) -> Exact:
+        """Values of hits [n] added up list by list [Q]."""
+        total = np.zeros(len(self.starts) - 1)
+        full = self.sizes > 0
+        if full.any():
+            total[full] = np.add.reduceat(values, self.starts[:-1][full])
+        return total
+
+    def best(self, depth: int) -> "Lists":
+        """The first `depth` hits of every list."""
+        kept = self.ranks <= depth
+        starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
+        return Lists(self.documents[kept], self.scores[kept], starts, self.width)
+
+    def _ends(self, places: NDArray[np.int64]) -> Exact:
+        found = np.zeros(len(places))
+        full = self.sizes > 0
+        found[full] = self.scores[places[full]]
+        return found
+
+
+def columns(
+    lists: Sequence[Hits | Lists],
+    worth: Callable[[Lists], Exact],
+    missing: Callable[[Lists], Exact],
+    weights: Iterable[float] = repeat(1.0),
+) -> tuple[NDArray[np.int64], Exact]:
+    """The union [n], ascending, and a row for each list [E, n]: what a document counts there, or counts where it is missing."""
+    stacks = [Lists.of(one) for one in lists]
+    documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
+    documents.sort()
+    documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
+    columns = np.zeros((len(stacks), len(documents)))
+    for column, one, weight in zip(columns, stacks, weights, strict=False):
+        values = worth(one)
+        column[:] = missing(replace(one, scores=values))[documents // one.width]
+        column[np.searchsorted(documents, one.documents)] = values
+        column *= weight
+    return documents, columns
+
+
+def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
+    """What a formula returns: the sum of the rows, or the rows themselves."""
+    if apart:
+        return documents, columns  # type: ignore[return-value]
+    total = np.zeros(len(documents))
+    for column in columns:
+        total += column
+    return documents, total.astype(np.float32)
+
+
+def largest(documents: NDArray[np.int64], columns: Exact) -> tuple[NDArray[np.int64], Exact]:
+    """Of every document only what the first list with the largest score says."""
+    deciding = np.arange(len(columns))[:, None] == columns.argmax(axis=0) if len(columns) else columns
+    return documents, np.where(deciding, columns, 0.0)
+
+
+def normalised(formula: str, name: str) -> Callable[[Lists], Exact]:
+    """What `normalise` means; UsageError if nothing."""
+    if name not in ("none", "minmax"):
+        raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
+    return from_0_to_1 if name == "minmax" else scores
+
+
+def scores(one: Lists) -> Exact:
+    """Scores as they are."""
+    return one.scores
+
+
+def reciprocals(one: Lists, constant: float = 0.0) -> Exact:
+    """1 / (constant + rank)."""
+    return np.reciprocal(constant + one.ranks.astype(np.float64))
+
+
+def standardised(one: Lists) -> Exact:
+    """Scores less their mean, over their standard deviation."""
+    count = np.maximum(one.sizes, 1)
+    off = one.scores - one.spread(one.sums(one.scores) / count)
+    spread = np.sqrt(one.sums(off * off) / count)
+    return _over(off, one, spread)
+
+
+def centred(one: Lists) -> Exact:
+    """(s − (min + max) / 2) / (max − min)."""
+    return _over(one.scores - one.spread((one.first() + one.last()) / 2), one, one.first() - one.last())
+
+
+def from_0_to_1(one: Lists) -> Exact:
+    """(s − min) / (max − min)."""
+    return _over(one.scores - one.spread(one.last()), one, one.first() - one.last())
+
+
+def _over(values: Exact, one: Lists, spread: Exact) -> Exact:
+    """Values over their list's spread; 0 where all of a list's scores are equal: rounding errors must not be blown up."""
+    flat = one.first() == one.last()
+    return np.where(one.spread(flat), 0.0, values / one.spread(np.where(flat, 1.0, spread)))
+
+
+def nothing(one: Lists) -> Exact:
+    """Nothing for a missing document."""
+    return np.zeros(len(one.sizes))

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moeir.errors import UsageError
 from moeir.records import lists as worth
@@ -224,7 +223,7 @@ def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str 
     most, starts, documents, scores = len(names) if depth is None else depth, [0], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
     for first, last in _blocks(runs, queries):
         block = queries[first:last]
-        keys, totals = merge([_lists(run, translation, block, len(names)) for run, translation in zip(runs, translations, strict=True)])
+        keys, totals = merge([Lists.among(run, own, block, len(names)) for run, own in zip(runs, translations, strict=True)])
         bounds = np.searchsorted(keys, np.arange(len(block) + 1) * len(names))
         best, values = ordered(bounds, keys - np.repeat(np.arange(len(block)) * len(names), np.diff(bounds)), totals)
         kept = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < most
@@ -239,13 +238,3 @@ def _blocks(runs: Sequence[Run], queries: Sequence[str]) -> Iterator[tuple[int, 
     most = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
     size = max(1, _AT_ONCE // max(most * len(runs), 1))
     yield from ((first, min(first + size, len(queries))) for first in range(0, len(queries), size))
-
-
-def _lists(run: Run, translation: NDArray[np.int64], queries: Sequence[str], width: int) -> Lists:
-    """A run's lists of some queries, their documents by a numbering of all runs; empty where it lacks the query."""
-    places = [run.places.get(query) for query in queries]
-    bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]
-    starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
-    rows = np.concatenate([np.arange(*each) for each in bounds])
-    owners = np.repeat(np.arange(len(queries)), np.diff(starts))
-    return Lists(owners * width + translation[run.documents[rows]], run.scores[rows].astype(np.float64), starts, width)

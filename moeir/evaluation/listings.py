@@ -6,7 +6,10 @@ and `micro`.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from moeir.errors import UsageError
 from moeir.evaluation import groups, measures, significance, tables
 from moeir.evaluation.groups import Values
 
@@ -14,8 +17,43 @@ ALL = "all"
 Samples = Mapping[str, Values]
 
 
-def table(systems: Mapping[str, Samples]) -> str:
-    """A row for each label and run: means, and the two-sided paired t-test's p-value against the first run.
+@dataclass(frozen=True)
+class Comparison:
+    """How runs are compared with the first: which test, what of many comparisons, and what is shown besides."""
+
+    test: str = "t"
+    correction: str = "none"
+    effect: bool = False
+    intervals: bool = False
+
+    def check(self) -> None:
+        """UsageError for a test or a correction that there is not."""
+        for flag, value, known in (
+            ("--test", self.test, (*significance.TESTS, "none")),
+            ("--correction", self.correction, significance.CORRECTIONS),
+        ):
+            if value not in known:
+                raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
+
+    def p_values(self, systems: Mapping[str, Samples]) -> dict[tuple[str, str, str], float]:
+        """The p-value of every run but the first, by label, run and measure, corrected over the runs and measures of a label."""
+        first = next(iter(systems.values()))
+        found: dict[tuple[str, str, str], float] = {}
+        for label, values in first.items() if self.test != "none" else ():
+            others = [(label, name, measure) for name in list(systems)[1:] for measure in values]
+            raw = [significance.TESTS[self.test](systems[name][label][measure], values[measure]) for _, name, measure in others]
+            found |= dict(zip(others, significance.corrected(raw, self.correction), strict=True))
+        return found
+
+
+PLAIN = Comparison()
+
+
+def table(systems: Mapping[str, Samples], form: str = "table", comparison: Comparison = PLAIN, ranges: "Ranges | None" = None) -> str:
+    """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
+
+    With `effect` the difference and Cohen's d stand beside it, with `intervals` the 95 % interval of the mean, with `ranges` from what to
+    what a measure goes over all orders of tied documents: run → measure → (least, most).
 
     >>> print(table({"bm25": {ALL: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
     run       RR
@@ -23,11 +61,11 @@ def table(systems: Mapping[str, Samples]) -> str:
     bm25  0.7500
     """
     first = next(iter(systems.values()))
-    grouped = ALL not in first
-    header = ["group", "n", "run"] if grouped else ["run"]
+    grouped, several = ALL not in first, len(systems) > 1
+    p_values = comparison.p_values(systems)
+    header, rows = ["group", "n", "run"] if grouped else ["run"], []
     for measure in next(iter(first.values())):
-        header += [measure, "p"] if len(systems) > 1 else [measure]
-    rows = []
+        header += [measure, *_columns(comparison, several, ranges is not None)]
     for label in first:
         for name, samples in systems.items():
             size = len(next(iter(samples[label].values())))
@@ -35,10 +73,54 @@ def table(systems: Mapping[str, Samples]) -> str:
             means = measures.overall(samples[label])
             for measure, by_query in samples[label].items():
                 row.append(means[measure])
-                if len(systems) > 1:
-                    row.append("" if samples is first else _p(significance.paired_t(by_query, first[label][measure])))
+                if comparison.intervals:
+                    row.append("{:.4f}-{:.4f}".format(*significance.interval(list(by_query.values()))))
+                if ranges is not None:
+                    row.append("{:.4f}-{:.4f}".format(*ranges[name][measure]) if label == ALL else "")
+                if several:
+                    row += _compared(comparison, by_query, first[label][measure], p_values.get((label, name, measure)), samples is first)
             rows.append(row)
-    return tables.text(header, rows)
+    return tables.FORMS[form](header, rows)
+
+
+Ranges = Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def _columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:
+    besides = (["95 %"] if comparison.intervals else []) + (["ties"] if ranges else [])
+    if several:
+        besides += (["diff", "d"] if comparison.effect else []) + (["p"] if comparison.test != "none" else [])
+    return besides
+
+
+def _compared(comparison: Comparison, values: Mapping[str, float], first: Mapping[str, float], p: float | None, same: bool) -> list[object]:
+    cells: list[object] = []
+    if comparison.effect:
+        size = significance.effect_size(first, values)
+        differences = [values[query] - first[query] for query in first]
+        cells += ["", ""] if same else [f"{sum(differences) / max(len(differences), 1):+.4f}", f"{size:+.2f}"]
+    if comparison.test != "none":
+        cells.append("" if p is None else _p(p))
+    return cells
+
+
+def document(systems: Mapping[str, Samples], comparison: Comparison = PLAIN) -> str:
+    """One JSON object: run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size."""
+    first, p_values = next(iter(systems.values())), comparison.p_values(systems)
+    made: dict[str, Any] = {}
+    for name, samples in systems.items():
+        for label, values in samples.items():
+            means = measures.overall(values)
+            for measure, by_query in values.items():
+                low, high = significance.interval(list(by_query.values()))
+                one: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
+                if samples is not first:
+                    one |= {"difference": means[measure] - measures.overall(first[label])[measure]}
+                    one |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
+                    one |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
+                made.setdefault(name, {}).setdefault(label, {})[measure] = one
+    said = {"test": comparison.test, "correction": comparison.correction}
+    return json.dumps({**said, "runs": made}, ensure_ascii=False, indent=1)
 
 
 def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False) -> Iterator[str]:

@@ -5,6 +5,11 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+_LATEX = re.compile(r"[&%$#_{}~^\\<>†‡]")
+_LATEX_WORDS = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
+    "†": r"\dag{}", "‡": r"\ddag{}",
+}  # fmt: skip
 _NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|inf|")
 
 
@@ -20,9 +25,46 @@ def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 
     shown = [[_shown(cell, digits) for cell in row] for row in rows]
     lines = [list(header), *shown]
     widths = [max(_width(line[column]) for line in lines) for column in range(len(header))]
-    right = [bool(shown) and all(_NUMBER.fullmatch(row[column]) for row in shown) for column in range(len(header))]
+    right = _right(len(header), shown)
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+    """The same as a table of Markdown.
+
+    >>> print(markdown(["run", "RR"], [["bm25|k1", 0.5]]))
+    | run | RR |
+    |:--|--:|
+    | bm25\\|k1 | 0.5000 |
+    """
+    shown = [[_shown(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
+    right = _right(len(header), shown)
+    lines = [list(header), *shown]
+    lines.insert(1, ["--:" if number else ":--" for number in right])
+    return "\n".join(f"|{'|'.join(line)}|" if place == 1 else f"| {' | '.join(line)} |" for place, line in enumerate(lines))
+
+
+def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+    r"""The same as a tabular of LaTeX, with the rules of the booktabs package.
+
+    >>> print(latex(["run", "RR"], [["bm25_k1", 0.5]]))
+    \begin{tabular}{lr}
+    \toprule
+    run & RR \\
+    \midrule
+    bm25\_k1 & 0.5000 \\
+    \bottomrule
+    \end{tabular}
+    """
+    shown = [[_shown(cell, digits) for cell in row] for row in rows]
+    columns = "".join("r" if number else "l" for number in _right(len(header), shown))
+    words = [f"{' & '.join(_LATEX.sub(_escaped, cell) for cell in line)} \\\\" for line in [list(header), *shown]]
+    body = [words[0], "\\midrule", *words[1:]]
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
+
+
+FORMS = {"table": text, "markdown": markdown, "latex": latex}
 
 
 def in_file(header: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> Iterator[str]:
@@ -37,6 +79,14 @@ def in_file(header: Sequence[str], rows: Sequence[Sequence[object]], form: str) 
     yield "\t".join(header)
     for row in rows:
         yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row)
+
+
+def _right(width: int, shown: Sequence[Sequence[str]]) -> list[bool]:
+    return [bool(shown) and all(_NUMBER.fullmatch(row[column]) for row in shown) for column in range(width)]
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    return _LATEX_WORDS.get(letter[0], f"\\{letter[0]}")
 
 
 def _shown(cell: object, digits: int) -> str:

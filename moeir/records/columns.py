@@ -122,10 +122,10 @@ def _by_hand(
         return f"{name}:{int(place.where(row).rpartition(':')[2]) + first - 1}"
 
     columns = [_column(letters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
-    return [*columns[:-1], _numbers(columns[-1], where)]
+    return [*columns[:-1], _numbers(columns[-1], where, form.split()[number])]
 
 
-def _numbers(words: Words, where: Callable[[int], str]) -> Numbers:
+def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
     try:
         numbers = words.astype(np.float64)
     except ValueError:
@@ -135,7 +135,7 @@ def _numbers(words: Words, where: Callable[[int], str]) -> Numbers:
     underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
     if underscores.any() or not np.isfinite(exact).all():
         for row, word in enumerate(words.tolist()):
-            number_of(word.decode(), where(row))
+            number_of(word.decode(), where(row), what)
     return exact
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeir.errors import UsageError
+from moeir.records.runs import Run
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
 Exact: TypeAlias = NDArray[np.float64]
@@ -36,6 +37,16 @@ class Lists:
             return hits
         documents, scores = (np.asarray(column) for column in hits)
         return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
+
+    @classmethod
+    def among(cls, run: Run, numbers: NDArray[np.int64], queries: Sequence[str], width: int) -> "Lists":
+        """A run's lists of some queries, `numbers` those of its documents among all runs'; empty where it lacks the query."""
+        places = [run.places.get(query) for query in queries]
+        bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]
+        starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
+        rows = np.concatenate([np.arange(*each) for each in bounds])
+        owners = np.repeat(np.arange(len(queries)), np.diff(starts))
+        return cls(owners * width + numbers[run.documents[rows]], run.scores[rows].astype(np.float64), starts, width)
 
     @property
     def sizes(self) -> NDArray[np.int64]:

@@ -164,20 +164,32 @@ class Run:
         return Run(self.queries, starts, self.documents[kept], self.scores[kept], self.names, self.tag)
 
 
-def read(path: Path | str) -> Run:
-    """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores."""
-    table = columns.read(path, FORM, (0, 2), 4)
+def read(path: Path | str, by: str = "score") -> Run:
+    """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
+
+    Other tools order otherwise: `by="file"` orders by score and, where scores are equal, as lines stand; `by="rank"` by the rank column
+    alone. The scores are then minus the rank.
+    """
+    table = columns.read(path, FORM, (0, 2), 3 if by == "rank" else 4)
     query_words, document_words = table.words
     queries, query_codes = distinct(query_words)
     names, document_codes = distinct(document_words)
     heads = query_codes[np.flatnonzero(np.diff(query_codes, prepend=-1))]
     appearance = np.argsort(np.unique(heads, return_index=True)[1])
+    owners, scores = np.argsort(appearance)[query_codes], table.numbers
+    if by == "rank":
+        scores = -scores
+    elif by == "file":
+        order = np.lexsort((np.arange(len(scores)), -scores, owners))
+        places = np.empty(len(order), np.float32)
+        places[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
+        scores = -1 - places
     return Run.from_columns(
         [queries[code] for code in appearance.tolist()],
-        np.argsort(appearance)[query_codes],
+        owners,
         names,
         document_codes,
-        table.numbers,
+        scores,
         table.head[5],
         where=table.where,
     )

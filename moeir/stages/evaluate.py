@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ir_measures import Measure
 
     from moeir.evaluation.answers import Answers
-    from moeir.evaluation.listings import Samples
+    from moeir.evaluation.compat import Compared
+    from moeir.evaluation.listings import Comparison, Ranges, Samples
     from moeir.evaluation.measures import Coverage
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Values = dict[str, dict[str, float]]
 MEASURES = ("nDCG@10", "RR@10", "R@100")
+FORMS = ("auto", "table", "markdown", "latex", "tsv", "jsonl", "json")
+TABLES = ("table", "markdown", "latex")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +45,30 @@ class Evaluate(Stage):
     group_by: str | None = option("Means for each value of this field of the queries, and their mean (macro).", None)
     queries: Path | None = source("texts", "With --group-by: the queries, if --answers does not hold the field.", None, names=("--topics",))
     per_query: bool = option("Every query's value too.", False, names=("-q",))
-    form: str = option("table, tsv (measure, query, value), jsonl, or auto: by --output and --per-query.", "auto", names=("--format",))
+    test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
+    correction: str = option("Of p-values, over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none")
+    effect_size: bool = option("The difference to the first run and Cohen's d too.", False)
+    intervals: bool = option("The 95 % bootstrap interval of each mean too.", False)
+    ties: bool = option("From what to what each mean goes over all orders of documents with equal scores.", False)
+    compat: str | None = option("The numbers of another tool: trec_eval, beir, mteb or msmarco.", None)
+    explain: bool = option("With --compat: why its numbers differ, step by step.", False)
+    form: str = option("table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", names=("--format",))
     output: Path = product("evaluation", "Where to write; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if self.form not in ("auto", "table", "tsv", "jsonl"):
-            raise UsageError(f"--form {self.form}: expected auto, table, tsv or jsonl")
-        if self.form == "table" and self.per_query:
-            raise UsageError("--per-query: a table has no room for queries; add --form tsv or --form jsonl")
+        if self.form not in FORMS:
+            raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+        if self.form in (*TABLES, "json") and self.per_query:
+            raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
+        self._comparison().check()
+        if self.explain and self.compat is None:
+            raise UsageError("--explain needs --compat TOOL: the tool whose numbers differ")
+        if self.compat is not None and (self.answers, self.group_by) != (None, None):
+            raise UsageError("--compat needs --qrels, and takes no --group-by: the tools know judgements alone")
+        if self.compat is not None and STREAM in self.run:
+            raise UsageError("--compat --run -: the run is read more than once; name a file")
+        if self.ties and (self.compat or self.answers or self.group_by):
+            raise UsageError("--ties needs --qrels, and goes without --compat and --group-by")
         if not self.run:
             raise UsageError("evaluate: expected at least one --run")
         check_judgements("evaluate", self.qrels, self.answers)
@@ -57,25 +76,39 @@ class Evaluate(Stage):
         check_groups(self.group_by, self.queries, self.answers)
 
     def work(self) -> Counts:
-        from moeir.evaluation import measures
+        from moeir.evaluation import compat, measures, tables, ties
         from moeir.evaluation.answers import MEASURES as OF_ANSWERS
         from moeir.evaluation.listings import ALL
         from moeir.records import lines
 
         wanted = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
         groups = read_groups(self.group_by, self.queries or self.answers)
+        if self.compat is not None:
+            compat.check(self.compat, wanted)
         values: dict[str, Samples] = {}
+        compared: dict[str, Compared] = {}
+        ranges: dict[str, dict[str, tuple[float, float]]] = {}
         notes, queries = [], 0
         for name, path, run, judged, note in self._judged(wanted):
             try:
-                found = measures.per_query(run, judged, wanted)
+                if self.compat is not None:
+                    compared[name] = compat.Compared(path, run, judged, compat.TOOLS[self.compat])
+                    found = {str(measure): dict(compared[name].values(measure)) for measure in wanted}
+                else:
+                    found = measures.per_query(run, judged, wanted)
+                if self.ties:
+                    ranges[name] = ties.ranges(run, judged, wanted)
             except DataError as problem:
                 raise DataError(f"{path}: {problem}") from None
             values[name] = {ALL: found} if groups is None else grouped(found, groups, str(self.group_by), self.queries or self.answers)
             notes.append(f"{name}: {note}")
             queries = len(judged)
         with lines.writer(self.output) as output:
-            output.writelines(f"{line}\n" for line in self._lines(values))
+            if self.explain:
+                rows = compat.explained(compared, wanted)
+                output.write(tables.text(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
+            else:
+                output.writelines(f"{line}\n" for line in self._lines(values, ranges if self.ties else None))
         for text in notes:
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}
@@ -103,7 +136,12 @@ class Evaluate(Stage):
             note = f"{reach.returned} of {reach.judged} questions, {reach.missing} without hits"
             yield name, path, run, judged, f"{note}; {reach.extra} queries of the run are no questions"
 
-    def _lines(self, systems: "dict[str, Samples]") -> Iterator[str]:
+    def _comparison(self) -> "Comparison":
+        from moeir.evaluation.listings import Comparison
+
+        return Comparison(self.test, self.correction, self.effect_size, self.intervals)
+
+    def _lines(self, systems: "dict[str, Samples]", ranges: "Ranges | None") -> Iterator[str]:
         from moeir.evaluation import listings
 
         form = self.form
@@ -111,8 +149,10 @@ class Evaluate(Stage):
             form = "tsv" if self.per_query else "table"
         elif form == "auto":
             form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
-        if form == "table":
-            yield listings.table(systems)
+        if form in TABLES:
+            yield listings.table(systems, form, self._comparison(), ranges)
+        elif form == "json":
+            yield listings.document(systems, self._comparison())
         else:
             yield from listings.lines(systems, form, per_query=self.per_query)
 

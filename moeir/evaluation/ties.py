@@ -1,0 +1,56 @@
+"""From what to what a measure goes over all orders of documents with equal scores."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+from ir_measures import Measure
+from numpy.typing import NDArray
+
+from moeir.errors import UsageError
+from moeir.evaluation import measures
+from moeir.evaluation.found import Found, covers
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+
+
+def ranges(run: Run, qrels: Qrels, wanted: Collection[Measure]) -> dict[str, tuple[float, float]]:
+    """The least and the most of each measure's mean over all orders of tied documents.
+
+    Tied documents ascending by grade give every query's least, descending its most (nDCG, AP, RR, R, P, Success, Rprec never fall when a
+    better document goes up).
+    """
+    for measure in wanted:
+        if not covers(measure):
+            raise UsageError(f"--ties: {measure}: not known over orders of ties; nDCG, AP, RR, R, P and Success are")
+    grades = _grades(run, qrels)
+    least, most = (measures.overall(measures.per_query(_tied(run, sign * grades), qrels, wanted)) for sign in (1, -1))
+    return {name: (least[name], most[name]) for name in least}
+
+
+def queries_with_ties(run: Run) -> int:
+    """How many lists hold two documents of one score."""
+    tied = run.scores[1:] == run.scores[:-1]
+    inner = np.ones(len(run.scores), dtype=bool)
+    inner[run.starts[run.starts < len(run.scores)]] = False  # the first of a list has none before it
+    rows = np.flatnonzero(np.append(False, tied) & inner) if len(run.scores) else np.empty(0, np.int64)
+    return len(set((np.searchsorted(run.starts, rows, side="right") - 1).tolist()))
+
+
+def _grades(run: Run, qrels: Qrels) -> NDArray[np.int64]:
+    """The grade of every hit [n]; 0 of what nobody judged."""
+    found = Found.of(run, qrels)
+    there = found.ranks > 0
+    lists = np.array([run.places.get(query, 0) for query in found.queries], dtype=np.int64)[found.owners[there]]
+    grades = np.zeros(len(run.scores), np.int64)
+    grades[run.starts[lists] + found.ranks[there] - 1] = found.grades[there]
+    return grades
+
+
+def _tied(run: Run, keys: NDArray[np.int64]) -> Run:
+    """The run with documents of one score in ascending order of their keys."""
+    begins = np.ones(len(run.scores), dtype=bool)
+    begins[1:] = run.scores[1:] != run.scores[:-1]
+    begins[run.starts[run.starts < len(begins)]] = True
+    order = np.lexsort((keys, np.cumsum(begins)))
+    return replace(run, documents=run.documents[order], scores=run.scores[order])

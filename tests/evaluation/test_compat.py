@@ -1,0 +1,98 @@
+"""The numbers of other tools, beside what those tools do, written out slowly."""
+
+import re
+
+import pytest
+import pytrec_eval
+
+from moeir.errors import UsageError
+from moeir.evaluation import compat, measures
+from moeir.records import runs
+
+LINES = [
+    # query, document, rank, score: ties whose order in the file is not that of ids; a document with the query's id
+    ("q1", "b", 1, 3.0), ("q1", "a", 2, 3.0), ("q1", "c", 3, 1.0),
+    ("q2", "q2", 1, 9.0), ("q2", "a", 3, 5.0), ("q2", "b", 2, 4.0),
+    ("q3", "z", 1, 1.0),
+    ("extra", "a", 1, 1.0),
+]  # fmt: skip
+QRELS = {"q1": {"a": 1, "c": 2}, "q2": {"b": 1, "q2": 1, "a": 0}, "q3": {"a": 1}, "never": {"a": 1}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    place = tmp_path / "run.trec"
+    place.write_text("".join(f"{query} Q0 {document} {rank} {score} t\n" for query, document, rank, score in LINES))
+    return place
+
+
+def found(path, tool, name):
+    measure = measures.parse(name)
+    compared = compat.Compared(path, runs.read(path), QRELS, compat.check(tool, [measure]))
+    return compared.mean(compared.values(measure), measure)
+
+
+def results(own_ids=True):
+    made: dict[str, dict[str, float]] = {}
+    for query, document, _, score in LINES:
+        if own_ids or query != document:
+            made.setdefault(query, {})[document] = score
+    return made
+
+
+def pytrec(name, own_ids=True):
+    values = pytrec_eval.RelevanceEvaluator(QRELS, {name}).evaluate(results(own_ids))
+    return sum(value[name.replace(".", "_")] for value in values.values()) / len(values)
+
+
+def reciprocal(own_ids, over, cutoff=10):
+    """As BEIR and MTEB have it: Python's stable sort by score, so ties stay as they were put in."""
+    total = 0.0
+    for query, hits in results(own_ids).items():
+        best = sorted(hits.items(), key=lambda hit: hit[1], reverse=True)[:cutoff]
+        places = [rank for rank, (document, _) in enumerate(best, 1) if QRELS.get(query, {}).get(document, 0) > 0]
+        total += 1 / places[0] if places else 0.0
+    return total / over
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("nDCG@2", "ndcg_cut.2"), ("AP", "map"), ("R@2", "recall.2"), ("RR", "recip_rank")])
+def test_trec_eval_averages_over_judged_queries_with_hits(path, name, theirs):
+    assert found(path, "trec_eval", name) == pytest.approx(pytrec(theirs), abs=1e-12)
+    assert found(path, "trec_eval", name) != pytest.approx(measures.overall(
+        measures.per_query(runs.read(path), QRELS, [measures.parse(name)]))[str(measures.parse(name))])  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("nDCG@2", "ndcg_cut.2"), ("AP@3", "map_cut.3"), ("R@2", "recall.2"), ("P@2", "P.2")])
+def test_beir_takes_the_querys_own_document_out_and_mteb_does_not(path, name, theirs):
+    assert found(path, "beir", name) == round(pytrec(theirs, own_ids=False), 5)
+    assert found(path, "mteb", name) == round(pytrec(theirs), 5)
+
+
+def test_reciprocal_ranks_of_beir_and_mteb_keep_ties_as_the_file_has_them(path):
+    assert found(path, "beir", "RR@10") == round(reciprocal(own_ids=False, over=len(QRELS)), 5)
+    assert found(path, "mteb", "RR@10") == round(reciprocal(own_ids=True, over=3), 5)
+    assert found(path, "beir", "RR@1") == round(reciprocal(own_ids=False, over=len(QRELS), cutoff=1), 5) == 0.0
+
+
+def test_ms_marcos_script_goes_by_ranks_and_lines(path):
+    # q1: a at rank 2; q2: q2 at rank 1, and grade 0 counts as well; q3: none; over all four judged queries
+    assert found(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 0) / 4)
+    with pytest.raises(UsageError, match="--compat msmarco: nDCG@10: it computes RR@k alone"):
+        compat.check("msmarco", [measures.parse("nDCG@10")])
+    with pytest.raises(UsageError, match="--compat ranx: expected trec_eval, beir, mteb, msmarco"):
+        compat.check("ranx", [])
+
+
+def test_the_steps_are_explained(path, moeir, tmp_path):
+    qrels = tmp_path / "qrels"
+    qrels.write_text("".join(f"{query} 0 {document} {grade}\n" for query, judged in QRELS.items() for document, grade in judged.items()))
+    said = moeir("evaluate", "--run", path, "--qrels", qrels, "--measure", "RR@10", "--compat", "beir", "--explain")
+    assert said.code == 0
+    words = [re.split(r"  +", line)[2] for line in said.stdout.splitlines()[2:]]
+    assert words == [
+        "moeir: every judged query counts, ties by document id",
+        "ties in the order of the file (1 lists have ties)",
+        "a document with the query's own id taken out (1 hits)",
+    ]
+    plain = moeir("evaluate", "--run", path, "--qrels", qrels, "--measure", "RR@10", "--compat", "beir", "--form", "tsv")
+    assert float(plain.stdout.split()[-1]) == float(said.stdout.split()[-2])

@@ -1,0 +1,91 @@
+"""`moeir evaluate` with all its forms, tests and refusals."""
+
+import json
+
+import pytest
+
+from moeir.evaluation.significance import corrected, interval, paired_t
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Three runs of five queries, each better than the one before; one has ties."""
+    monkeypatch.chdir(tmp_path)
+    ranks = {"one": [3, 3, 2, 3, 1], "two": [2, 3, 1, 3, 1], "three": [1, 1, 1, 2, 1]}
+    for name, places in ranks.items():
+        lines = []
+        for query, place in enumerate(places):
+            documents = ["x", "y", "z"]
+            documents.insert(place - 1, "right")
+            score = (lambda rank: 1.0) if name == "two" and query == 1 else (lambda rank: 9.0 - rank)
+            lines += [f"q{query} Q0 {document} {rank} {score(rank)} t" for rank, document in enumerate(documents, 1)]
+        (tmp_path / f"{name}.trec").write_text("\n".join(lines) + "\n")
+    (tmp_path / "qrels").write_text("".join(f"q{query} 0 right 1\n" for query in range(5)))
+    return tmp_path
+
+
+THREE = ("--run", "one.trec", "--run", "two.trec", "--run", "three.trec")
+RUNS = ("evaluate", *THREE, "--qrels", "qrels", "--measure", "RR", "--measure", "nDCG@3")
+
+
+def rr(name):
+    ranks = {"one": [3, 3, 2, 3, 1], "two": [2, 4, 1, 3, 1], "three": [1, 1, 1, 2, 1]}[name]  # two, q1: all tie, ids fall: z, y, x, right
+    return {f"q{query}": 1 / rank for query, rank in enumerate(ranks)}
+
+
+def test_json_has_every_number(place, moeir):
+    said = moeir(*RUNS, "--form", "json", "--correction", "holm")
+    found = json.loads(said.stdout)
+    assert (found["test"], found["correction"], list(found["runs"])) == ("t", "holm", ["one", "two", "three"])
+    one = found["runs"]["three"]["all"]["RR"]
+    expected = {**rr("three"), "q1": 1.0}
+    assert one["mean"] == pytest.approx(sum(expected.values()) / 5)
+    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(interval(list(expected.values()))))
+    by_measure = [found["runs"][name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
+    raw = json.loads(moeir(*RUNS, "--form", "json").stdout)["runs"]
+    plain = [raw[name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
+    assert by_measure == pytest.approx(corrected(plain, "holm"))
+    assert plain[2] == pytest.approx(paired_t(rr("one"), expected))
+
+
+def test_ties_effects_and_intervals_stand_beside_the_means(place, moeir):
+    said = moeir(*RUNS[:-2], "--ties", "--effect-size", "--intervals", "--test", "none")
+    header, _, *rows = [line.split() for line in said.stdout.splitlines()]
+    assert header == ["run", "RR", "95", "%", "ties", "diff", "d"]
+    low, high = (float(value) for value in rows[1][3].split("-"))
+    others = 1 / 2 + 1 + 1 / 3 + 1
+    assert (low, high) == (pytest.approx((others + 1 / 4) / 5, abs=1e-4), pytest.approx((others + 1) / 5, abs=1e-4))
+    assert rows[0][3].split("-")[0] == rows[0][3].split("-")[1]
+    assert rows[2][4].startswith("+")
+
+
+@pytest.mark.parametrize("test", ["randomisation", "bootstrap"])
+def test_other_tests_give_other_p_values(place, moeir, test):
+    assert moeir(*RUNS, "--test", test).stdout != moeir(*RUNS).stdout
+
+
+def test_markdown_and_latex(place, moeir):
+    markdown = moeir(*RUNS, "--form", "markdown").stdout.splitlines()
+    assert markdown[0] == "| run | RR | p | nDCG@3 | p |" and markdown[1].startswith("|:--|--:|")
+    latex = moeir(*RUNS, "--form", "latex").stdout.splitlines()
+    assert latex[0] == r"\begin{tabular}{lrrrr}" and latex[-1] == r"\end{tabular}" and latex[4].startswith("one & ")
+
+
+BAD = [
+    (("--test", "z"), "--test z: expected t, randomisation, bootstrap or none"),
+    (("--correction", "x"), "--correction x: expected none, bonferroni, holm or bh"),
+    (("--explain",), "--explain needs --compat TOOL"),
+    (("--compat", "ranx"), "--compat ranx: expected trec_eval, beir, mteb, msmarco"),
+    (("--compat", "msmarco"), "--compat msmarco: nDCG@3: it computes RR@k alone"),
+    (("--compat", "beir", "--ties"), "--ties needs --qrels, and goes without --compat"),
+    (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),
+    (("--form", "html"), "--form html: expected auto, table, markdown"),
+    (("--measure", "bpref", "--ties"), "--ties: Bpref: not known over orders of ties"),
+    (("--compat", "beir", "--run", "-"), "--compat --run -: the run is read more than once"),
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), BAD)
+def test_what_cannot_be_done_is_one_line(place, moeir, flags, words):
+    said = moeir(*RUNS, *flags)
+    assert said.code == 2 and words in said.stderr and len(said.stderr.splitlines()) == 1

@@ -111,6 +111,8 @@ class Architecture(nn.Module, ABC):
     plain: ClassVar[bool] = True  # whether the encoder's own files say it all
     fusion: ClassVar[str] = "came-sum"  # how search fuses its experts' lists unless told otherwise
     lexical_expert: ClassVar[str] = "lexical"
+    pairs: ClassVar[bool] = False  # whether it reads a query and a document together
+    lengths: ClassVar[tuple[int, int]] = (64, 256)  # of queries and of documents, unless told otherwise
 
     def __init__(self, encoder: Encoder, signs: Signs) -> None:
         super().__init__()

@@ -15,8 +15,13 @@ PAPERS = {
     "coil": "COIL: Contextualized Inverted List (Gao et al., 2021)",
     "dense": "Dense Passage Retrieval (Karpukhin et al., 2020)",
     "splade": "SPLADE: Sparse Lexical and Expansion Model (Formal et al., 2021)",
+    "cross-encoder": "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline (Gao et al., 2021)",
     "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",
 }
+USE = """    moeir encode --model {place} --corpus corpus.jsonl --output encodings
+    moeir index  --encodings encodings --output index
+    moeir search --index index --queries queries.jsonl --output runs/"""
+USE_OF_PAIRS = "    moeir rerank --model {place} --run run.trec --queries queries.jsonl --corpus corpus.jsonl --output reranked.trec"
 
 
 def write_card(folder: Path, checkpoint: OpenCheckpoint, *, base: str, training: Mapping[str, Any] | None) -> None:
@@ -26,15 +31,19 @@ def write_card(folder: Path, checkpoint: OpenCheckpoint, *, base: str, training:
     experts = "\n".join(
         f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.kinds.items()
     )
+    pairs, place = architecture.pairs, folder.name.strip(".").removesuffix(".partial")
+    task, noun = ("text-ranking", "reranker") if pairs else ("sentence-similarity", "retriever")
+    use = USE_OF_PAIRS if pairs else USE
+    told = "Pairs of query and document" if pairs else "Documents"
     trained = "Not trained by moeir: the weights are those of the base model." if training is None else _trained(training)
     text = f"""---
 library_name: moeir
-pipeline_tag: sentence-similarity
+pipeline_tag: {task}
 base_model: {base}
 tags: [moeir, retrieval, mixture-of-experts, {name}]
 ---
 
-# A {name} retriever
+# A {name} {noun}
 
 Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,} parameters. Paper: {PAPERS.get(name, name)}.
 
@@ -44,7 +53,7 @@ Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,}
 
 ## How it reads
 
-Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. Documents: prefix {rules.document_prefix!r}, at most
+Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. {told}: prefix {rules.document_prefix!r}, at most
 {rules.document_length} tokens. These rules are part of the checkpoint; no later command has a flag for them.
 
 ## Training
@@ -53,9 +62,7 @@ Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. Doc
 
 ## Use
 
-    moeir encode --model {folder.name.strip(".").removesuffix(".partial")} --corpus corpus.jsonl --output encodings
-    moeir index  --encodings encodings --output index
-    moeir search --index index --queries queries.jsonl --output runs/
+{use.format(place=place)}
 """
     making.write_text(folder / "README.md", text)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from moeir import variants
 from moeir.architectures.base import Architecture, Encoded, ReadingRules, gathered
+from moeir.architectures.pairing import Pairing
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokenizer import TextReader
@@ -35,9 +37,21 @@ class OpenCheckpoint:
     def device(self) -> torch.device:
         return next(self.architecture.parameters()).device
 
+    @cached_property
+    def pairing(self) -> Pairing:
+        """How a cross-encoder reads."""
+        return Pairing.of(self.reader, self.rules, self.architecture)
+
+    def check_encodes(self, place: object) -> None:
+        """ArtifactError for a cross-encoder, of which a text alone has no representation."""
+        if self.architecture.pairs:
+            raise ArtifactError(f"{place}: a cross-encoder, which reads a query and a document together; moeir rerank uses it")
+
     def ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int] | None]:
         """Token ids by the reading rules, and how many tokens at the end of each are silent."""
         rules = self.rules
+        if self.architecture.pairs:
+            return self.pairing.ids(texts, side), None
         return self.architecture.marked(self.reader.ids(rules.prefixed(texts, side)), side, rules.length(side))
 
     def read(self, texts: Sequence[str], side: str) -> Tokens:
@@ -49,6 +63,7 @@ class OpenCheckpoint:
         """Representations of texts, in their order, in float32; `side` is query or document."""
         if not texts:
             raise UsageError("encode: expected at least one text")
+        self.check_encodes("encode")
         return self.encoded(self.ids(texts, side), side, max_tokens=max_tokens)
 
     @torch.no_grad()

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from moeir import variants
-from moeir.architectures.base import ReadingRules
+from moeir.architectures import published
+from moeir.architectures.base import Architecture, ReadingRules
 from moeir.architectures.checkpoint import OpenCheckpoint, budgeted, composed, facts_of, full_spec, is_checkpoint, rebuilt
+from moeir.architectures.pairing import Pairing
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.tokenizer import TextReader
@@ -72,17 +74,29 @@ def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str]
         _tell_unlike(folder, arch, options)
     encoder = Encoder(files.shape_of(config, folder), vocabulary_head=True) if scratch else files.read_encoder(folder, vocabulary_head=True)
     positions = encoder.shape.positions
-    rules = replace(ReadingRules(query_length=min(64, positions), document_length=min(256, positions)), **(brought | said))
-    rules.check(positions)
     if reader.vocabulary > encoder.shape.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {reader.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
     architecture = composed(arch, encoder, reader.signs)
+    rules = replace(_usual(architecture, positions), **(brought | said))
+    rules.check(positions)
+    if architecture.pairs and not scratch:
+        published.brought(folder, architecture)
     started = OpenCheckpoint(architecture, reader, rules, full_spec(arch), config)
+    if architecture.pairs:
+        Pairing.of(reader, rules, architecture)  # refuses lengths that leave no room for a document
+        return started
     if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
         _blind_gates(started, gates, list(texts) or _words(reader, seed))
     if architecture.encoder.vocabulary_head is not None and not scratch and not files.has_vocabulary_head(folder):
         _fit_head(started, texts, seed)
     return started
+
+
+def _usual(architecture: Architecture, positions: int) -> ReadingRules:
+    """The lengths that nobody has named; a pair's query has half of what the encoder reads at most."""
+    query, document = architecture.lengths
+    half = positions // 2 if architecture.pairs else positions
+    return ReadingRules(query_length=min(query, half), document_length=min(document, positions))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -14,6 +15,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": lambda states: F.gelu(states, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -31,6 +33,23 @@ class PreNorm:
     norm_bias: bool = False
     head_bias: bool = False
     embedding_dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class PairHead:
+    """How a family classifies a sequence: dropout if it stands `before`, a dense map (BERT's is its `pooler`), the activation,
+    normalisation if there is one, dropout, and the output; of the first token, or of the mean."""
+
+    activation: str = "tanh"
+    dropout: float = 0.1
+    pooler: bool = False
+    before: bool = False
+    norm: bool = False
+    pooling: str = "cls"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise UsageError(f"config.json: activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +76,7 @@ class Shape:
     first_position: int = 0
     head_activation: str | None = None
     prenorm: PreNorm | None = None
+    pair_head: PairHead = PairHead(pooler=True)
 
     def __post_init__(self) -> None:
         for name in (self.activation, self.head_activation or self.activation):

@@ -13,6 +13,7 @@ from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPEToken
 from tokenizers.processors import RobertaProcessing
 
 from moeir.artifacts import checksums, manifests
+from moeir.backbones.pairs import Frame
 from moeir.backbones.tokens import Signs
 from moeir.errors import ArtifactError
 
@@ -57,6 +58,23 @@ class TextReader:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, special tokens included, nothing cut."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def bodies(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text without special tokens, nothing cut."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def frame(self) -> Frame:
+        """What stands around two texts that are read together."""
+        made = self._tokenizer.encode("a", "a")
+        owners, parts = made.sequence_ids, [0]
+        for owner, before in zip(owners, [None, *owners], strict=False):
+            parts.append(parts[-1] + (owner != before))
+        signed = list(zip(made.ids, made.type_ids, parts[1:], strict=True))
+        pieces = [[(number, kind) for number, kind, part in signed if part == one] for one in range(5)]
+        if parts[-1] != 4 or owners[0] is not None or any(len({kind for _, kind in piece}) != 1 for piece in pieces):
+            raise ArtifactError(f"{self.folder}: its tokenizer joins two texts without special tokens around both; expected an encoder's")
+        before, _, between, _, after = (tuple(number for number, _ in piece) for piece in pieces)
+        return Frame(before, between, after, tuple(piece[0][1] for piece in pieces))  # type: ignore[arg-type]
 
     def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Token ids of each text without special tokens, and the character at which each begins."""

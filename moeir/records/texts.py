@@ -15,6 +15,8 @@ from moeir.records import dpr, lines
 
 IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+PARTS = ("url", "title", "text")  # of a document, in the order in which they are read
+FIELD_SIGN = "\x1f"  # the unit separator of ASCII: between the parts of `Text.fielded`
 _JSON = {".jsonl", ".json", ".ndjson"}
 _TABBED = {".tsv", ".txt"}
 
@@ -37,6 +39,11 @@ class Text:
         'Owl Owls hunt at night.'
         """
         return f"{self.title} {self.text}".strip()
+
+    @property
+    def fielded(self) -> str:
+        """Url, title and text with a sign between them that none of them holds: for a reader that takes them apart."""
+        return FIELD_SIGN.join(getattr(self, part).replace(FIELD_SIGN, " ").strip() for part in PARTS)
 
 
 def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:

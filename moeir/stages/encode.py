@@ -164,6 +164,7 @@ class Encode(Stage):
         device = device_for(self.device)
         dtype = dtype_for(self.dtype, device)
         checkpoint = open_checkpoint(self.model, device)
+        checkpoint.check_encodes(self.model)
         shortening = Shortening(self.terms, self.least_weight, self.pool_factor)
         shortening.check_kinds(checkpoint.architecture.kinds)
         first, last = self._range()

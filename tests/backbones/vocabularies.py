@@ -69,7 +69,9 @@ def write_bert(folder: Path) -> int:
 def _saved(tokenizer: Tokenizer, folder: Path, ends: tuple[str, str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     numbered = [(token, tokenizer.token_to_id(token)) for token in ends]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{ends[0]} $A {ends[1]}", special_tokens=numbered)
+    first, last = ends
+    pair = f"{first} $A {last} $B {last}" if first == "[CLS]" else f"{first} $A {last} {last} $B {last}"
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{first} $A {last}", pair=pair, special_tokens=numbered)
     tokenizer.save(str(folder / "tokenizer.json"))
     return int(tokenizer.get_vocab_size())
 

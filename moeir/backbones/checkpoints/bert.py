@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import Shape
+from moeir.backbones.shape import PairHead, Shape
 from moeir.errors import UsageError
 
 EMBEDDING_NAMES = {
@@ -34,14 +34,22 @@ NAMES = Names(
         "vocabulary_head.bias": "cls.predictions.bias",
         "vocabulary_head.decoder.": "cls.predictions.decoder.",
     },
-    ignored=("embeddings.position_ids", "cls.seq_relationship.", "classifier."),
+    pair={"heads.relevance.output.": "classifier."},
+    ignored=("embeddings.position_ids", "cls.seq_relationship."),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
     """The sizes in a BERT config.json."""
-    return Shape(**sizes(config, "BERT"))
+    said = sizes(config, "BERT")
+    return Shape(**said, pair_head=PairHead(dropout=classifier_dropout(config, said), pooler=True))
+
+
+def classifier_dropout(config: Mapping[str, Any], said: Mapping[str, Any]) -> float:
+    """Before the output of a classification: that of the states, unless config.json says another."""
+    own = config.get("classifier_dropout")
+    return float(said["dropout"] if own is None else own)
 
 
 def sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:

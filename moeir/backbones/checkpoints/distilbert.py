@@ -5,7 +5,7 @@ from typing import Any
 
 from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES
 from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import Shape
+from moeir.backbones.shape import PairHead, Shape
 
 NAMES = Names(
     prefix="distilbert.",
@@ -27,7 +27,8 @@ NAMES = Names(
         "vocabulary_head.bias": "vocab_projector.bias",
         "vocabulary_head.decoder.": "vocab_projector.",
     },
-    ignored=("embeddings.position_ids", "pre_classifier.", "classifier."),
+    pair={"heads.relevance.dense.": "pre_classifier.", "heads.relevance.output.": "classifier."},
+    ignored=("embeddings.position_ids",),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
@@ -46,6 +47,7 @@ def shape(config: Mapping[str, Any]) -> Shape:
         dropout=config.get("dropout", 0.1),
         attention_dropout=config.get("attention_dropout", 0.1),
         spread=config.get("initializer_range", 0.02),
+        pair_head=PairHead("relu", config.get("seq_classif_dropout", 0.2)),
     )
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, sizes
+from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, classifier_dropout, sizes
 from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import Shape
+from moeir.backbones.shape import PairHead, Shape
 
 NAMES = Names(
     prefix="electra.",
@@ -18,7 +18,8 @@ NAMES = Names(
         "vocabulary_head.bias": "generator_lm_head.bias",
         "vocabulary_head.decoder.": "generator_lm_head.",
     },
-    ignored=("embeddings.position_ids", "discriminator_predictions.", "classifier."),
+    pair={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
+    ignored=("embeddings.position_ids", "discriminator_predictions."),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
@@ -27,7 +28,8 @@ def shape(config: Mapping[str, Any]) -> Shape:
     """The sizes in an ELECTRA config.json; a file that is silent about the embeddings means those of the small model, as transformers."""
     said = sizes(config, "ELECTRA")
     width = config.get("embedding_size", 128)
-    return Shape(**said | {"embedding": None if width == said["hidden"] else width, "head_activation": "gelu"})
+    said |= {"embedding": None if width == said["hidden"] else width, "head_activation": "gelu"}
+    return Shape(**said, pair_head=PairHead("gelu", classifier_dropout(config, said), before=True))
 
 
 def ours(name: str) -> str | None:

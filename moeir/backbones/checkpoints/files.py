@@ -19,6 +19,7 @@ from moeir.backbones.shape import Shape
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files", "names")))
+PAIR = "heads.relevance."  # how the names of what scores a pair begin
 DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of a config.json that we do not hand on
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,16 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         named = ((kin.ours(key), value) for key, value in loaded.items())
         weights |= {_numbered(key, last): value.float() if value.is_floating_point() else value for key, value in named if key is not None}
     _untwin(folder, weights, kin.TIED)
-    return weights
+    return _scoring(weights)
+
+
+def _scoring(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What scores pairs under its own name, where a family calls it as it does the vocabulary head (ModernBERT)."""
+    if f"{PAIR}output.weight" not in weights or "vocabulary_head.bias" in weights:
+        return weights
+    own = {"vocabulary_head.transform.": f"{PAIR}dense.", "vocabulary_head.norm.": f"{PAIR}norm."}
+    begun = {name: next((old for old in own if name.startswith(old)), "") for name in weights}
+    return {own.get(old, "") + name.removeprefix(old): weights[name] for name, old in begun.items()}
 
 
 def _numbered(name: str, last: int) -> str:
@@ -149,16 +159,21 @@ def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     """config.json and model.safetensors. `plain` weights carry the family's class name and open in transformers;
     others say `moeir` as their model type, so that nothing opens half of them by mistake."""
     kin = family(config, folder)
-    masked_lm = any(name.startswith("vocabulary_head.") for name in weights)
+    masked_lm, scoring = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", PAIR))
     kept = {key: value for key, value in config.items() if key not in DROPPED}
     family_name = str(config.get("moeir_family", config["model_type"]))
     if plain:
-        kept |= {"model_type": family_name, "architectures": [kin.class_name(masked_lm=masked_lm)]}
+        class_name = kin.class_name(masked_lm=masked_lm)
+        if scoring:
+            class_name = class_name.removesuffix("Model") + "ForSequenceClassification"
+            kept |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        kept |= {"model_type": family_name, "architectures": [class_name]}
     else:
         kept |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
     kept |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
     (folder / "config.json").write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    named = {kin.theirs(name, masked_lm=masked_lm): value.detach().cpu().to(torch.float32).contiguous() for name, value in weights.items()}
+    headed = masked_lm or scoring
+    named = {kin.theirs(name, masked_lm=headed): value.detach().cpu().to(torch.float32).contiguous() for name, value in weights.items()}
     write_tensors(dict(sorted(named.items())), folder / "model.safetensors")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import PreNorm, Shape
+from moeir.backbones.shape import PairHead, PreNorm, Shape
 from moeir.errors import UsageError
 
 NAMES = Names(
@@ -25,7 +25,7 @@ NAMES = Names(
         "vocabulary_head.bias": "decoder.bias",
         "vocabulary_head.decoder.weight": "decoder.weight",
     },
-    ignored=("classifier.",),
+    pair={"heads.relevance.dense.": "head.dense.", "heads.relevance.norm.": "head.norm.", "heads.relevance.output.": "classifier."},
     closing="final_norm.",
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
@@ -65,7 +65,16 @@ def shape(config: Mapping[str, Any]) -> Shape:
             head_bias=config.get("classifier_bias", False),
             embedding_dropout=config.get("embedding_dropout", 0.0),
         ),
+        pair_head=_pair_head(config),
     )
+
+
+def _pair_head(config: Mapping[str, Any]) -> PairHead:
+    pooling = config.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
+    activation = config.get("classifier_activation", "gelu")
+    return PairHead(activation, config.get("classifier_dropout", 0.0), norm=True, pooling=pooling)
 
 
 def _theta(config: Mapping[str, Any], kind: str) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Names:
-    """Beginnings of names, ours to theirs: of the `model`, of a layer (`layers`), of the vocabulary `head`.
+    """Beginnings of names, ours to theirs: of the `model`, of a layer (`layers`), of the vocabulary `head`, of what scores a `pair`.
 
     `prefix` stands before the model's names in a file that holds a head too, `layer` before the number of a layer; `ignored` are names
     we do not read. `closing` is their name for the normalisation after the last layer, which that layer holds here.
@@ -17,6 +17,7 @@ class Names:
     model: Mapping[str, str]
     layers: Mapping[str, str]
     head: Mapping[str, str]
+    pair: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     closing: str | None = None
 
@@ -30,13 +31,15 @@ class Names:
         if name.startswith(self.layer):
             number, rest = name.removeprefix(self.layer).split(".", 1)
             return f"layers.{number}.{_swapped(rest, _turned(self.layers))}"
-        return _swapped(name, _turned({**self.model, **self.head}))
+        return _swapped(name, _turned({**self.model, **self.pair, **self.head}))
 
     def theirs(self, name: str, *, masked_lm: bool) -> str:
         """The family's name of one of our weights, as its class with a head or the one without lays it out."""
         prefix = self.prefix if masked_lm else ""
         if name.startswith("vocabulary_head."):
             return _swapped(name, self.head)
+        if name.startswith("heads.relevance."):
+            return _swapped(name, self.pair)
         if name.startswith("layers."):
             number, rest = name.removeprefix("layers.").split(".", 1)
             if self.closing is not None and rest.startswith("closing."):

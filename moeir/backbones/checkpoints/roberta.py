@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, sizes
+from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, classifier_dropout, sizes
 from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import Shape
+from moeir.backbones.shape import PairHead, Shape
 
 NAMES = Names(
     prefix="roberta.",
@@ -18,7 +18,8 @@ NAMES = Names(
         "vocabulary_head.bias": "lm_head.bias",
         "vocabulary_head.decoder.": "lm_head.decoder.",
     },
-    ignored=("embeddings.position_ids", "classifier."),
+    pair={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
+    ignored=("embeddings.position_ids",),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
 
@@ -27,7 +28,8 @@ def shape(config: Mapping[str, Any]) -> Shape:
     """The sizes in a RoBERTa config.json: of its 514 positions, the two up to the padding id belong to no token."""
     said = sizes(config, "RoBERTa")
     first = 1 if config.get("pad_token_id") is None else int(config["pad_token_id"])
-    return Shape(**said | {"first_position": first + 1, "positions": said["positions"] - first - 1, "head_activation": "gelu"})
+    said |= {"first_position": first + 1, "positions": said["positions"] - first - 1, "head_activation": "gelu"}
+    return Shape(**said, pair_head=PairHead(dropout=classifier_dropout(config, said), before=True))
 
 
 def ours(name: str) -> str | None:

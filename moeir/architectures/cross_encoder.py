@@ -1,0 +1,70 @@
+"""A cross-encoder: query and document read as one text, one score for both (Nogueira and Cho 2019; Gao et al. 2021, LCE)."""
+
+from torch import Tensor, nn
+
+from moeir.architectures.base import Architecture
+from moeir.backbones.encoder import Encoder, Layer
+from moeir.backbones.tokens import Signs, Tokens
+from moeir.errors import UsageError
+from moeir.heads.pooled import Pooled
+from moeir.heads.relevance import Relevance
+from moeir.records.texts import PARTS
+from moeir.representations.dense import Dense
+
+HEADS = ("hf", "linear")
+
+
+class CrossEncoder(Architecture):
+    """A reranker: reads a query and a document together and says how well they fit; for `rerank`, not for `encode`.
+
+    `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first token, with
+    a `bias` or without). `fields` are the parts of a document that are read, those of url+title+text; between two of them stands the
+    tokenizer's separator, or a space with separate=false. `--document-length` is that of the pair, of which the document is cut.
+    """
+
+    pairs = True
+    lengths = (256, 512)
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        signs: Signs,
+        *,
+        head: str = "hf",
+        bias: bool = True,
+        fields: tuple[str, ...] = ("url", "title", "text"),
+        separate: bool = True,
+    ) -> None:
+        super().__init__(encoder, signs)
+        if head not in HEADS:
+            raise UsageError(f"cross-encoder:head={head}: expected {' or '.join(HEADS)}")
+        if head == "hf" and not bias:
+            raise UsageError("cross-encoder:bias=false: the heads of transformers have one; it goes with head=linear")
+        if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(PARTS):
+            raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(PARTS)}")
+        self.fields, self.separate = fields, separate
+        shape = encoder.shape.pair_head if head == "hf" else None
+        encoder.vocabulary_head = encoder.pooler = None
+        if shape is not None and shape.pooler:
+            encoder.pooler = nn.Linear(encoder.shape.hidden, encoder.shape.hidden)
+            nn.init.normal_(encoder.pooler.weight, std=encoder.shape.spread)
+            nn.init.zeros_(encoder.pooler.bias)
+        self.plain = head == "hf"
+        self.pooling = "cls" if shape is None else shape.pooling
+        self.pool = Pooled(pooling=self.pooling)
+        self.heads["relevance"] = Relevance(encoder.shape, linear=head == "linear", bias=bias)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {"relevance": "dense"}
+
+    def narrow_layers(self) -> list[Layer]:
+        return [self.encoder.layers[-1]] if self.pooling == "cls" else []
+
+    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+        return {"relevance": self.encoder.firsts(tokens) if self.pooling == "cls" else self.encoder(tokens)}
+
+    def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Dense:
+        """The score of each pair, as a vector of one number: [B, 1]."""
+        made: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
+        return made

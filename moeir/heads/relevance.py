@@ -1,0 +1,55 @@
+"""One number for a query and a document that were read together: what a family's sequence classification makes of them."""
+
+from torch import Tensor, nn
+
+from moeir.backbones.shape import ACTIVATIONS, Shape
+from moeir.backbones.tokens import Tokens
+from moeir.kernels.noise import Dropout
+from moeir.representations.base import full_precision
+from moeir.representations.dense import Dense
+
+
+class Relevance(nn.Module):
+    """What the family makes of the pooled state (if not `linear`), then a linear map to one number; in float32, always."""
+
+    def __init__(self, shape: Shape, *, linear: bool = False, bias: bool = True) -> None:
+        super().__init__()
+        hidden, prenorm = shape.hidden, shape.prenorm
+        self.shape = own = None if linear else shape.pair_head
+        self.dense, self.norm = None, None
+        if own is not None and not own.pooler:
+            self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
+        if own is not None and own.norm:
+            self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
+        self.first = Dropout(own.dropout if own is not None and own.before else 0.0)
+        self.dropout = Dropout(0.0 if own is None else own.dropout)
+        self.output = nn.Linear(hidden, 1, bias=bias)
+        for module in (self.dense, self.output):
+            if module is not None:
+                nn.init.normal_(module.weight, std=shape.spread)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, pooled: Tensor, tokens: Tokens, pooler: nn.Linear | None = None) -> Dense:
+        """pooled [B, H] -> vectors [B, 1]: a pair's only number is its score. `pooler` is BERT's, where that is the dense map."""
+        with full_precision(pooled.device):
+            states = pooled.float()
+            noise = tokens.layout.noise().index_select(0, tokens.starts[:-1]) if self.training else None
+            if self.shape is not None:
+                dense = pooler if self.dense is None else self.dense
+                assert dense is not None
+                states = ACTIVATIONS[self.shape.activation](dense(self.first(states, noise)))
+                states = states if self.norm is None else self.norm(states)
+            return Dense(self.output(self.dropout(states, noise)))
+
+
+def one_output(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The output of two classes as one number: the second's logit less the first's, which orders pairs as its probability does.
+
+    weight [2, H], bias [2] -> [1, H], [1].
+
+    >>> import torch
+    >>> one_output(torch.tensor([[1.0, 2.0], [4.0, 2.5]]), torch.tensor([0.5, 0.0]))
+    (tensor([[3.0000, 0.5000]]), tensor([-0.5000]))
+    """
+    return weight[1:] - weight[:1], None if bias is None else bias[1:] - bias[:1]

@@ -1,0 +1,236 @@
+"""Cross-encoders: the numbers, the files and the tokens of transformers' sequence classification, in every family."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from moeir import open_checkpoint, variants
+from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.starting import start
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.pairs import Ragged
+from moeir.errors import ArtifactError, UsageError
+from moeir.records.texts import Text
+from tests.architectures.test_parameters import BERT_BASE, SIGNS, bert_base
+from tests.backbones.families import SMALL, close, made
+from tests.backbones.vocabularies import EVERY
+
+FAMILIES = list(EVERY)
+QUERIES = ["An owl, hunting at night.", "the sea (the end)", "cat"]
+DOCUMENTS = ["mice in the bread", "the whale in the sea hunting an owl at night", "the"]
+RULES = {"query_length": 12, "document_length": 16}
+
+
+def classifier(name, labels=1, **changes):
+    """transformers' sequence classification with every parameter random."""
+    family, said = SMALL[name]
+    config = getattr(transformers, f"{family}Config")(**(said | changes), num_labels=labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = getattr(transformers, f"{family}ForSequenceClassification")(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """`published(family)`: a folder of a classifier with its tokenizer."""
+    place = tmp_path_factory.mktemp("published")
+
+    def folder(name, labels=1, **changes):
+        found = place / "-".join([name, str(labels), *map(str, changes.values())])
+        if not found.exists():
+            size = EVERY[name](found)
+            classifier(name, labels, vocab_size=size, **changes).save_pretrained(found)
+        return found
+
+    return folder
+
+
+def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
+    """Every query with every document, as packed tokens."""
+    held = [Ragged.of(checkpoint.ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
+    query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
+    return checkpoint.pairing.joined(*held, query, document).packed(range(len(query)))
+
+
+@torch.no_grad()
+def scores(checkpoint, tokens):
+    return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0]
+
+
+@torch.no_grad()
+def theirs(model, tokens):
+    """Logits of each text alone."""
+    found, first = [], 0
+    typed = tokens.segments is not None
+    for length in tokens.lengths:
+        given = {"input_ids": tokens.ids[None, first : first + length]}
+        given |= {"token_type_ids": tokens.segments[None, first : first + length]} if typed else {}
+        found.append(model(**given).logits[0])
+        first += length
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_are_those_of_transformers_and_files_open_there(name, published, tmp_path):
+    folder = published(name)
+    checkpoint = start(folder, "cross-encoder", RULES)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokens = pairs(checkpoint)
+    found, expected = scores(checkpoint, tokens), theirs(model, tokens)[:, 0]
+    assert close(found, expected) and float(expected.std()) > 1e-3
+    checkpoint.save(tmp_path)
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert type(again) is type(model) and torch.equal(theirs(again, tokens)[:, 0], expected)
+    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    assert torch.equal(scores(open_checkpoint(tmp_path), tokens), found)
+
+
+def test_modernbert_with_the_mean_of_all_tokens(published):
+    folder = published("modernbert", classifier_pooling="mean")
+    checkpoint = start(folder, "cross-encoder", RULES)
+    tokens = pairs(checkpoint)
+    assert close(scores(checkpoint, tokens), theirs(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)[:, 0])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_pairs_are_read_as_the_familys_tokenizer_joins_them(name, published):
+    folder = published(name)
+    checkpoint = start(folder, "cross-encoder", RULES)
+    options = {"roberta": "RobertaTokenizerFast", "xlm-roberta": "PreTrainedTokenizerFast", "modernbert": "PreTrainedTokenizerFast"}
+    tokenizer = getattr(transformers, options.get(name, "BertTokenizerFast")).from_pretrained(folder)
+    tokens, first = pairs(checkpoint), 0
+    for query in QUERIES:
+        for document in DOCUMENTS:
+            said = tokenizer(query, document, truncation="only_second", max_length=RULES["document_length"], return_token_type_ids=True)
+            length = len(said["input_ids"])
+            assert tokens.ids[first : first + length].tolist() == said["input_ids"]
+            kinds = [0] * length if tokens.segments is None else tokens.segments[first : first + length].tolist()
+            assert kinds == said["token_type_ids"]
+            first += length
+    assert first == len(tokens.ids) and max(tokens.lengths) == RULES["document_length"]
+
+
+def test_parts_of_a_document_stand_behind_one_another_with_the_separator_between(published):
+    text = Text("d", "the owl", title="bread", url="sea")
+    checkpoint = start(published("bert"), "cross-encoder", RULES)
+    separator, reader = checkpoint.reader.signs.separator, checkpoint.reader
+    sea, bread, owl = reader.bodies(["sea", "bread", "the owl"])
+    assert checkpoint.ids([text.fielded], "document")[0] == [[*sea, separator, *bread, separator, *owl]]
+    assert checkpoint.ids([Text("d", "the owl", title="bread").fielded], "document")[0] == [[*bread, separator, *owl]]
+    titled = start(published("bert"), "cross-encoder:fields=title+text,separate=false", RULES)
+    assert titled.ids([text.fielded], "document")[0] == [reader.bodies(["bread the owl"])[0]]
+    assert titled.ids([Text("d", "a\x1fowl").fielded], "document")[0] == reader.bodies(["a owl"])
+    prefixed = start(published("bert"), "cross-encoder", RULES | {"document_prefix": "cat: ", "query_prefix": "whale "})
+    assert prefixed.ids([text.fielded], "document")[0][0][: len(reader.bodies(["cat: sea"])[0])] == reader.bodies(["cat: sea"])[0]
+    assert prefixed.ids(["owl"], "query")[0] == reader.bodies(["whale owl"])
+
+
+def test_two_classes_are_one_number(published, tmp_path, caplog):
+    folder = published("bert", 2)
+    checkpoint = start(folder, "cross-encoder", RULES)
+    tokens = pairs(checkpoint)
+    logits = theirs(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)
+    torch.testing.assert_close(scores(checkpoint, tokens), logits[:, 1] - logits[:, 0], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ArtifactError, match=r"classifies 3 ways; expected one output \(or two, no and yes\)"):
+        start(published("bert", 3), "cross-encoder", RULES)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_plain_weights_begin_a_cross_encoder_and_their_pooler_is_kept(name, tmp_path):
+    size = EVERY[name](tmp_path / "plain")
+    model = made(name, head=False, vocab_size=size)
+    model.save_pretrained(tmp_path / "plain")
+    checkpoint = start(tmp_path / "plain", "cross-encoder", RULES, seed=3)
+    if name == "bert":
+        assert torch.equal(checkpoint.architecture.encoder.pooler.weight, model.pooler.dense.weight)
+    other, same = (start(tmp_path / "plain", "cross-encoder", RULES, seed=seed) for seed in (4, 3))
+    outputs = [one.architecture.heads["relevance"].output.weight for one in (checkpoint, other, same)]
+    assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1])
+    (tmp_path / "saved").mkdir()
+    checkpoint.save(tmp_path / "saved")
+    opened = open_checkpoint(tmp_path / "saved")
+    assert torch.equal(scores(opened, pairs(opened)), scores(checkpoint, pairs(checkpoint)))
+
+
+def test_bert_base_has_as_many_parameters_as_in_the_paper():
+    assert bert_base("cross-encoder").parameter_count() == 109_483_009
+    assert bert_base("cross-encoder:head=linear").parameter_count() == 108_891_648 + 769
+    assert bert_base("cross-encoder:head=linear,bias=false").parameter_count() == 108_891_648 + 768
+
+
+def test_a_linear_head_is_one_product_with_the_first_token(published, tmp_path):
+    checkpoint = start(published("roberta"), "cross-encoder:head=linear", RULES)
+    tokens = pairs(checkpoint)
+    output = checkpoint.architecture.heads["relevance"].output
+    with torch.no_grad():
+        first = checkpoint.architecture.eval().encoder(tokens)[tokens.starts[:-1]]
+        expected = first @ output.weight[0] + output.bias
+    assert close(scores(checkpoint, tokens), expected)
+    checkpoint.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "moeir"
+    assert torch.equal(scores(open_checkpoint(tmp_path), tokens), scores(checkpoint, tokens))
+
+
+def test_scores_are_float32_under_half_precision(published):
+    checkpoint = start(published("bert"), "cross-encoder", RULES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = scores(checkpoint, pairs(checkpoint))
+    assert found.dtype == torch.float32 and not torch.equal(found, found.bfloat16().float())
+
+
+def test_a_batch_changes_no_score(published):
+    checkpoint = start(published("electra-small"), "cross-encoder", RULES)
+    tokens = pairs(checkpoint)
+    alone = torch.stack([scores(checkpoint, _one(tokens, number))[0] for number in range(len(tokens))])
+    assert close(scores(checkpoint, tokens), alone)
+
+
+def _one(tokens, number):
+    first, last = tokens.starts[number : number + 2].tolist()
+    segments = None if tokens.segments is None else tokens.segments[first:last]
+    return type(tokens)(tokens.ids[first:last], torch.tensor([0, last - first]), "pair", (last - first,), segments=segments)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rules", "message"),
+    [
+        ("cross-encoder:head=mean", {}, "head=mean: expected hf or linear"),
+        ("cross-encoder:bias=false", {}, "bias=false: the heads of transformers have one; it goes with head=linear"),
+        ("cross-encoder:fields=text+body", {}, r"fields=text\+body: expected some of url, title, text"),
+        ("cross-encoder:fields=text+text", {}, r"fields=text\+text: expected some of"),
+        ("cross-encoder", {"query_length": 15}, "a query of 15 tokens leaves no room for a document in a pair of 16"),
+        ("cross-encoder", {"document_length": 99}, "--document-length 99: expected 3 to 16, the encoder's positions"),
+    ],
+)
+def test_what_cannot_be_is_refused(spec, rules, message, published):
+    with pytest.raises(UsageError, match=message):
+        start(published("bert"), spec, RULES | rules)
+
+
+def test_lengths_default_to_all_that_the_encoder_reads_and_half_of_it(published):
+    rules = start(published("bert"), "cross-encoder", {}).rules
+    assert (rules.query_length, rules.document_length) == (8, 16)
+    with torch.device("meta"):
+        whole = variants.bind("architectures", "cross-encoder")(Encoder(BERT_BASE), SIGNS)
+    assert whole.lengths == (256, 512)
+
+
+def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):
+    checkpoint: OpenCheckpoint = start(published("bert"), "cross-encoder", RULES)
+    with pytest.raises(ArtifactError, match="reads a query and a document together; moeir rerank uses it"):
+        checkpoint.encode(["owl"])
+    said = moeir("init", "--model", published("bert"), "--arch", "cross-encoder", "--output", tmp_path / "ckpt")
+    assert said.code == 0, said.stderr
+    assert "A cross-encoder reranker" in (tmp_path / "ckpt" / "README.md").read_text()
+    said = moeir("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
+    assert said.code == 4 and "moeir rerank uses it" in said.stderr and not (tmp_path / "enc").exists()
+    said = moeir("info", tmp_path / "ckpt")
+    assert said.code == 0 and "relevance" in said.stdout, said.stderr

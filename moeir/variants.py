@@ -25,6 +25,7 @@ FORMULAS = {
     "learning.objectives": "batch",
     "analysis.overlap": "first",
     "analysis.projection": "vectors",
+    "reranking.ensembles": "scores",
 }
 CHILDREN = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server", "formats": "Format"}
 ROOMS = (*CHILDREN, *FORMULAS)

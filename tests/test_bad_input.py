@@ -14,6 +14,7 @@ from tests.bad_experts import EXPERTS
 from tests.bad_formats import FORMATS
 from tests.bad_input import EVERY, GOOD, Bad, Full
 from tests.bad_reports import REPORTING
+from tests.bad_rerank import RERANKING
 from tests.bad_search import SEARCHING
 from tests.bad_training import TRAINING
 
@@ -50,7 +51,7 @@ def circumstances(bad: Bad, folder: Path) -> Iterator[dict[str, bytes]]:
         held.close()
 
 
-TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING]
+TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING]
 
 
 @pytest.mark.parametrize("bad", TABLES, ids=lambda bad: bad.name)

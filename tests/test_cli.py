@@ -205,6 +205,7 @@ DRY = {
     "search": "--index idx --queries test-queries.tsv",
     "export": "--to qdrant --encodings enc",
     "fuse": "--run one.trec --run two.trec",
+    "rerank": "--model came --run one.trec --corpus corpus.jsonl --queries test-queries.tsv",
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
     "report": "--training trained",
@@ -229,7 +230,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     words = [line.split()[0] for line in said.stdout.splitlines()]
     assert words.count("read") == DRY[stage].count("--run") + sum(DRY[stage].count(flag + " ") for flag in SOURCES)
     assert words.count("write") == len(output) // 2
-    assert ("spend" in words) == (stage in ("generate-queries", "finetune"))
+    assert ("spend" in words) == (stage in ("generate-queries", "finetune", "rerank"))
     assert sorted(room.rglob("*")) == before
 
 

@@ -59,6 +59,15 @@ def start(
     raise ArtifactError(f"{model}: {names}; start from its base weights")
 
 
+def reads_pairs(model: Path, arch: str | None) -> bool:
+    """Whether what `start` will make is a cross-encoder."""
+    if arch is None and not is_checkpoint(folder := files.located(model)):
+        return False  # which `start` refuses
+    spec = arch or facts_of(folder)["architecture"]
+    pairs: bool = variants.bind("architectures", variants.parse(spec).name).func.pairs
+    return pairs
+
+
 def _merged(old: str, new: str) -> str:
     options = dict(variants.parse(old).options) | dict(variants.parse(new).options)
     return str(variants.Spec(variants.parse(new).name, tuple(options.items())))

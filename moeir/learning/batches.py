@@ -40,6 +40,11 @@ class Drawn:
         mask[own, own * group] = False
         return mask
 
+    def others(self) -> torch.Tensor:
+        """[Q, N] true where a document is another query's."""
+        owners = torch.arange(len(self.documents)) // (len(self.documents) // len(self.queries))
+        return owners != torch.arange(len(self.queries))[:, None]
+
     def teacher(self) -> torch.Tensor | None:
         """[Q, 1 + n] a teacher's scores of each query's own documents."""
         return None if self.taught is None else torch.tensor(self.taught).view(len(self.queries), -1)
@@ -193,9 +198,12 @@ def check_texts(plan: Plan, queries: Container[str], documents: Container[str], 
                 raise DataError(f"{place}: query {example.query_id} names document {document}, which is not in the corpus")
 
 
-def check_shared(plan: Plan, processes: int) -> None:
-    """UsageError if a batch has too few queries for all processes."""
-    if plan.queries < processes:
+def check_shared(plan: Plan, processes: int, *, pairs: bool = False) -> None:
+    """UsageError if a batch has too few queries, or pairs of a query and a document, for all processes."""
+    if pairs and plan.queries * (1 + plan.negatives) < processes:
+        words = f"{plan.queries * (1 + plan.negatives)} pairs are too few for {processes} processes, which share each batch"
+        raise UsageError(f"--batch-size {plan.queries}, --negatives {plan.negatives}: {words}")
+    if plan.queries < processes and not pairs:
         raise UsageError(f"--batch-size {plan.queries}: too few queries for {processes} processes, which share each batch")
 
 

@@ -1,5 +1,6 @@
 """What one expert's ranking of one query costs: losses return one number for each query, so that shares can weigh them."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -40,3 +41,16 @@ def margins(scores: Tensor, teacher: Tensor) -> Tensor:
     """
     student, wanted = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
     return (student - wanted).square().mean(1)
+
+
+def binary(scores: Tensor, positive_weight: float) -> Tensor:
+    """Mean binary cross-entropy of a positive, in the first column and weighted, and its negatives, each by itself.
+
+    scores [Q, 1 + n] -> [Q]. The vanilla training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
+
+    >>> import torch
+    >>> binary(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)
+    tensor([0.6931, 0.1269])
+    """
+    positive, negatives = F.softplus(-scores[:, :1]) * positive_weight, F.softplus(scores[:, 1:])
+    return (positive.sum(1) + negatives.sum(1)) / scores.shape[1]

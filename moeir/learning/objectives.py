@@ -1,7 +1,6 @@
 """Share times loss, plus penalties: what a batch costs. A function here is an `--objective`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,42 +8,8 @@ from torch import Tensor
 from moeir.architectures.base import Encoded
 from moeir.errors import UsageError
 from moeir.learning import losses, penalties, weighting
+from moeir.learning.scoring import Batch, Outcome, ranking, scores, sparse, told
 from moeir.representations.dense import Dense
-from moeir.representations.sparse import Sparse
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Q encoded queries and N = Q · (1 + n) encoded documents: of each query its positive, then its n negatives.
-
-    `ignored` [Q, N] marks documents that are known positives of the query but not the one in question; `teacher` [Q, 1 + n] has a
-    teacher's scores of each query's own documents, if there is one.
-    """
-
-    queries: Encoded
-    documents: Encoded
-    ignored: Tensor
-    step: int
-    steps: int
-    teacher: Tensor | None = None
-
-    @property
-    def group(self) -> int:
-        """Documents of one query, 1 + n."""
-        return len(self.documents) // len(self.queries)
-
-    @property
-    def positives(self) -> Tensor:
-        """[Q] the column of each query's positive."""
-        return torch.arange(len(self.queries), device=self.ignored.device) * self.group
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A loss to step on, and what happened, for `metrics.jsonl`."""
-
-    loss: Tensor
-    facts: dict[str, float]
 
 
 def contrastive(
@@ -64,7 +29,7 @@ def contrastive(
     `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
     """
     strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    ranked, facts = _ranking(batch, _scores(batch))
+    ranked, facts = ranking(batch, scores(batch))
     return _plain(batch, ranked, facts, strengths)
 
 
@@ -93,20 +58,20 @@ def competitive(
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
     strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    scores = _scores(batch)
-    ranked, facts = _ranking(batch, scores)
+    every = scores(batch)
+    ranked, facts = ranking(batch, every)
     penalty, active = strengths.sparse(batch.queries, batch.documents, batch.step)
     routed, used = strengths.routed(batch.queries, batch.documents)
-    places = _ranks(batch, scores, rank_scope, ties)
+    places = _ranks(batch, every, rank_scope, ties)
     shares = weighting.shares(torch.stack(list(places.values())), temperature)
     competing = batch.step >= round(standardised * batch.steps)
     weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
     if flops_in_competition:
-        ranked = {name: cost + penalty if _sparse(batch, name) else cost for name, cost in ranked.items()}
+        ranked = {name: cost + penalty if sparse(batch, name) else cost for name, cost in ranked.items()}
     loss = (weights * torch.stack(list(ranked.values()))).sum(0).mean()
     total = (loss if flops_in_competition else loss + penalty) + routed
     facts |= active | used | {"competing": float(competing)} | _standing(places, shares)
-    return Outcome(total, _told(total, facts))
+    return Outcome(total, told(total, facts))
 
 
 def kl(
@@ -146,6 +111,20 @@ def margin_mse(
     return _distilled(batch, losses.margins, contrastive, strengths)
 
 
+def lce(batch: Batch, *, temperature: float = 1.0) -> Outcome:
+    """LCE: the positive of each query against its own negatives alone, those of no other query; for cross-encoders, or any retriever."""
+    if temperature <= 0:
+        raise UsageError(f"lce:temperature={temperature:g}: expected more than 0")
+    return _localised(batch, lambda own: losses.contrastive(own / temperature, *_first(own)))
+
+
+def bce(batch: Batch, *, positive_weight: float = 1.0) -> Outcome:
+    """The vanilla training of rerankers: whether each document is relevant, by itself; `--negatives 1` has as many yes as no."""
+    if positive_weight <= 0:
+        raise UsageError(f"bce:positive_weight={positive_weight:g}: expected more than 0")
+    return _localised(batch, lambda own: losses.binary(own, positive_weight))
+
+
 TAUGHT = (kl, margin_mse)  # objectives that need a teacher's scores
 
 
@@ -156,6 +135,20 @@ def rehearse(objective: Callable[[Batch], Outcome], negatives: int) -> None:
     objective(Batch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group)))
 
 
+def _localised(batch: Batch, cost: Callable[[Tensor], Tensor]) -> Outcome:
+    """The sum over the scores of what each costs on the query's own documents [Q, 1 + n], and its mean over queries."""
+    if batch.group < 2:
+        raise UsageError("--negatives 0: a positive is to be told from negatives of its own; expected at least 1")
+    ranked = {name: cost(score.gather(1, batch.own)) for name, score in scores(batch).items()}
+    loss = torch.stack(list(ranked.values())).sum(0).mean()
+    return Outcome(loss, told(loss, {f"loss.{name}": float(value.detach().mean()) for name, value in ranked.items()}))
+
+
+def _first(own: Tensor) -> tuple[Tensor, Tensor]:
+    """Of [Q, 1 + n]: the positive's column, and that nobody is ignored."""
+    return torch.zeros(len(own), dtype=torch.int64, device=own.device), torch.zeros_like(own, dtype=torch.bool)
+
+
 def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: float, strengths: penalties.Strengths) -> Outcome:
     """Each score's cost against the teacher on the query's own documents, and the contrastive loss `plain` times."""
     if batch.teacher is None or batch.group < 2:
@@ -163,14 +156,13 @@ def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: fl
         raise UsageError(f"distillation needs {missing}")
     if plain < 0:
         raise UsageError(f"contrastive={plain:g}: expected 0 or more")
-    own = batch.positives[:, None] + torch.arange(batch.group, device=batch.ignored.device)  # [Q, 1 + n]
-    scores = _scores(batch)
-    ranked = {name: cost(score.gather(1, own), batch.teacher) for name, score in scores.items()}
+    every = scores(batch)
+    ranked = {name: cost(score.gather(1, batch.own), batch.teacher) for name, score in every.items()}
     facts = {f"loss.{name}": float(value.detach().mean()) for name, value in ranked.items()}
     if plain:
-        added, told = _ranking(batch, scores)
+        added, said = ranking(batch, every)
         ranked = {name: value + plain * added[name] for name, value in ranked.items()}
-        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in told.items()}
+        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in said.items()}
     return _plain(batch, ranked, facts, strengths)
 
 
@@ -179,26 +171,7 @@ def _plain(batch: Batch, ranked: dict[str, Tensor], facts: dict[str, float], str
     sparse, active = strengths.sparse(batch.queries, batch.documents, batch.step)
     routed, used = strengths.routed(batch.queries, batch.documents)
     loss = torch.stack(list(ranked.values())).sum(0).mean() + sparse + routed
-    return Outcome(loss, _told(loss, facts | active | used))
-
-
-def _scores(batch: Batch) -> dict[str, Tensor]:
-    """Each trained score [Q, N] of all queries with all documents of the batch: an expert's, or the sum of several experts'."""
-    added = {}
-    for name, experts in batch.queries.trained.items():
-        parts = [batch.queries[expert].scores(batch.documents[expert]) for expert in experts]
-        added[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-    return added
-
-
-def _sparse(batch: Batch, name: str) -> bool:
-    return any(isinstance(batch.queries[expert], Sparse) for expert in batch.queries.trained[name])
-
-
-def _ranking(batch: Batch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Each score's contrastive loss for each query [Q], over the whole batch's documents."""
-    ranked = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
-    return ranked, {f"loss.{name}": float(cost.detach().mean()) for name, cost in ranked.items()}
+    return Outcome(loss, told(loss, facts | active | used))
 
 
 @torch.no_grad()
@@ -221,7 +194,3 @@ def _standing(places: dict[str, Tensor], shares: Tensor) -> dict[str, float]:
         facts[f"share.{name}"], facts[f"spread.{name}"] = float(share.mean()), float(share.std(correction=0))
         facts[f"rank.{name}"], facts[f"wins.{name}"] = float(place.mean()), float((share > rivals.amax(0)).float().mean())
     return facts
-
-
-def _told(loss: Tensor, facts: dict[str, float]) -> dict[str, float]:
-    return {"loss": float(loss.detach())} | facts

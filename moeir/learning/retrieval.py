@@ -17,8 +17,9 @@ from moeir.learning import caching, checkpoints
 from moeir.learning.batches import Steps
 from moeir.learning.distributed import ALONE, World
 from moeir.learning.objectives import Batch, Outcome
-from moeir.learning.tokens import Batches, Dealt, Share, TokenTexts
+from moeir.learning.tokens import Batches, Dealt, PairTexts, Share, TokenTexts
 from moeir.learning.validation import Best, Development, evaluated
+from moeir.representations.dense import Dense
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,14 @@ class Retrieval:
     """A checkpoint learns `objective` from the batches of `plan`, in `steps` steps of `accumulate` batches each.
 
     `texts` are the tokens of what it draws from. The processes of `world` share the texts of every batch and know all representations;
-    each encodes at most `at_once` tokens at a time with their activations (None: all), see `caching`.
+    each encodes at most `at_once` tokens at a time with their activations (None: all), see `caching`. Of a cross-encoder a pair's score is
+    the pair's representation: a vector of one number, of which the inner product with the number 1, which stands for every query, is the
+    score; the pairs of other queries are ignored.
     """
 
     checkpoint: OpenCheckpoint
     plan: Steps
-    texts: TokenTexts
+    texts: TokenTexts | PairTexts
     objective: Callable[[Batch], Outcome]
     steps: int
     dtype: torch.dtype
@@ -62,9 +65,15 @@ class Retrieval:
         device = self.checkpoint.device
         drawn, queries, documents = self.batches.at(batch)
         step = batch // self.accumulate
-        encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in (("queries", queries), ("documents", documents))]
         teacher = None if (said := drawn.teacher()) is None else said.to(device)
-        made = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.steps, teacher))
+        if self.checkpoint.architecture.pairs:
+            scores, ignored = self._encoded(documents, f"pairs of step {step + 1}"), drawn.others()
+            asked = Encoded({name: Dense(torch.ones(len(drawn.queries), 1, device=device)) for name in scores.representations})
+            made = self.objective(Batch(asked, scores, ignored.to(device), step, self.steps, teacher))
+        else:
+            sides = (("queries", queries), ("documents", documents))
+            encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in sides]
+            made = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.steps, teacher))
         return made.loss, made.facts, queries.count + documents.count
 
     def _encoded(self, texts: Dealt, moment: str) -> Encoded:

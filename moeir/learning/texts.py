@@ -49,13 +49,15 @@ class Found(NamedTuple):
 class Needed:
     """The texts of sets of examples: `rows` of each set, the texts of its `queries` by id, the `first` documents of the first set.
 
-    `count` texts in the walk, which `digest` names. A walk reads the collections again; what comes from a stream is held.
+    `count` texts in the walk, which `digest` names. A walk reads the collections again; what comes from a stream is held. Documents
+    are walked with their parts apart (`fielded`) for a reader that wants them so.
     """
 
     sets: Sequence[Sequence[Example]]
     places: Sequence[str]
     files: Mapping[str, Sequence[Path]]
     keep_empty: bool
+    fielded: bool = False
     rows: list[Rows] = field(init=False)
     queries: list[dict[str, str]] = field(init=False)
     first: list[str] = field(init=False, default_factory=list)
@@ -76,7 +78,7 @@ class Needed:
     def walk(self) -> Iterator[Found]:
         """Every text, in an order that is always the same; a collection's text comes after one that an example has brought, and counts."""
         for number, (examples, place) in enumerate(zip(self.sets, self.places, strict=True)):
-            yield from _brought(number, examples, place)
+            yield from _brought(number, examples, place, self.fielded)
         for side, files in self.files.items():
             own = len(self.sets) > 1 and len(files) > 1
             earlier: dict[str, int] | None = {} if len(files) > 1 and not own else None
@@ -93,7 +95,7 @@ class Needed:
                 continue
             if kept is not None:
                 kept.append(text)
-            content = text.content
+            content = text.fielded if self.fielded and side == "document" else text.content
             if earlier is not None:
                 before, mark = earlier.get(text.id), hash(content)
                 if before == mark:
@@ -113,13 +115,14 @@ def gathered(
     queries: Sequence[Path],
     corpora: Sequence[Path],
     keep_empty: bool = False,
+    fielded: bool = False,
 ) -> Needed:
     """The texts of each set of examples: those they bring, and those they name.
 
     One set reads every file of `queries` and `corpora`; of several sets each reads the one all share, or its own: equal ids in two
     collections are then two texts.
     """
-    needed = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty)
+    needed = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty, fielded)
     _check_named(needed)
     digest, first = hashlib.sha256(), dict[str, str]()
     for row, found in enumerate(needed.walk()):
@@ -155,14 +158,14 @@ def _check_named(needed: Needed) -> None:
                 raise UsageError(f"{place}: its examples name texts by id; say where they are with {flag}")
 
 
-def _brought(number: int, examples: Sequence[Example], place: str) -> Iterator[Found]:
+def _brought(number: int, examples: Sequence[Example], place: str, fielded: bool) -> Iterator[Found]:
     """Queries and passages inside the examples of a set."""
     known: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
             yield Found("query", (number,), example.query.id, example.query.content)
         for passage in example.passages:
-            content = passage.content
+            content = passage.fielded if fielded else passage.content
             before, mark = known.get(passage.id), hash(content)
             if before is None:
                 known[passage.id] = mark

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.pairing import Pairing
 from moeir.artifacts import caches, making
 from moeir.artifacts.journals import GrowingArray, Journal
 from moeir.backbones.ahead import ahead
@@ -80,6 +81,23 @@ class TokenTexts:
         return queries, dealt(self.cache, [rows.documents[one] for one in drawn.documents], "document", share)
 
 
+@dataclass(frozen=True)
+class PairTexts:
+    """The same texts, of which each query is read together with each of its documents."""
+
+    cache: TokenCache
+    rows: Sequence[Rows]
+    pairing: Pairing
+
+    def read(self, drawn: Drawn, share: Share = WHOLE) -> tuple[Dealt, Dealt]:
+        """No texts alone, and the pairs of a step, query by query, in host memory."""
+        rows, group = self.rows[drawn.place], len(drawn.documents) // len(drawn.queries)
+        query = np.repeat([rows.queries[one] for one in drawn.queries], group)
+        document = np.array([rows.documents[one] for one in drawn.documents])
+        pairs = self.pairing.joined(self.cache, self.cache, query, document)
+        return Dealt((), None, 0), dealt(pairs, range(len(query)), "pair", share)
+
+
 class Read(NamedTuple):
     """What meets at a step, and its texts as tokens."""
 
@@ -91,7 +109,7 @@ class Read(NamedTuple):
 class Batches:
     """The batches of `steps` steps, made in a thread a few steps ahead; they may be asked for from any step on, one after another."""
 
-    def __init__(self, plan: Steps, texts: TokenTexts, steps: int, share: Share = WHOLE, *, pinned: bool = False) -> None:
+    def __init__(self, plan: Steps, texts: TokenTexts | PairTexts, steps: int, share: Share = WHOLE, *, pinned: bool = False) -> None:
         self._make = partial(_read, plan, texts, share, pinned=pinned)
         self._steps, self._next = steps, -1
         self._made: Iterator[Read] = iter(())
@@ -109,7 +127,7 @@ class Batches:
         return found
 
 
-def _read(plan: Steps, texts: TokenTexts, share: Share, step: int, *, pinned: bool) -> Read:
+def _read(plan: Steps, texts: TokenTexts | PairTexts, share: Share, step: int, *, pinned: bool) -> Read:
     drawn = plan.at(step)
     queries, documents = texts.read(drawn, share)
     return Read(drawn, queries.pinned(), documents.pinned()) if pinned else Read(drawn, queries, documents)
@@ -139,7 +157,10 @@ def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTex
 
 
 def _marks(checkpoint: OpenCheckpoint) -> dict[str, Any]:
-    """What an architecture makes of a text without a word, by side: its markers and [MASK] tokens, and how many are silent."""
+    """What an architecture makes of a text without a word, by side: its markers and [MASK] tokens, and how many are silent; of a
+    cross-encoder which parts of a document it reads."""
+    if checkpoint.architecture.pairs:
+        return {"parts": checkpoint.pairing.parts, "separate": checkpoint.pairing.separate}
     signs, rules = checkpoint.reader.signs, checkpoint.rules
     empty = [signs.beginning, signs.separator]
     return {side: checkpoint.architecture.marked([empty], side, rules.length(side)) for side in ("query", "document")}

@@ -16,6 +16,7 @@ from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.backbones.precision import autocast
 from moeir.errors import DataError
 from moeir.evaluation import measures
+from moeir.learning import reranking
 from moeir.learning.distributed import ALONE, World
 from moeir.records import qrels, texts
 from moeir.records.runs import Run
@@ -38,11 +39,12 @@ class Development:
     every: int
     patience: int | None = None
     keep: str = "best"
+    candidates: Run | None = None  # what a cross-encoder reranks
 
     @property
     def depth(self) -> int:
         """Hits per query: as many as the measure looks at, and 100 at least; came-sum fuses lists of this depth."""
-        return max(DEPTH, measures.parse(self.measure).params.get("cutoff") or 0)
+        return _depth(self.measure)
 
     def due(self, step: int, steps: int) -> bool:
         """Whether the weights after `step` steps, of `steps`, are to be judged."""
@@ -89,25 +91,40 @@ def development(
     patience: int | None = None,
     keep: str = "best",
     keep_empty: bool = False,
+    run: Path | None = None,
 ) -> Development:
-    """The development set from its files: the queries that are judged. Warns of queries trained on and of documents that are not there."""
+    """The development set from its files: the queries that are judged. Warns of queries trained on and of documents that are not there.
+
+    With a `run`, which a cross-encoder reranks: its documents alone, their parts apart.
+    """
     judged = qrels.read(judgements)
     asked = {text.id: text.content for text in texts.read(queries) if text.id in judged}
     if not asked:
         raise DataError(f"{queries}: none of its queries is judged in {judgements}; do the ids agree?")
-    documents = {text.id: text.content for file in corpora for text in texts.read(file, keep_empty=keep_empty)}
+    found = None if run is None else reranking.candidates(run, asked, _depth(measure))
+    read = (text for file in corpora for text in texts.read(file, keep_empty=keep_empty))
+    if found is None:
+        documents = {text.id: text.content for text in read}
+    else:
+        documents = reranking.documents(read, found, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?")
     kept = {query: judged[query] for query in asked}
     relevant = {document for grades in kept.values() for document, grade in grades.items() if grade > 0}
     if not relevant & documents.keys():
-        raise DataError(f"{corpora[0]}: holds no document that {judgements} calls relevant; do the ids agree?")
+        raise DataError(f"{run or corpora[0]}: holds no document that {judgements} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
         log.warning(
-            "%s: %d of %d relevant documents are not in the development corpus, and cannot be found", judgements, missing, len(relevant)
+            "%s: %d of %d relevant documents are not in the development %s, and cannot be found",
+            *(judgements, missing, len(relevant), "corpus" if run is None else "run"),
         )
     if leaked := sum(training.get(query) == text for query, text in asked.items()):
         log.warning("%s: %d of %d queries are trained on, with the same id and text; what is measured there is no generalisation", queries,
                     leaked, len(asked))  # fmt: skip
-    return Development(asked, documents, kept, str(measures.parse(measure)), every, patience, keep)
+    return Development(asked, documents, kept, str(measures.parse(measure)), every, patience, keep, found)
+
+
+def _depth(measure: str) -> int:
+    """As many hits as a measure looks at, and `DEPTH` at least."""
+    return max(DEPTH, measures.parse(measure).params.get("cutoff") or 0)
 
 
 def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype, world: World = ALONE) -> dict[str, float]:
@@ -130,6 +147,8 @@ def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype,
     As `moeir search --depth` would find, but for rounding: documents stay float32 here, and become float16 in an index.
     """
     architecture = checkpoint.architecture
+    if given.candidates is not None:
+        return {FUSED: reranking.reranked(checkpoint, given.candidates, given.queries, given.documents, dtype, world)}
     world = world if len(given.documents) >= world.size else ALONE
     ids = sorted(given.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):

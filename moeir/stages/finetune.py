@@ -24,7 +24,7 @@ LEAST_RATE, LARGEST_RATE, MOST_NEGATIVES = 0.001, 1000.0, 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune(Training):
-    """Train a retriever on examples: a mixture of experts competitively, or any architecture contrastively."""
+    """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
     train: tuple[Path, ...] = source("examples", "Examples, as mine-negatives writes them; several files are united by query id.")
@@ -52,6 +52,7 @@ class Finetune(Training):
     dev_queries: Path | None = source("texts", "Development queries, searched while training.", None)
     dev_qrels: Path | None = source("qrels", "Their judgements.", None)
     dev_corpus: Path | None = source("texts", "What they are searched in, whole [default: --corpus].", None)
+    dev_run: Path | None = source("run", "Of a cross-encoder: the run of the development queries that it reranks.", None)
     dev_measure: str = option("What is best, of the fused list.", "nDCG@10", names=("--metric-for-best-model",))
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, names=("--eval-steps",))
     patience: int | None = option("Stop after so many evaluations without a better one.", None, names=("--early-stopping-patience",))
@@ -89,7 +90,8 @@ class Finetune(Training):
             raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEPT)}")
         if (self.dev_queries is None) != (self.dev_qrels is None):
             raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
-        asked = {"--dev-corpus": self.dev_corpus, "--evaluate-every": self.evaluate_every, "--patience": self.patience, "--keep": self.keep}
+        asked: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
+        asked |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
         if self.dev_queries is None and (flags := [flag for flag, value in asked.items() if value not in (None, "last")]):
             raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
@@ -115,7 +117,7 @@ class Finetune(Training):
 
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
-        from moeir.architectures.starting import start
+        from moeir.architectures.starting import reads_pairs, start
         from moeir.artifacts.making import RESUME, TOKENS
         from moeir.backbones.precision import dtype_for
         from moeir.kernels.memory import steady
@@ -124,18 +126,20 @@ class Finetune(Training):
         world = self.world()
         objective = variants.bind("learning.objectives", self.objective)
         objectives.rehearse(objective, self.negatives)
-        plan, needed = self._walk(objective.func)
-        development = self._development(needed, plan.steps_per_epoch)
+        pairs = reads_pairs(self.model, self.arch)
+        plan, needed = self._walk(objective.func, pairs=pairs)
+        development = self._development(needed, plan.steps_per_epoch, pairs=pairs)
         checkpoint = start(self.model, self.arch, reading_rules(self), needed.first, self.seed)
         checkpoint.architecture.recompute_layers(self.recompute)
         if self.recompute or self.gradient_cache is not None:
             steady()
         with world.first():
-            texts = tokens.cached(self.cache or self.output / RESUME / TOKENS, needed, checkpoint)
+            read = tokens.cached(self.cache or self.output / RESUME / TOKENS, needed, checkpoint)
         world.agreed({"the digest of the texts": needed.digest[:16]})
         del needed  # memory is for the training: it has the tokens, and the texts go
         schedule, dtype = self.planned(plan.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, world.device)
         world = world.patient(self.stuck_minutes)
+        texts = tokens.PairTexts(read.cache, read.rows, checkpoint.pairing) if pairs else read
         task = retrieval.Retrieval(
             checkpoint, plan, texts, objective, schedule.steps, dtype, world=world, accumulate=self.accumulate, at_once=self.gradient_cache
         )
@@ -147,7 +151,7 @@ class Finetune(Training):
         write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
         return {"parameters": checkpoint.architecture.parameter_count(), **done}
 
-    def _walk(self, objective: object) -> "tuple[Steps, Needed]":
+    def _walk(self, objective: object, *, pairs: bool) -> "tuple[Steps, Needed]":
         """What meets what at which step, and the texts of it."""
         from moeir.learning import batches, objectives
         from moeir.learning.texts import bare, gathered
@@ -161,16 +165,20 @@ class Finetune(Training):
             batches.planned(bare(kept), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=place)
             for kept, place in zip(sets, places)
         ]
-        needed = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty)
+        needed = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for plan, rows, place in zip(plans, needed.rows, places):
             batches.check_texts(plan, rows.queries, rows.documents, place)
-            batches.check_shared(plan, self.world().size)
+            batches.check_shared(plan, self.world().size, pairs=pairs)
             if objective in objectives.TAUGHT:
                 batches.check_taught(plan, place, self.objective)
         return (batches.Sets(tuple(plans), self.sampling_rate, self.seed) if self.sampling_rate else plans[0]), needed
 
-    def _development(self, needed: "Needed", epoch: int) -> "Development | None":
+    def _development(self, needed: "Needed", epoch: int, *, pairs: bool) -> "Development | None":
         """The development set, if there is one."""
+        if pairs != (self.dev_run is not None) and self.dev_queries is not None:
+            words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
+            flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
+            raise UsageError(f"{flag}: {why}")
         if self.dev_queries is None or self.dev_qrels is None:
             return None
         from moeir.learning.validation import development
@@ -187,4 +195,5 @@ class Finetune(Training):
             patience=self.patience,
             keep=self.keep or "best",
             keep_empty=self.keep_empty,
+            run=self.dev_run,
         )

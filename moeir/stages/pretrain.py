@@ -43,7 +43,8 @@ class Pretrain(Training):
 
     def check(self) -> None:
         super().check()
-        variants.resolve("architectures", self.arch)
+        if variants.resolve("architectures", self.arch)[0].name == "cross-encoder":
+            raise UsageError("--arch cross-encoder: pre-train dense, and start finetune --arch cross-encoder from that")
         variants.resolve("pretraining", self.objective)
         if not 0 <= self.short_spans <= 1:
             raise UsageError(f"--short-spans {self.short_spans}: expected a ratio, 0 to 1")

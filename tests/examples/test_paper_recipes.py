@@ -1,4 +1,4 @@
-"""Every command of the scripts of TASER, SB-MoE and CoT-MoTE on toy data, through a shell, with tiny weights and two steps."""
+"""Every command of the scripts of TASER, SB-MoE, CoT-MoTE and LCE on toy data, through a shell, with tiny weights and two steps."""
 
 import subprocess
 import sys
@@ -40,6 +40,11 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
     ("sbmoe_table2_zeroshot.sh", "msmarco"): [(SB, ["fine-tuned", "top1", "all"])] * 2,
     ("sbmoe_figure2.sh", "msmarco"): [(SB, ["fine-tuned", "all-3", "all-6"])] * 3,
     ("sbmoe_table3_usage.sh", "msmarco"): [(["router", *USAGE], ["document"] * (count + 1)) for count in (3, 6)],
+    ("lce_msmarco_doc.sh", ""): [
+        *[(["RR@100"], [found, "bm25-bce", "bm25-lce", "indri-bce", "indri-lce"]) for found in ("bm25", "indri")],
+        (["RR@100"], ["indri", "group-2", "group-3"]),
+        (["RR@100"], ["indri", "bert", "other", "ensemble"]),
+    ],
     ("cot_mote_msmarco.sh", ""): [(DEV, MOTE), (["nDCG@10"], MOTE), (["nDCG@10"], MOTE)],
     ("cot_mote_figure4_divergence.sh", ""): [
         (["RR@10"], ["cotmae-siamese", "cotmae-separate"]),
@@ -82,6 +87,8 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
 ) -> None:
     said = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
     said |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
+    if script.startswith("lce"):
+        said |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={said['MODEL']} other={said['STAR']}"}
     if script.endswith("_beir.sh") and script.startswith("cot_mote"):
         said |= {"WORK": work / "wiki", "DOCUMENTS": collections / "odqa/corpus.jsonl"}
     first = run(script, **said)

@@ -65,6 +65,17 @@ def write_msmarco(toy: Toy, folder: Path) -> None:
     (folder / "msmarco-docs.tsv").write_text("id\turl\ttitle\ttext\n" + rows, encoding="utf-8")
     qrels.write(toy.train_qrels, folder / "qrels.train.tsv")
     qrels.write(toy.test_qrels, folder / "qrels.dev.small.tsv")
+    for part, asked, judged in (("train", toy.train, toy.train_qrels), ("dev", toy.test, toy.test_qrels)):
+        _write_documents(toy, folder, part, asked, judged)
+
+
+def _write_documents(toy: Toy, folder: Path, part: str, asked: Sequence[Text], judged: qrels.Qrels) -> None:
+    """Queries, judgements and the organisers' run of the document ranking task."""
+    (folder / f"msmarco-doc{part}-queries.tsv").write_text("".join(f"{text.id}\t{text.text}\n" for text in asked), encoding="utf-8")
+    named = {query: {f"D{document}": grade for document, grade in grades.items()} for query, grades in judged.items()}
+    qrels.write(named, folder / f"msmarco-doc{part}-qrels.tsv")
+    lines = (f"{text.id} Q0 D{found.id} {rank} {-rank} Indri\n" for text in asked for rank, found in enumerate(toy.documents, 1))
+    (folder / f"msmarco-doc{part}-top100").write_text("".join(lines), encoding="utf-8")
 
 
 def write_beir(toy: Toy, folder: Path) -> None:

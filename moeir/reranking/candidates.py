@@ -1,0 +1,80 @@
+"""The first documents of a run, pair by pair with their queries, and the run that new scores of them make."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir import fusion, variants
+from moeir.records.runs import Integers, Run, Scores
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The first `depth` documents of every query of a run: pair n is query query[n] and document document[n], places in its lists."""
+
+    run: Run
+    depth: int
+    query: Integers
+    document: Integers
+
+    @classmethod
+    def of(cls, run: Run, depth: int) -> "Candidates":
+        """Query by query, in the order of ranks."""
+        top = run.top(depth)
+        return cls(run, depth, np.repeat(np.arange(len(top)), np.diff(top.starts)), top.documents)
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+    def reranked(self, scores: npt.ArrayLike, *, rest: bool = True, tag: str = "moeir") -> Run:
+        """The run by these scores [n]; what lies below the depth stands behind in its old order, or, without `rest`, is left out.
+
+        Behind: a step below the score of the last that was scored, and one step for each document.
+        """
+        run, sizes = self.run, np.diff(self.run.starts)
+        new = np.asarray(scores, dtype=np.float32)
+        if not rest:
+            return Run.from_columns(run.queries, self.query, run.names, self.document, new, tag)
+        owners = np.repeat(np.arange(len(run)), sizes)
+        ranks = np.arange(len(owners)) - np.repeat(run.starts[:-1], sizes)
+        lowest = np.full(len(run), np.inf)
+        np.minimum.at(lowest, self.query, new)
+        found = np.empty(len(owners))
+        found[ranks < self.depth] = new
+        behind = ranks >= self.depth
+        found[behind] = lowest[owners[behind]] - (ranks[behind] - self.depth + 1) * _steps(lowest, sizes)[owners[behind]]
+        return Run.from_columns(run.queries, owners, run.names, run.documents, found.astype(np.float32), tag)
+
+
+def _steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArray[np.float64]:
+    """How far apart scores must be to be told apart as float32: 1, and more below very large ones."""
+    reach = np.where(np.isfinite(lowest), np.abs(lowest), 0.0) + sizes
+    return np.maximum(1.0, 4.0 * np.spacing(reach.astype(np.float32)).astype(np.float64))
+
+
+def united(runs: Sequence[Run], merge: str) -> Run:
+    """One list of candidates from several runs, fused by `merge`; a single run is taken as it is."""
+    return runs[0] if len(runs) == 1 else fusion.fused(runs, variants.bind("fusion", merge))
+
+
+def part(run: Run, number: int, of: int) -> Run:
+    """The queries of part `number` of `of` parts, counted from 0: neighbours in the run."""
+    first, last = (place * len(run) // of for place in (number, number + 1))
+    rows = slice(int(run.starts[first]), int(run.starts[last]))
+    starts = run.starts[first : last + 1] - run.starts[first]
+    return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.names, run.tag)
+
+
+def combined(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:
+    """What several rerankers say together, query by query: scores [M] of [n] -> [n]. A single one's scores stay as they are."""
+    if len(scores) == 1:
+        return scores[0]
+    merge, together = variants.bind("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
+    stacked = np.stack(scores).astype(np.float64)
+    ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
+    for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        if last > first:
+            together[first:last] = merge(stacked[:, first:last])
+    return together

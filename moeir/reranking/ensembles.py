@@ -1,0 +1,61 @@
+"""How several rerankers' scores of one query's documents become one: a formula takes scores [M, n] in float64 and returns [n].
+
+LCE (Gao et al. 2021) joins BERT, RoBERTa and ELECTRA and does not say how; a function here is an `--ensemble`.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.errors import UsageError
+
+Exact = npt.NDArray[np.float64]
+
+
+def zscore(scores: Exact) -> Exact:
+    """Mean of scores standardised reranker by reranker over the query's documents; where all are equal, each counts 0.
+
+    >>> zscore(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
+    [-0.5, 0.5]
+    """
+    centred = scores - scores.mean(axis=1, keepdims=True)
+    spread = np.where(scores.max(axis=1) > scores.min(axis=1), scores.std(axis=1), 1.0)
+    equal = scores.max(axis=1, keepdims=True) == scores.min(axis=1, keepdims=True)
+    return np.asarray(np.where(equal, 0.0, centred / spread[:, None]).mean(axis=0))
+
+
+def mean(scores: Exact) -> Exact:
+    """Mean of the scores as they are.
+
+    >>> mean(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
+    [5.5, 6.5]
+    """
+    return np.asarray(scores.mean(axis=0))
+
+
+def softmax(scores: Exact, *, temperature: float = 1.0) -> Exact:
+    """Mean of each reranker's softmax over the query's documents.
+
+    >>> softmax(np.array([[0.0, 0.0], [0.0, 1.0]])).round(4).tolist()
+    [0.3845, 0.6155]
+    """
+    if temperature <= 0:
+        raise UsageError(f"softmax:temperature={temperature:g}: expected more than 0")
+    powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
+    return np.asarray((powers / powers.sum(axis=1, keepdims=True)).mean(axis=0))
+
+
+def rrf(scores: Exact, *, constant: float = 60.0) -> Exact:
+    """Sum of 1 / (constant + rank); equal scores share the middle of their ranks. Cormack, Clarke and Büttcher 2009.
+
+    >>> rrf(np.array([[3.0, 1.0, 2.0]]), constant=1).round(4).tolist()
+    [0.5, 0.25, 0.3333]
+    """
+    if not constant >= 0:
+        raise UsageError(f"rrf:constant={constant:g}: expected 0 or more")
+    return np.asarray(sum(1.0 / (constant + _ranks(row)) for row in scores))
+
+
+def _ranks(row: Exact) -> Exact:
+    """[n] from 1, the highest score first."""
+    _, places, counts = np.unique(-row, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])

@@ -1,0 +1,85 @@
+"""Scores as they come, kept on disk: what a kill leaves is read again, and the work goes on behind it."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.artifacts.journals import HEADER, GrowingArray, Journal
+
+SECONDS = 5.0  # between two times that scores are brought to disk
+Scores = npt.NDArray[np.float32]
+
+
+class Ledger:
+    """The scores of each walk over pairs by its name, in the order of the walk; without a folder they are held only."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._journal, self._kept = folder, None, time.monotonic()
+        self._marks: dict[str, int] = {}
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            self._journal = Journal(folder / "journal.jsonl")
+            for entry in self._journal.entries:
+                self._marks |= entry
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is on disk yet: what takes less than `SECONDS` is done again."""
+        return bool(self._marks)
+
+    def opened(self, name: str, count: int) -> "Walk":
+        """The walk of that name over `count` pairs, with what is known of it."""
+        return Walk(self, name, count)
+
+    def _known(self, name: str) -> Scores:
+        rows = self._marks.get(name, 0)
+        if self._folder is None or not rows:
+            return np.empty(0, dtype=np.float32)
+        held = (self._folder / f"{name}.npy").read_bytes()[HEADER : HEADER + 4 * rows]
+        return np.frombuffer(held, dtype=np.float32)
+
+    def _due(self) -> bool:
+        return self._folder is not None and time.monotonic() - self._kept >= SECONDS
+
+    def _keep(self, name: str, scores: Scores) -> None:
+        """Bring the next scores of a walk to disk."""
+        assert self._folder is not None and self._journal is not None
+        array = GrowingArray(self._folder / f"{name}.npy", np.float32, rows=self._marks.get(name, 0))
+        array.append(scores)
+        array.flush()
+        array.close()
+        self._marks[name] = array.rows
+        self._journal.write({name: array.rows})
+        self._kept = time.monotonic()
+
+    def close(self) -> None:
+        """No more is coming."""
+        if self._journal is not None:
+            self._journal.close()
+
+
+class Walk:
+    """The scores of one walk: `done` of them are there."""
+
+    def __init__(self, ledger: Ledger, name: str, count: int) -> None:
+        known = ledger._known(name)
+        self.scores, self.done, self._kept = np.empty(count, dtype=np.float32), len(known), len(known)
+        self.scores[: self.done] = known
+        self._ledger, self._name = ledger, name
+
+    def add(self, scores: Scores) -> None:
+        """The next scores of the walk."""
+        self.scores[self.done : self.done + len(scores)] = scores
+        self.done += len(scores)
+        if self._ledger._due():
+            self._ledger._keep(self._name, self.scores[self._kept : self.done])
+            self._kept = self.done
+
+    def close(self) -> Scores:
+        """All scores; where the work has been kept before, on disk."""
+        assert self.done == len(self.scores)
+        if self._kept < self.done and self._ledger.keeps:
+            self._ledger._keep(self._name, self.scores[self._kept :])
+        return self.scores

@@ -1,0 +1,151 @@
+"""`moeir rerank`: the first documents of a run scored again, by cross-encoders or an architecture's own experts, in one round or several.
+
+Pairs are tokenised once, sorted by length over all queries and scored in batches of so many tokens; a kill costs seconds.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeir import settings, variants
+from moeir.artifacts import making, manifests, shards
+from moeir.errors import UsageError
+from moeir.reranking.cascade import PASSAGES, Round, check_falling
+from moeir.settings import option, product, source
+from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_word
+
+if TYPE_CHECKING:
+    from moeir.records.runs import Run
+    from moeir.reranking.ledger import Ledger
+    from moeir.reranking.library import Library
+    from moeir.reranking.scoring import Manner
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rerank(Stage):
+    """Score the first documents of a run again with cross-encoders, or exactly with an architecture's own experts."""
+
+    model: tuple[Path, ...] = source("checkpoint", "What scores: a checkpoint; repeat the flag for an ensemble.")
+    run: tuple[Path, ...] = source("run", "Ranked lists; several become one list of candidates by --fuse.", names=("--runs",))
+    queries: Path = source("texts", "Queries of the run.", names=("--topics",))
+    corpus: Path = source("texts", "The documents.")
+    depth: int = option("Documents per query that are scored; those below stay behind them, in their order.", 100, names=("--hits", "--k"))
+    then: tuple[str, ...] = option("DEPTH:CHECKPOINT: another round, on the best of the one before; repeat the flag, falling depths.", ())
+    ensemble: str = option("How several models' scores become one; see: moeir variants reranking.ensembles.", "zscore")
+    expert: tuple[str, ...] = option("Of a checkpoint that is no cross-encoder: experts whose scores are added [default: all].", ())
+    passages: str = option("Of documents that a pair has no room for: firstp (their beginning), maxp or sump (of passages).", "firstp")
+    passage_length: int | None = option("Most tokens of a document in a pair [default: all that there is room for].", None)
+    stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None)
+    fuse: str = option("How several runs become one; see: moeir variants fusion.", "rrf")
+    shard: str | None = option("I/N: the queries of the I-th of N parts, counted from 0; cat joins the runs.", None)
+    rest: bool = option("Keep the documents below --depth.", True)
+    max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
+    threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
+    dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
+    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    keep_empty: bool = option("Accept documents without text.", False)
+    tag: str | None = option("Run tag [default: moeir.rerank].", None, names=("--runtag",))
+    output: Path = product("run", "A .trec file; - for stdout.", STREAM)
+
+    def check(self) -> None:
+        from moeir.stages.evaluate import named_runs
+
+        check_depth(self.depth)
+        if not self.model or not self.run:
+            raise UsageError("rerank needs --model and --run: what scores, and what is scored")
+        named_runs(self.run)
+        self._rounds()
+        variants.resolve("reranking.ensembles", self.ensemble)
+        variants.resolve("fusion", self.fuse)
+        sizes = {"--max-tokens": self.max_tokens, "--threads": self.threads}
+        for flag, value in (sizes | {"--passage-length": self.passage_length, "--stride": self.stride}).items():
+            if value is not None and value < 1:
+                raise UsageError(f"{flag} {value}: expected at least 1")
+        if self.passages not in PASSAGES:
+            raise UsageError(f"--passages {self.passages}: expected one of {', '.join(PASSAGES)}")
+        if self.stride is not None and self.passages == "firstp":
+            raise UsageError("--stride: a document's beginning is all that --passages firstp reads; add --passages maxp or sump")
+        if self.shard is not None:
+            shards.Shard.parsed(self.shard)
+        if self.tag is not None:
+            check_word("--tag", self.tag)
+        if self.corpus == STREAM and sum(len(one.models) for one in self._rounds()) > 1:
+            raise UsageError("--corpus -: every model reads it, and standard input can be read once; name a file")
+
+    def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
+        yield from super().sources()
+        model = next(setting for setting in settings.settings_of(type(self)) if setting.name == "model")
+        for one in self._rounds()[1:]:
+            yield from ((model, path) for path in one.models)
+
+    def _rounds(self) -> list[Round]:
+        rounds = [Round(self.depth, self.model), *map(Round.parsed, self.then)]
+        check_falling(rounds)
+        return rounds
+
+    def cost(self) -> list[str]:
+        run = self._candidates()
+        pairs = [(len(run.top(one.depth).scores), one.models) for one in self._rounds()]
+        return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
+
+    def _candidates(self) -> "Run":
+        """The run that is reranked, or this shard's part of it."""
+        from moeir.records import runs
+        from moeir.reranking.candidates import part, united
+
+        run = united([runs.read(path) for path in self.run], self.fuse)
+        if self.shard is None:
+            return run
+        shard = shards.Shard.parsed(self.shard)
+        if shard.of > len(run):
+            raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
+        return part(run, shard.number, shard.of)
+
+    def work(self) -> Counts:
+        from moeir.backbones.precision import device_for, dtype_for
+        from moeir.records import runs
+        from moeir.reranking.ledger import Ledger
+        from moeir.reranking.library import Library
+        from moeir.reranking.passages import Passages
+        from moeir.reranking.scoring import Manner
+        from moeir.retrieval.speed import threads
+
+        run = self._candidates()
+        library = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
+        device = device_for(self.device)
+        passages = Passages(self.passages, self.passage_length, self.stride)
+        manner = Manner(dtype_for(self.dtype, device), device, self.max_tokens, passages, self.expert)
+        ledger = Ledger(None if self.output == STREAM else making.resume_place(self.output))
+        told = []
+        with threads(self.threads):
+            for number, one in enumerate(self._rounds()):
+                run, facts = self._reranked(run, one, number, library, manner, ledger)
+                told.append(facts)
+        ledger.close()
+        runs.write(run, self.output, tag=self.tag or "moeir.rerank")
+        return {"queries": len(run), "hits": len(run.scores), "dtype": str(manner.dtype), "rounds": told}
+
+    def _reranked(
+        self, run: "Run", one: Round, number: int, library: "Library", manner: "Manner", ledger: "Ledger"
+    ) -> "tuple[Run, dict[str, Any]]":
+        """The run of a round, and what that was."""
+        from moeir.console import meter
+        from moeir.reranking.candidates import Candidates, combined
+        from moeir.reranking.scoring import scored
+
+        candidates, every, told = Candidates.of(run, one.depth), [], []
+        for place, model in enumerate(one.models):
+            began = time.monotonic()
+            with meter(f"reranking with {model}", len(candidates)) as counter:
+                found, facts = scored(model, candidates, library, manner, ledger, f"round{number}.model{place}", counter.advance)
+            every.append(found)
+            rate = len(candidates) / max(time.monotonic() - began, 1e-9)
+            log.info("%s: %s documents of %d queries, %s a second", model, f"{len(candidates):,}", len(run), f"{rate:,.0f}")
+            told.append({"model": str(model), "digest": manifests.digest(model), **facts})
+        rest = self.rest or number > 0
+        return candidates.reranked(combined(candidates, every, self.ensemble), rest=rest), {"depth": one.depth, "models": told}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# LCE's tables on small real data: rerankers trained with bce and lce on each retriever's documents, on each retriever's list (Figure 2),
+# and the size of a group (Figure 1).
+#
+# Data:     RUNS_FOLDER with NAME.train.trec and NAME.test.trec for every retriever NAME, lists of the same queries; CORPUS, QUERIES (training and
+#           test queries in one file), TRAIN_QRELS, TEST_QRELS
+# Use:      tests/benchmarks/lce_tables.sh CORPUS QUERIES TRAIN_QRELS TEST_QRELS RUNS_FOLDER WORK_FOLDER MODEL_FOLDER RETRIEVER...
+#           ROW=train   trains and reranks what is not there yet; ROW=tables prints; both if it is not set
+# Settings: SEEDS (1 2), STEPS (300), GROUP_SIZES (2 4 8) on the first retriever; DEPTH documents are mined and reranked (50)
+# Hardware: the defaults are cut to 2 cores: about 300 x 8 pairs of 160 tokens a training, a few minutes with MiniLM's six layers
+# Every stage is skipped if it is there already, and continued if it was interrupted.
+set -euo pipefail
+read -r corpus queries train test runs work model < <(realpath -m "${@:1:7}" | paste -sd " ")
+shift 7
+SEEDS=${SEEDS:-1 2} STEPS=${STEPS:-300} GROUP_SIZES=${GROUP_SIZES:-2 4 8} DEPTH=${DEPTH:-50} RATE=${RATE:-3e-5} MEASURE=${MEASURE:-nDCG@10}
+QUERY_LENGTH=${QUERY_LENGTH:-48} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-160} MOEIR=${MOEIR:-moeir} ROW=${ROW:-train tables}
+mkdir -p "$work"
+cd "$work"
+
+learned() { # NAME OBJECTIVE RETRIEVER SEED QUERIES NEGATIVES: every training reads as many pairs as the others
+  $MOEIR finetune --model "$model" --arch cross-encoder:fields=title+text --objective "$2" --train "data/$3.jsonl" --corpus "$corpus" \
+    --queries "$queries" --query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH" --batch-size "$5" --negatives "$6" \
+    --steps "$STEPS" --learning-rate "$RATE" --seed "$4" --cache tokens --output "ckpt/$1"
+}
+
+reranked() { # MODEL RETRIEVER
+  $MOEIR rerank --model "ckpt/$1" --run "$runs/$2.test.trec" --queries "$queries" --corpus "$corpus" --depth "$DEPTH" \
+    --output "reranked/$2/$1.trec"
+}
+
+first=$1
+if [[ $ROW == *train* ]]; then
+  for retriever in "$@"; do
+    $MOEIR mine-negatives --run "$runs/$retriever.train.trec" --qrels "$train" --method "band:first=0,last=$DEPTH" --output "data/$retriever.jsonl"
+    for seed in $SEEDS; do
+      learned "$retriever-bce-$seed" bce "$retriever" "$seed" 4 1
+      learned "$retriever-lce-$seed" lce "$retriever" "$seed" 1 7
+      for list in "$@"; do for objective in bce lce; do reranked "$retriever-$objective-$seed" "$list"; done; done
+    done
+  done
+  for seed in $SEEDS; do
+    for size in $GROUP_SIZES; do
+      learned "group-$size-$seed" lce "$first" "$seed" $((8 / size)) $((size - 1))
+      reranked "group-$size-$seed" "$first"
+    done
+  done
+fi
+if [[ $ROW == *tables* ]]; then
+  for list in "$@"; do
+    ln -sfn "$runs/$list.test.trec" "reranked/$list/$list.trec"
+    for seed in $SEEDS; do
+      echo "the list of $list, seed $seed; p: two-sided paired t-test against the list as it was"
+      rows=(--run "reranked/$list/$list.trec")
+      for retriever in "$@"; do for objective in bce lce; do rows+=(--run "reranked/$list/$retriever-$objective-$seed.trec"); done; done
+      $MOEIR evaluate "${rows[@]}" --qrels "$test" --measure "$MEASURE"
+      echo "lce against bce, trained and tested on $list, seed $seed"
+      $MOEIR evaluate --run "reranked/$list/$list-bce-$seed.trec" --run "reranked/$list/$list-lce-$seed.trec" --qrels "$test" --measure "$MEASURE"
+    done
+  done
+  for seed in $SEEDS; do
+    echo "the size of a group on $first, seed $seed"
+    rows=()
+    for size in $GROUP_SIZES; do rows+=(--run "reranked/$first/group-$size-$seed.trec"); done
+    $MOEIR evaluate "${rows[@]}" --qrels "$test" --measure "$MEASURE"
+  done
+fi

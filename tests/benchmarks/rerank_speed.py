@@ -1,0 +1,123 @@
+"""`moeir rerank` beside sentence-transformers' `CrossEncoder.predict`: pairs a second, and whether the scores are the same.
+
+    python rerank_speed.py MODEL_FOLDER RUN QUERIES CORPUS WORK_FOLDER [--queries-used 8 --depth 50 --rounds 3 --threads 2 --length 512]
+
+The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder made of the weights (its head is
+drawn). Each way is timed in turns in one process, the model open; `theirs-float32` is predict's default (batches of 32, sorted by
+length). Ours tokenises each query and each document within the time. The share of the peak is of the largest rate of matrix products
+measured here, in that precision, by 2 operations for each weight of a layer and each token.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from moeir import cli
+from moeir.analysis.parameters import seen
+from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
+from moeir.backbones.pairs import Ragged
+from moeir.records import runs, texts
+from moeir.records.texts import Text
+from moeir.reranking import crossing
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
+
+
+def pairs_of(given: argparse.Namespace) -> list[tuple[Text, Text]]:
+    """The first documents of the first queries that a run holds."""
+    run, asked = runs.read(given.run).top(given.depth), texts.read_all(given.queries)
+    chosen = [query for query in run.queries if query in asked][: given.queries_used]
+    wanted = {document for query in chosen for document in run.documents_of(query)}
+    held = {text.id: text for text in texts.read(given.corpus) if text.id in wanted}
+    return [(asked[query], held[document]) for query in chosen for document in run.documents_of(query) if document in held]
+
+
+def ours(checkpoint: OpenCheckpoint, pairs: list[tuple[Text, Text]], dtype: torch.dtype, max_tokens: int) -> np.ndarray:
+    """From texts to scores: each text is read once."""
+    pairing, held, rows = checkpoint.pairing, [], []
+    for side in (0, 1):
+        place = {pair[side].id: number for number, pair in enumerate({one[side].id: one for one in pairs}.values())}
+        every = {pair[side].id: pair[side] for pair in pairs}
+        contents = [every[name].content if side == 0 else every[name].fielded for name in place]
+        held.append(Ragged.of(pairing.ids(contents, ("query", "document")[side])))
+        rows.append(np.array([place[pair[side].id] for pair in pairs]))
+    return crossing.scored(checkpoint, pairing.joined(*held, *rows), dtype=dtype, max_tokens=max_tokens)
+
+
+def timed(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
+    """Scores, seconds of the clock, seconds of the processor."""
+    began, spent = time.monotonic(), time.process_time()
+    found = work()
+    return found, time.monotonic() - began, time.process_time() - spent
+
+
+def peak(dtype: torch.dtype) -> float:
+    """Most operations a second that products of large matrices reach here."""
+    best = 0.0
+    for size in (512, 1024, 2048):
+        one, other = (torch.randn(size, size, dtype=dtype) for _ in range(2))
+        for _ in range(5):
+            began = time.monotonic()
+            one @ other
+            best = max(best, 2 * size**3 / (time.monotonic() - began))
+    return best
+
+
+def operations(checkpoint: OpenCheckpoint, lengths: list[int]) -> float:
+    """Of the layers, for pairs of these lengths; of the last layer only what the first token needs."""
+    shape = checkpoint.architecture.encoder.shape
+    whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.inner), 2 * 2 * shape.hidden**2
+    each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.array([seen(length, length) for length in lengths]))
+    return float((each + first * np.array(lengths) + whole - first).sum())
+
+
+def main() -> None:
+    """Print a line for each way: pairs a second, over each of the others', and how far its scores are from the first's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "run", "queries", "corpus", "work"):
+        parser.add_argument(name, type=Path)
+    for name, default in {"queries-used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max-tokens": 16384}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--ways", nargs="*", default=WAYS)
+    given = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from sentence_transformers import CrossEncoder
+
+    torch.set_num_threads(given.threads)
+    place = given.work / "cross-encoder"
+    start = ("init", "--model", given.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
+    if not place.exists() and cli._outcome([str(word) for word in (*start, "--document-length", given.length, "--output", place)]):
+        sys.exit("no cross-encoder")
+    checkpoint, pairs = open_checkpoint(place), pairs_of(given)
+    plain = [(query.content, document.content) for query, document in pairs]
+    ways: dict[str, Callable[[], np.ndarray]] = {}
+    for name, dtype in DTYPES.items():
+        theirs = CrossEncoder(str(place), device="cpu", max_length=given.length, model_kwargs={"dtype": dtype})
+        ways[f"theirs-{name}"] = lambda theirs=theirs: theirs.predict(plain, activation_fn=torch.nn.Identity())
+        ways[f"ours-{name}"] = lambda dtype=dtype: ours(checkpoint, pairs, dtype, given.max_tokens)
+    for way in given.ways:
+        ways[way]()  # nothing is cold
+    rounds = [{way: timed(ways[way]) for way in given.ways} for _ in range(given.rounds)]
+    lengths = [len(ids) for ids in checkpoint.reader.bodies([" ".join(pair) for pair in plain])]
+    sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {given.threads} threads\n")
+    done = operations(checkpoint, [min(given.length, length + 3) for length in lengths])
+    first = rounds[0][given.ways[0]][0].astype(np.float64)
+    for way in given.ways:
+        clock = statistics.median(len(pairs) / one[way][1] for one in rounds)
+        ratios = {other: statistics.median(one[other][1] / one[way][1] for one in rounds) for other in given.ways if other != way}
+        apart = np.abs(rounds[0][way][0].astype(np.float64) - first).max() / np.abs(first).max()
+        share = done / len(pairs) * clock / peak(DTYPES[way.partition("-")[2]])
+        words = "  ".join(f"{ratio:.2f} x {other}" for other, ratio in ratios.items())
+        sys.stdout.write(f"{way:16} {clock:7.1f} pairs/s  {share:5.1%} of the peak  largest difference {apart:.1e}  {words}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""`rerank` through the command line: every score is that of a pair alone, whatever the order, the batch, the kill or the cascade."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from moeir import open_checkpoint
+from moeir.backbones.pairs import Pairs, Ragged
+from moeir.records import runs, texts
+from tests.conftest import run_here
+from tests.deaths import deaths, died
+from tests.oracles import reranking as oracles
+
+RULES = ("--query-length", 20, "--document-length", 32)
+
+
+def run(*arguments):
+    said = run_here(*arguments)
+    assert said.code == 0, said.stderr
+    return said
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory, tiny_model, bm25_index, toy):
+    """Two cross-encoders, one with a linear head, and BM25's run of the test queries with every document in it."""
+    place = tmp_path_factory.mktemp("rerank")
+    run("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", place / "lce")
+    run("init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", place / "other")
+    names = list(texts.read_all(toy / "corpus.jsonl"))
+    with open(place / "bm25.trec", "w") as file:
+        for query in ("q2", "q1", "q3"):
+            for rank, name in enumerate(np.random.default_rng(len(query) + int(query[1])).permutation(names).tolist()):
+                file.write(f"{query} Q0 {name} {rank + 1} {20 - rank} bm25\n")
+    return place
+
+
+@pytest.fixture(scope="module")
+def rerank(room, toy):
+    """`rerank(output, *arguments)`: the run that comes of it."""
+
+    def reranked(output, *arguments, model="lce", found="bm25.trec"):
+        given = ("--run", room / found, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+        run("rerank", "--model", room / model, *given, *arguments, "--output", output)
+        return runs.read(output)
+
+    return reranked
+
+
+@torch.no_grad()
+def alone(folder, toy, query, document):
+    """The score of a pair that is read by itself."""
+    checkpoint = open_checkpoint(folder)
+    asked, told = texts.read_all(toy / "test-queries.tsv")[query], texts.read_all(toy / "corpus.jsonl")[document]
+    held = [Ragged.of(checkpoint.ids([text], side)[0]) for text, side in ((asked.content, "query"), (told.fielded, "document"))]
+    tokens = checkpoint.pairing.joined(*held, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
+    return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
+
+
+def test_every_score_is_that_of_the_pair_alone_and_the_rest_stands_behind(room, rerank, toy, tmp_path):
+    before, after = runs.read(room / "bm25.trec"), rerank(tmp_path / "out.trec", "--depth", 5)
+    assert after.queries == before.queries and len(after.scores) == len(before.scores)
+    for query in before.queries:
+        hits = before.documents_of(query)
+        scores = {document: alone(room / "lce", toy, query, document) for document in hits[:5]}
+        assert after.documents_of(query) == oracles.reranked(hits, 5, scores)
+        found = dict(after.hits(query))
+        assert all(found[document] == pytest.approx(score, abs=1e-5) for document, score in scores.items())
+    cut = rerank(tmp_path / "cut.trec", "--depth", 5, "--no-rest")
+    assert {query: cut.documents_of(query) for query in cut.queries} == {query: after.documents_of(query)[:5] for query in after.queries}
+
+
+def test_batches_threads_and_a_pipe_change_nothing_but_roundings(room, rerank, toy, tmp_path):
+    whole = rerank(tmp_path / "whole.trec", "--depth", 6)
+    for number, options in enumerate([("--max-tokens", 1), ("--max-tokens", 70), ("--threads", 1)]):
+        other = rerank(tmp_path / f"{number}.trec", "--depth", 6, *options)
+        for query in whole.queries:
+            assert dict(other.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4)
+    given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", "-", "--dtype", "float32", "--depth", 6)
+    said = run_here("rerank", "--model", room / "lce", *given, stdin=(toy / "corpus.jsonl").read_text())
+    assert said.code == 0 and said.stdout == (tmp_path / "whole.trec").read_text()
+
+
+def test_shards_laid_end_to_end_are_the_whole_run(rerank, tmp_path):
+    whole = rerank(tmp_path / "whole.trec")
+    for number in (0, 1):
+        rerank(tmp_path / f"{number}.trec", "--shard", f"{number}/2")
+    parts = [runs.read(tmp_path / f"{number}.trec") for number in (0, 1)]
+    assert [query for part in parts for query in part.queries] == whole.queries
+    assert all(dict(part.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4) for part in parts for query in part.queries)
+
+
+def test_an_ensemble_is_the_mean_of_standardised_scores(room, rerank, tmp_path):
+    one, two = rerank(tmp_path / "1.trec", "--no-rest"), rerank(tmp_path / "2.trec", "--no-rest", model="other")
+    for how in ("zscore", "mean", "softmax", "rrf"):
+        both = rerank(tmp_path / f"{how}.trec", "--model", room / "other", "--ensemble", how)
+        for query in both.queries:
+            names = one.documents_of(query)
+            rows = [[dict(part.hits(query))[name] for name in names] for part in (one, two)]
+            expected = dict(zip(names, oracles.together(rows, how), strict=True))
+            assert dict(both.hits(query)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_cascade_is_one_reranking_after_another(room, rerank, tmp_path):
+    rerank(tmp_path / "first.trec", "--depth", 8)
+    (room / "first.trec").write_bytes((tmp_path / "first.trec").read_bytes())
+    second = rerank(tmp_path / "second.trec", "--depth", 3, model="other", found="first.trec")
+    both = rerank(tmp_path / "both.trec", "--depth", 8, "--then", f"3:{room / 'other'}")
+    assert {query: both.hits(query) for query in both.queries} == {query: second.hits(query) for query in second.queries}
+    facts = json.loads((tmp_path / "both.trec.manifest.json").read_text())
+    assert [one["depth"] for one in facts["counts"]["rounds"]] == [8, 3]
+    assert len(facts["sources"]["model"]) == 2
+
+
+def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
+    reverse = runs.read(room / "bm25.trec")
+    with open(room / "reverse.trec", "w") as file:
+        for query in reverse.queries:
+            for rank, name in enumerate(reversed(reverse.documents_of(query))):
+                file.write(f"{query} Q0 {name} {rank + 1} {20 - rank} reverse\n")
+    run("fuse", "--run", room / "bm25.trec", "--run", room / "reverse.trec", "--method", "rrf", "--output", room / "fused.trec")
+    expected = rerank(tmp_path / "fused.trec", "--depth", 4, found="fused.trec")
+    both = rerank(tmp_path / "both.trec", "--depth", 4, "--run", room / "reverse.trec")
+    assert all(both.documents_of(query) == expected.documents_of(query) for query in expected.queries)
+
+
+@pytest.mark.parametrize("expert", ["lexical", "local", "global"])
+def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, came_checkpoint, toy, tmp_path):
+    (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
+    found = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
+    run(*found, "--output", tmp_path / "found.trec")
+    exact, again = runs.read(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
+    for query in again.queries:
+        scores = dict(again.hits(query))
+        assert all(scores[name] == pytest.approx(score, rel=2e-3, abs=2e-3) for name, score in exact.hits(query))
+
+
+def test_all_experts_are_added(rerank, room, came_checkpoint, tmp_path):
+    (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
+    parts = [rerank(tmp_path / f"{name}.trec", "--expert", name, model="came") for name in ("lexical", "local", "global")]
+    total = rerank(tmp_path / "all.trec", model="came")
+    for query in total.queries:
+        sums = {name: sum(dict(part.hits(query))[name] for part in parts) for name in total.documents_of(query)}
+        assert dict(total.hits(query)) == pytest.approx(sums, abs=1e-4)
+
+
+def test_long_documents_are_read_in_passages(room, toy, tmp_path):
+    long = " ".join(text.text for text in texts.read(toy / "corpus.jsonl"))
+    lines = (json.dumps({"_id": name, "text": text}) for name, text in (("long", long), ("short", "owl")))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    (tmp_path / "run.trec").write_text("q1 Q0 long 1 2 t\nq1 Q0 short 2 1 t\n")
+    given = ("--model", room / "lce", "--run", tmp_path / "run.trec", "--queries", toy / "test-queries.tsv", "--dtype", "float32")
+    found = {}
+    for kind, options in {"firstp": (), "maxp": ("--stride", 6), "sump": ("--stride", 6), "max": ("--passage-length", 9)}.items():
+        ways = ("--passages", "maxp" if kind == "max" else kind, *options)
+        run("rerank", *given, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
+        found[kind] = dict(runs.read(tmp_path / f"{kind}.trec").hits("q1"))
+    every = _passages(room / "lce", long, 6)
+    assert len(every) > 5 and found["firstp"]["long"] == pytest.approx(every[0], abs=1e-4)
+    assert found["maxp"]["long"] == pytest.approx(max(every), abs=1e-4) and found["sump"]["long"] == pytest.approx(sum(every), abs=1e-3)
+    assert [scores["short"] for scores in found.values()] == pytest.approx([found["firstp"]["short"]] * 4, abs=1e-5)
+
+
+@torch.no_grad()
+def _passages(folder, long, stride):
+    """The score of the first test query with each passage of a text."""
+    checkpoint = open_checkpoint(folder)
+    query, frame = checkpoint.ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pairing.frame
+    ids = checkpoint.pairing.ids([long], "document", whole=True)[0]
+    window = 32 - frame.size - len(query)
+    held = Ragged.of([query]), Ragged.of([ids[begin:end] for begin, end in oracles.passages(len(ids), window, stride)])
+    rows = np.arange(len(held[1]))
+    tokens = checkpoint.pairing.joined(*held, np.zeros(len(rows), dtype=int), rows).packed(rows)
+    return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
+    given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    command = ("rerank", "--model", room / "lce", *given, "--depth", 9, "--max-tokens", 200, "--then", f"4:{room / 'other'}+{room / 'lce'}")
+    run(*command, "--output", tmp_path / "whole.trec")
+    fell = 0
+    for moment in deaths(every=4):
+        place = tmp_path / f"{moment}.trec"
+        if not died(lambda place=place: run(*command, "--output", place), moment):
+            break
+        assert not place.exists() or place.read_bytes() == (tmp_path / "whole.trec").read_bytes()
+        run(*command, "--output", place)
+        assert place.read_bytes() == (tmp_path / "whole.trec").read_bytes()
+        fell += 1
+    assert fell > 3
+
+
+def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
+    given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    command = ("rerank", "--model", room / "lce", *given, "--max-tokens", 64, "--output", tmp_path / "out.trec")
+    seen, packed = [], Pairs.packed
+
+    def failing(self, rows, side="pair"):
+        if len(seen) == 8:
+            raise KeyboardInterrupt
+        seen.append(len(rows))
+        return packed(self, rows, side)
+
+    monkeypatch.setattr(Pairs, "packed", failing)
+    assert run_here(*command).code == 130
+    monkeypatch.setattr(Pairs, "packed", lambda self, rows, side="pair": seen.append(len(rows)) or packed(self, rows, side))
+    first = sum(seen)
+    run(*command)
+    pairs = len(runs.read(room / "bm25.trec").scores)
+    assert pairs <= sum(seen) < pairs + first
+
+
+def test_bf16_is_near_and_its_scores_are_not_rounded(rerank, tmp_path):
+    exact, half = rerank(tmp_path / "exact.trec"), rerank(tmp_path / "half.trec", "--dtype", "bfloat16")
+    for query in exact.queries:
+        assert dict(half.hits(query)) == pytest.approx(dict(exact.hits(query)), abs=0.15)
+    scores = torch.from_numpy(half.scores.copy())
+    assert not torch.equal(scores, scores.bfloat16().float())

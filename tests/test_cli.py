@@ -247,5 +247,5 @@ def test_variants_are_listed(moeir):
     assert said.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in said.stdout
     assert "constant=60.0" in said.stdout
     assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
-    assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  competitive ")
+    assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  bce ")
     assert "`pooling`: max or sum." in moeir("variants", "splade").stdout and len(moeir("variants").stdout.splitlines()) > 20

@@ -157,3 +157,24 @@ def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
     mined = [(names(said(call, "run")), said(call, "method")) for call in found if call[0] == "mine-negatives"]
     assert mined == [(["bm25.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 4]
     assert [said(call, "engine") for call in found if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
+
+
+def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any) -> None:
+    found = calls("lce_msmarco_doc.sh", RETRIEVERS="bm25 tuned indri hdct", RULE="mean")
+    trained = trainings(found)
+    pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1")}
+    for retriever in ("bm25", "tuned", "indri", "hdct"):
+        for name, (objective, batch, negatives) in pairs.items():
+            call = trained[f"{retriever}-{name}"]
+            assert names(said(call, "train")) == [f"{retriever}.jsonl"] and said(call, "arch") == ["cross-encoder"]
+            assert (said(call, "objective"), said(call, "batch-size"), said(call, "negatives")) == ([objective], [batch], [negatives])
+    values = {"epochs": "2", "learning-rate": "1e-5", "warmup": "0.1", "weight-decay": "0.01", "document-length": "512"}
+    assert all(said(call, name) == [value] for call in trained.values() for name, value in values.items())
+    assert [said(trained[f"group-{size}"], "negatives") for size in (2, 4, 6, 8)] == [["1"], ["3"], ["5"], ["7"]]
+    mined = [call for call in found if call[0] == "mine-negatives"]
+    assert [said(call, "method") for call in mined] == [["band:first=0,last=100"]] * 4
+    reranked = [call for call in found if call[0] == "rerank"]
+    assert len(reranked) == 8 * 4 + 4 + 3 + 1 and {said(call, "depth")[0] for call in reranked} == {"100"}
+    assert names(said(reranked[-1], "model")) == ["bert", "roberta", "electra"] and said(reranked[-1], "ensemble") == ["mean"]
+    assert names(said(reranked[-1], "run")) == ["hdct.trec"]
+    assert [said(call, "engine")[0] for call in found if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]

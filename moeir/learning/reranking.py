@@ -16,7 +16,7 @@ from moeir.records.texts import Text
 from moeir.reranking import crossing
 from moeir.reranking.candidates import Candidates
 
-TOKENS_AT_ONCE = 16384
+TOKENS_AT_ONCE = 4096
 
 
 def candidates(path: Path, queries: Collection[str], depth: int) -> Run:

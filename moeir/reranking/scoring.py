@@ -22,7 +22,7 @@ class Manner:
 
     dtype: torch.dtype
     device: str = "cpu"
-    max_tokens: int = 16384
+    max_tokens: int = 4096
     passages: Passages = field(default_factory=Passages)
     experts: tuple[str, ...] = ()
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from moeir.reranking.library import Library
     from moeir.reranking.scoring import Manner
 
+TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # what a cache holds, what a device is kept busy by
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +45,7 @@ class Rerank(Stage):
     fuse: str = option("How several runs become one; see: moeir variants fusion.", "rrf")
     shard: str | None = option("I/N: the queries of the I-th of N parts, counted from 0; cat joins the runs.", None)
     rest: bool = option("Keep the documents below --depth.", True)
-    max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
+    max_tokens: int | None = option("Tokens computed at once [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
     threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
     device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
@@ -119,7 +120,8 @@ class Rerank(Stage):
         library = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
         device = device_for(self.device)
         passages = Passages(self.passages, self.passage_length, self.stride)
-        manner = Manner(dtype_for(self.dtype, device), device, self.max_tokens, passages, self.expert)
+        room = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
+        manner = Manner(dtype_for(self.dtype, device), device, room, passages, self.expert)
         ledger = Ledger(None if self.output == STREAM else making.resume_place(self.output))
         told = []
         with threads(self.threads):

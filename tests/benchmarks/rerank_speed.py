@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "run", "queries", "corpus", "work"):
         parser.add_argument(name, type=Path)
-    for name, default in {"queries-used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max-tokens": 16384}.items():
+    for name, default in {"queries-used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max-tokens": 4096}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--ways", nargs="*", default=WAYS)
     given = parser.parse_args()

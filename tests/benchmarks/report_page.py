@@ -1,6 +1,6 @@
 """What a page of many queries costs: seconds to make it, megabytes, seconds until a browser has it open, milliseconds a key.
 
-    python -m tests.benchmarks.report_page [QUERIES DEPTH APART WORDS]   # 7000 200 30 56: tops share as CAME's do, passages as MS MARCO's
+    python -m tests.benchmarks.report_page [QUERIES DEPTH APART WORDS]   # 7000 200 70 56: tops share as CAME's do, passages as MS MARCO's
 
 Runs, texts and explanations are drawn at random: terms and tokens of every document that the page shows. Chromium opens it three times,
 where it is installed.
@@ -89,7 +89,7 @@ def opened(file: Path, profile: Path) -> None:
 
 
 if __name__ == "__main__":
-    sizes = [int(word) for word in sys.argv[1:]] + [7000, 200, 30, 56][len(sys.argv) - 1 :]
+    sizes = [int(word) for word in sys.argv[1:]] + [7000, 200, 70, 56][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         made(*sizes, Path(folder) / "page.html")
         if PROGRAM is not None:

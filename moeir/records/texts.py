@@ -17,8 +17,7 @@ IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
 PARTS = ("url", "title", "text")  # of a document, in the order in which they are read
 FIELD_SIGN = "\x1f"  # the unit separator of ASCII: between the parts of `Text.fielded`
-_JSON = {".jsonl", ".json", ".ndjson"}
-_TABBED = {".tsv", ".txt"}
+_JSON, _TABBED = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,8 @@ def write(texts: Iterable[Text], path: Path | str) -> None:
 
 def record(text: Text) -> dict[str, Any]:
     """A text as its JSON line shows it."""
-    fields: dict[str, Any] = {"_id": text.id, "title": text.title, "text": text.text}
-    if text.url:
-        fields["url"] = text.url
-    if text.answers:
-        fields["answers"] = list(text.answers)
-    return fields
+    known = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
+    return {name: value for name, value in known.items() if value or name not in ("url", "answers")}
 
 
 def parsed(record: Any, where: str) -> Text:
@@ -241,7 +236,6 @@ def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
         import ir_datasets
     except ImportError:
         raise UsageError(f"{source}: needs the package ir-datasets: pip install ir-datasets") from None
-
     name, _, part = source.removeprefix("irds:").partition("#")
     if part not in ("docs", "queries"):
         raise UsageError(f"{source}: says not which part; write irds:{name}#docs or irds:{name}#queries")

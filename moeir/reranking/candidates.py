@@ -23,7 +23,7 @@ class Candidates:
     def of(cls, run: Run, depth: int) -> "Candidates":
         """Query by query, in the order of ranks."""
         top = run.top(depth)
-        return cls(run, depth, np.repeat(np.arange(len(top)), np.diff(top.starts)), top.documents)
+        return cls(run, depth, np.repeat(np.arange(len(top)), np.diff(top.starts)), top.documents.astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.query)

@@ -17,13 +17,13 @@ from moeir.artifacts import manifests, shards
 from moeir.console import hush
 from moeir.errors import UsageError
 from moeir.settings import as_dict, option, product, source
-from moeir.stages import sharing
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import OpenCheckpoint
     from moeir.learning.distributed import World
     from moeir.records.texts import Text
+    from moeir.stages import sharing
 
 CHUNK = 256  # texts of a window
 Read = tuple[list[list[int]], list[int] | None]
@@ -85,6 +85,7 @@ class Encode(Stage):
             super().begin(force=force)
             return
         from moeir.learning import distributed
+        from moeir.stages import sharing
 
         world = distributed.joined(self.device)
         if world.size > 1:
@@ -120,13 +121,14 @@ class Encode(Stage):
         elif world.main:
             own._begin_whole(force=force)
 
-    def _parts(self) -> list[sharing.Share]:
+    def _parts(self) -> "list[sharing.Share]":
         """What each process of this machine does; nothing where one does all."""
         if self.processes == 1:
             return []
         import torch
 
         from moeir.backbones.precision import device_for
+        from moeir.stages import sharing
 
         device, cards = device_for(self.device), torch.cuda.device_count()
         size = self.processes or (cards if device == "cuda" else 1)

@@ -1,0 +1,39 @@
+"""The benchmark that makes LCE's tables on small data runs on the toy texts, and its second run makes nothing."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from moeir.records import runs, texts
+from tests.conftest import run_here
+from tests.examples.shell import Server, tables
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "lce_tables.sh"
+SMALL = {"SEEDS": "1", "STEPS": "1", "GROUP_SIZES": "2 4", "DEPTH": "6", "QUERY_LENGTH": "12", "DOCUMENT_LENGTH": "24"}
+
+
+def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path, server: Server, tmp_path: Path) -> None:
+    asked = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / name)]
+    texts.write(asked, tmp_path / "queries.jsonl")
+    for part, name in (("train", "train-queries.jsonl"), ("test", "test-queries.tsv")):
+        found = tmp_path / "runs" / f"bm25.{part}.trec"
+        said = run_here("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", found)
+        assert said.code == 0, said.stderr
+        runs.write(runs.read(found), tmp_path / "runs" / f"again.{part}.trec", tag="again")
+    sources = (toy / "corpus.jsonl", tmp_path / "queries.jsonl", toy / "train.qrels", toy / "test-qrels.tsv")
+    command = ["bash", SCRIPT, *sources, tmp_path / "runs", tmp_path / "work", tiny_model, "bm25", "again"]
+    before, made = len(server.calls()) if server.journal.exists() else 0, []
+    for _ in range(2):
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | SMALL | {"MOEIR": str(server.client)}, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        made.append(done)
+    assert made[0].stdout == made[1].stdout
+    printed = [line for line in made[0].stdout.splitlines() if not line.startswith(("the ", "lce "))]
+    models = ["bm25-bce-1", "bm25-lce-1", "again-bce-1", "again-lce-1"]
+    rows = [rows for _, rows in tables("\n".join(printed))]
+    assert rows[0] == ["bm25", *models] and rows[1] == ["bm25-bce-1", "bm25-lce-1"]
+    assert rows[2] == ["again", *models] and rows[-1] == ["group-2-1", "group-4-1"]
+    calls = [call for call in server.calls()[before:] if call[0] != "evaluate"]
+    assert made[1].stderr.count("already made") == len(calls) // 2

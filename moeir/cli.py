@@ -18,8 +18,8 @@ from moeir.errors import MoeirError
 from moeir.stages import base
 
 STAGES = (
-    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "rerank", "evaluate",
-    "analyze", "report", "check", "convert", "export", "info", "variants",
+    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
+    "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
 _OF_MEMORY = re.compile("out of memory|allocate memory")  # what torch says of a processor or a device that has none left
 log = logging.getLogger(__name__)

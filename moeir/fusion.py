@@ -218,14 +218,14 @@ def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str 
 
     A run that lacks a query has an empty list for it. Queries stand in order of first appearance.
     """
-    names, translations = united([run.names for run in runs])
     queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
+    names, blocks = aligned(runs, queries)
     most, starts, documents, scores = len(names) if depth is None else depth, [0], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
-    for first, last in _blocks(runs, queries):
-        block = queries[first:last]
-        keys, totals = merge([Lists.among(run, own, block, len(names)) for run, own in zip(runs, translations, strict=True)])
-        bounds = np.searchsorted(keys, np.arange(len(block) + 1) * len(names))
-        best, values = ordered(bounds, keys - np.repeat(np.arange(len(block)) * len(names), np.diff(bounds)), totals)
+    for lists in blocks:
+        keys, totals = merge(lists)
+        size = len(lists[0].queries)
+        bounds = np.searchsorted(keys, np.arange(size + 1) * len(names))
+        best, values = ordered(bounds, keys - np.repeat(np.arange(size) * len(names), np.diff(bounds)), totals)
         kept = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < most
         starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), most))).tolist())
         documents.append(best[kept])
@@ -233,8 +233,10 @@ def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str 
     return Run(queries, np.array(starts), np.concatenate(documents), np.concatenate(scores), names, tag)
 
 
-def _blocks(runs: Sequence[Run], queries: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Queries in blocks that have few enough hits together."""
+def aligned(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[Lists]]]:
+    """The ids of all documents, and the lists of some queries, one `Lists` a run, in blocks that have few enough hits together."""
+    names, translations = united([run.names for run in runs])
     most = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
     size = max(1, _AT_ONCE // max(most * len(runs), 1))
-    yield from ((first, min(first + size, len(queries))) for first in range(0, len(queries), size))
+    blocks = (queries[first : first + size] for first in range(0, len(queries), size))
+    return names, ([Lists.among(run, own, block, len(names)) for run, own in zip(runs, translations, strict=True)] for block in blocks)

@@ -12,6 +12,7 @@ from tests.bad_damage import DAMAGE
 from tests.bad_encode import ENCODING
 from tests.bad_experts import EXPERTS
 from tests.bad_formats import FORMATS
+from tests.bad_fusion import FUSING
 from tests.bad_input import EVERY, GOOD, Bad, Full
 from tests.bad_reports import REPORTING
 from tests.bad_rerank import RERANKING
@@ -51,7 +52,7 @@ def circumstances(bad: Bad, folder: Path) -> Iterator[dict[str, bytes]]:
         held.close()
 
 
-TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING]
+TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING]
 
 
 @pytest.mark.parametrize("bad", TABLES, ids=lambda bad: bad.name)

@@ -204,6 +204,7 @@ DRY = {
     "index": "--encodings enc",
     "search": "--index idx --queries test-queries.tsv",
     "export": "--to qdrant --encodings enc",
+    "learn-fusion": "--run one.trec --run two.trec --qrels test-qrels.tsv",
     "fuse": "--run one.trec --run two.trec",
     "rerank": "--model came --run one.trec --corpus corpus.jsonl --queries test-queries.tsv",
     "evaluate": "--run one.trec --qrels test-qrels.tsv",

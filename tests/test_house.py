@@ -18,7 +18,7 @@ TOP = {
 ROOMS = {
     *("__init__", "__main__", "cli", "variants", "values", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),
     *("evaluation", "analysis", "report", "representations", "indexes", "kernels", "backbones", "mixtures", "heads", "architectures"),
-    *("pretraining", "learning", "retrieval", "reranking", "servers", "stages", "py", "checking", "formats"),
+    *("pretraining", "learning", "retrieval", "reranking", "servers", "stages", "py", "checking", "formats", "learned_fusion"),
 }
 CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
 ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}

@@ -3,7 +3,7 @@
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _LATEX = re.compile(r"[&%$#_{}~^\\<>†‡]")
 _LATEX_WORDS = {
@@ -67,7 +67,7 @@ def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int =
 FORMS = {"table": text, "markdown": markdown, "latex": latex}
 
 
-def in_file(header: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> Iterator[str]:
+def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) -> Iterator[str]:
     """Lines for programs: `tsv` with a header and 9 significant digits, or `jsonl`, an object for each row, with all; None is a gap.
 
     >>> list(in_file(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))

@@ -22,13 +22,14 @@ Exact: TypeAlias = NDArray[np.float64]
 class Lists:
     """The lists that one system gives to Q queries, end to end: starts [Q+1], documents and scores [n].
 
-    A document of the query at place i is i · width + its number, so that all are distinct.
+    A document of the query at place i is i · width + its number, so that all are distinct. `queries` names them, where they have names.
     """
 
     documents: NDArray[np.int64]
     scores: Exact
     starts: NDArray[np.int64]
     width: int
+    queries: Sequence[str] = ()
 
     @classmethod
     def of(cls, hits: "Hits | Lists") -> "Lists":
@@ -46,7 +47,7 @@ class Lists:
         starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
         rows = np.concatenate([np.arange(*each) for each in bounds])
         owners = np.repeat(np.arange(len(queries)), np.diff(starts))
-        return cls(owners * width + numbers[run.documents[rows]], run.scores[rows].astype(np.float64), starts, width)
+        return cls(owners * width + numbers[run.documents[rows]], run.scores[rows].astype(np.float64), starts, width, queries)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -82,7 +83,7 @@ class Lists:
         """The first `depth` hits of every list."""
         kept = self.ranks <= depth
         starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
-        return Lists(self.documents[kept], self.scores[kept], starts, self.width)
+        return Lists(self.documents[kept], self.scores[kept], starts, self.width, self.queries)
 
     def _ends(self, places: NDArray[np.int64]) -> Exact:
         found = np.zeros(len(places))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STREAM = Path("-")
 START, END = "the start", "the end"
-TEXT_KINDS = ("texts", "qrels", "run", "examples")
+TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
 FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)

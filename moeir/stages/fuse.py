@@ -1,44 +1,54 @@
-"""`moeir fuse`: several runs become one; a weight can be tuned on judged queries first."""
+"""`moeir fuse`: several runs become one; weights can be tuned on judged queries first, or come from a file."""
 
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import option, product, source
+from moeir.stages import besides
 from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_word
-from moeir.stages.evaluate import check_answers, check_groups, check_judgements, grouped, read_answers, read_groups
+from moeir.stages.evaluate import check_answers, check_groups, check_judgements, named_runs
+from moeir.stages.tuning import GRIDS, TUNED, Tuning, grid
 
 if TYPE_CHECKING:
-    from ir_measures import Measure
+    from collections.abc import Sequence
 
-    from moeir.records.qrels import Qrels
+    from moeir.fusion import Merge
     from moeir.records.runs import Run
 
-TUNED, GRID = "alpha", "0.5:2.0:0.1"
-MOST_STEPS = 1000
+METHOD = "came-sum"
+MEASURES = ("nDCG@10", "R@100")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Merge the runs of several experts into one. With --tune, try every alpha of a grid, keep the best, and say which it was."""
+    """Merge the runs of several experts into one. With --tune, try the values of alpha or weights, keep the best, and say which it was."""
 
     run: tuple[Path, ...] = source("run", "One run per expert; repeat the flag.", names=("--runs",))
-    method: str = option("How scores combine; see: moeir variants fusion.", "came-sum")
+    method: str = option("How scores combine; see: moeir variants fusion.", METHOD)
+    learned: Path | None = source("fusion", "Instead of --method: what learn-fusion or --save wrote.", None)
     depth: int = option("Documents kept per query.", 1000, names=("--hits", "--k"))
-    tune: str | None = option("Measure to tune alpha of --method for, e.g. Success@20; among equals the smallest alpha wins.", None)
-    grid: str = option("With --tune: the values of alpha, FIRST:LAST:STEP.", GRID)
-    qrels: Path | None = source("qrels", "With --tune: judgements.", None)
+    tune: str | None = option(
+        "Measure to tune --method for, e.g. nDCG@10: alpha on a grid (of equals the smallest), weights by search.", None
+    )
+    grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
+    save: Path | None = option("With --tune: a file to keep what was found in, for --learned.", None)
+    qrels: Path | None = source("qrels", "With --tune or --ablation: judgements.", None)
     answers: Path | None = source("texts", "With --tune, instead of judgements: questions with answers.", None)
     corpus: Path | None = source("texts", "With --answers: the documents in which they are looked for.", None)
     match: str = option("With --answers: string (tokens, as DPR compares them) or regex.", "string")
     group_by: str | None = option("With --tune: the mean over the values of this field of the queries, not over queries.", None)
-    queries: Path | None = source("texts", "With --group-by: the queries, if --answers does not hold the field.", None, names=("--topics",))
+    queries: Path | None = source(
+        "texts", "With --learned, if it counts words: the queries. With --group-by: the same, if --answers does not hold the field.", None,
+        names=("--topics",),
+    )  # fmt: skip
+    attribution: Path | None = option("A file for what each run gives to each hit: rank, score, part (TSV).", None)
+    ablation: Path | None = option("A file for what the fusion loses without each run, with intervals and p-values (TSV).", None)
+    measure: tuple[str, ...] = option("With --ablation; repeat the flag [default: nDCG@10, R@100].", (), names=("-m",))
     tag: str = option("Run tag.", "moeir.fused", names=("--runtag",))
     output: Path = product("run", "Where to write; - is stdout.", STREAM)
 
@@ -50,93 +60,98 @@ class Fuse(Stage):
         check_depth(self.depth)
         if len(self.run) < 2:
             raise UsageError(f"fuse: expected two runs or more, found {len(self.run)}; repeat --run")
+        self._check_learned()
+        self._check_ablation()
+        besides.check(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
         if self.tune is None:
-            if any(place is not None for place in (self.qrels, self.answers, self.corpus, self.group_by, self.queries)):
+            if any(place is not None for place in (self.answers, self.corpus, self.group_by)) or (self.qrels and not self.ablation):
                 raise UsageError("fuse: judgements and answers are for tuning; add --tune MEASURE")
-            if self.grid != GRID:
-                raise UsageError("fuse: --grid is for tuning; add --tune MEASURE")
+            for flag, value in {"--grid": self.grid, "--save": self.save}.items():
+                if value is not None:
+                    raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
             return
-        if TUNED not in (one.name for one in variant.options):
-            raise UsageError(f"--tune: {variant.name} has no {TUNED} to tune; hybrid has one")
-        if TUNED in given:
-            raise UsageError(f"--tune: --method {self.method} says {TUNED} already; leave it out, or leave out --tune")
+        found = next((one.name for one in variant.options if one.name in TUNED), None)
+        if found is None:
+            raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
+        if found in given:
+            raise UsageError(f"--tune: --method {self.method} says {found} already; leave it out, or leave out --tune")
         check_judgements("fuse --tune", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
-        grid(self.grid)
+        if self.grid is not None and variant.name not in GRIDS:
+            raise UsageError(f"--grid: {variant.name} has {found}, which a search finds; leave it out")
+        if variant.name in GRIDS:
+            grid(self.grid or GRIDS[variant.name])
+
+    def _check_learned(self) -> None:
+        if self.learned is None:
+            if self.queries is not None and self.tune is None:
+                raise UsageError("--queries needs --learned FILE or --group-by FIELD: what reads them")
+            return
+        for flag, given in {"--method": self.method != METHOD, "--tune": self.tune is not None}.items():
+            if given:
+                raise UsageError(f"--learned and {flag} exclude one another: it says what the fusion is")
+
+    def _check_ablation(self) -> None:
+        if self.ablation is not None and self.qrels is None:
+            raise UsageError("--ablation needs --qrels: what is lost is measured by judgements")
+        if self.ablation is None and self.measure:
+            raise UsageError("--measure is for --ablation FILE; --tune names its own")
+        if self.ablation is not None or self.attribution is not None:
+            named_runs(self.run)
 
     def work(self) -> Counts:
         from moeir import fusion
         from moeir.records import runs
 
         read = [runs.read(path) for path in self.run]
-        tuned = {} if self.tune is None else self._tuned(read, self.tune)
-        method = self._spec(tuned[TUNED]) if tuned else self.method
-        merged = fusion.fused(read, variants.bind("fusion", method), self.depth)
+        tuned = {} if self.tune is None else Tuning(self, read, self.tune).tuned()
+        merge = self._merge(read) if self.learned else variants.bind("fusion", tuned.pop("method", self.method))
+        merged = fusion.fused(read, merge, self.depth)
         runs.write(merged, self.output, tag=self.tag)
+        self._account(read, merge, merged)
         return {"queries": len(merged), "hits": len(merged.scores), **tuned}
 
-    def _spec(self, alpha: str) -> str:
-        spec = variants.parse(self.method)
-        return str(variants.Spec(spec.name, (*spec.options, (TUNED, alpha))))
+    def _merge(self, read: "Sequence[Run]") -> "Merge":
+        """The formula of a file."""
+        from moeir.learned_fusion import files
+        from moeir.records import lines, texts
 
-    def _tuned(self, read: "Sequence[Run]", wanted: str) -> dict[str, Any]:
-        """The best alpha, its measure, and what every alpha of the grid gave."""
+        assert self.learned is not None
+        found = files.read(self.learned)
+        found.check(self.learned, [lines.stem(path).stem for path in self.run])
+        counts_words = found.gated is not None and found.gated.words is not None
+        if self.queries is None and counts_words:
+            raise UsageError(f"{self.learned}: learned with the words of queries; give --queries")
+        if self.queries is not None and not counts_words:
+            raise UsageError(f"--queries: {self.learned} was learned without words; leave it out")
+        if found.gated is None:
+            return variants.bind("fusion", found.method)
+        if self.queries is None:
+            return found.gated.merge()
+        words = {text.id: text.content for text in texts.read(self.queries, keep_empty=True)}
+        if missing := next((query for run in read for query in run.queries if query not in words), None):
+            raise DataError(f"{self.queries}: has no query {missing!r}, which a run holds")
+        return found.gated.merge(words)
+
+    def _account(self, read: "Sequence[Run]", merge: "Merge", merged: "Run") -> None:
+        """The files that say which run gave what."""
+        from moeir.analysis import attribution
         from moeir.evaluation import measures, tables
-        from moeir.evaluation.groups import MACRO
+        from moeir.records import lines, qrels
 
-        measure = measures.parse(wanted)
-        place = self.queries or self.answers
-        groups = read_groups(self.group_by, place)
-        means: dict[str, float] = {}
-        for alpha, run, judged in self._tried(read, measure):
+        named = dict(zip(named_runs(self.run), read, strict=True)) if self.attribution or self.ablation else {}
+        if self.attribution is not None:
+            with besides.written(self, self.attribution, "attribution") as beside, lines.writer(beside) as output:
+                rows = attribution.hits(named, merge, merged)
+                output.writelines(f"{line}\n" for line in tables.in_file(attribution.header(list(named)), rows, "tsv"))
+        if self.ablation is not None and self.qrels is not None:
+            wanted = [measures.parse(text) for text in self.measure or MEASURES]
             try:
-                values = measures.per_query(run, judged, [measure])
+                head, table = attribution.losses(named, merge, merged, self.depth, qrels.read(self.qrels), wanted)
             except DataError as problem:
                 raise DataError(f"{self.run[0]}: {problem}") from None
-            sample = values if groups is None else grouped(values, groups, str(self.group_by), place)[MACRO]
-            means[alpha] = measures.overall(sample)[str(measure)]
-        best = max(means, key=lambda alpha: means[alpha])  # the first of equals: the grid ascends
-        name = str(measure) if groups is None else f"{measure}, {MACRO} by {self.group_by}"
-        for line in tables.text([TUNED, name], [[alpha, mean] for alpha, mean in means.items()]).splitlines():
-            log.info("%s", line)
-        log.info("tuned: --method %s", self._spec(best))
-        if len(means) > 1 and best == list(means)[-1]:
-            log.info("the best is the last of the grid; a larger LAST in --grid may be better")
-        return {TUNED: best, "measure": name, "grid": means}
-
-    def _tried(self, read: "Sequence[Run]", measure: "Measure") -> "Iterator[tuple[str, Run, Qrels]]":
-        """The fused run of every alpha with its judgements; what answers look at is kept until the corpus has passed by."""
-        from moeir import fusion
-        from moeir.evaluation import answers
-        from moeir.records import qrels
-
-        depth = self.depth if self.answers is None else min(self.depth, answers.deepest([measure]) or self.depth)
-        steps = grid(self.grid)
-        made = (fusion.fused(read, variants.bind("fusion", self._spec(alpha)), depth) for alpha in steps)
-        if self.answers is None or self.corpus is None:
-            assert self.qrels is not None
-            judged = qrels.read(self.qrels)
-            yield from ((alpha, run, judged) for alpha, run in zip(steps, made, strict=True))
-            return
-        asked = read_answers(self.answers, self.match)
-        kept = list(made)
-        yield from zip(steps, kept, answers.judged(kept, asked, self.corpus), strict=True)
-
-
-def grid(text: str) -> list[str]:
-    """The values from FIRST to LAST, as people write them.
-
-    >>> grid("0.5:0.8:0.1"), grid("1:1:1")
-    (['0.5', '0.6', '0.7', '0.8'], ['1'])
-    """
-    try:
-        first, last, step = (Decimal(part) for part in text.split(":"))
-        if not (first.is_finite() and last.is_finite() and step.is_finite() and 0 <= first <= last and step > 0):
-            raise ValueError
-        count = int((last - first) / step) + 1
-        if count > MOST_STEPS:
-            raise ValueError
-    except (ValueError, ArithmeticError):
-        raise UsageError(f"--grid {text}: expected FIRST:LAST:STEP, ascending from 0 or more, at most {MOST_STEPS} values") from None
-    return [format(first + step * place, "f") for place in range(count)]
+            with besides.written(self, self.ablation, "ablation") as beside, lines.writer(beside) as output:
+                output.writelines(f"{line}\n" for line in tables.in_file(head, table, "tsv"))
+            for line in tables.text(head, table).splitlines():
+                log.info("%s", line)

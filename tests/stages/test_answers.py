@@ -97,7 +97,7 @@ REFUSED = [
     ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged, but not"),
     ((*TUNE,), 2, "fuse --tune needs --qrels, or --answers and --corpus"),
     ((*TUNE[:-2], "--qrels", "qrels"), 2, "fuse: judgements and answers are for tuning; add --tune MEASURE"),
-    ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has no alpha to tune; hybrid has one"),
+    ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has nothing to tune; hybrid and interpolation have alpha"),
     ((*TUNE, "--qrels", "qrels", "--method", "hybrid:alpha=1"), 2, "--tune: --method hybrid:alpha=1 says alpha already"),
     ((*TUNE, "--qrels", "qrels", "--grid", "2:1:0.1"), 2, "--grid 2:1:0.1: expected FIRST:LAST:STEP"),
     ((*TUNE, "--qrels", "qrels", "--grid", "0:1:0.0001"), 2, "at most 1000 values"),

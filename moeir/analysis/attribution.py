@@ -1,0 +1,118 @@
+"""What each run gives to a fusion: its part of every hit, the documents that it alone found, and what the fusion loses without it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from ir_measures import Measure
+from numpy.typing import NDArray
+
+from moeir import fusion
+from moeir.evaluation import significance
+from moeir.evaluation.measures import overall, per_query
+from moeir.fusion import Merge
+from moeir.records import lists as worth
+from moeir.records.ids import Ids
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run, score_text
+
+OF_A_HIT = ("query", "document", "rank", "score", "alone")
+OF_A_RUN = ("rank", "score", "part")
+OF_A_MEASURE = ("", "loses", "low", "high", "p")
+
+
+def hits(runs: Mapping[str, Run], merge: Merge, fused: Run) -> Iterator[list[object]]:
+    """A row for each hit of the fused run: OF_A_HIT, then OF_A_RUN of every run, empty where its list lacks the document.
+
+    `alone` names the run whose list alone holds the document. Parts add up to the score, but for rounding.
+    """
+    names = list(runs)
+    for first, documents, ranks, scores, parts in _blocks(list(runs.values()), merge, fused):
+        alone = np.where((ranks > 0).sum(axis=0) == 1, (ranks > 0).argmax(axis=0), -1)
+        owners = np.searchsorted(fused.starts, first + np.arange(len(documents)), side="right") - 1
+        for row, (owner, document) in enumerate(zip(owners.tolist(), documents.tolist(), strict=True)):
+            rank = first + row - int(fused.starts[owner]) + 1
+            score = score_text(fused.scores[first + row])
+            head = [fused.queries[owner], fused.names[document], rank, score, names[alone[row]] if alone[row] >= 0 else ""]
+            cells = (
+                [int(rank), score_text(score)] if rank else ["", ""] for rank, score in zip(ranks[:, row], scores[:, row], strict=True)
+            )
+            yield head + [cell for own, part in zip(cells, parts[:, row].tolist(), strict=True) for cell in (*own, part)]
+
+
+def header(names: Sequence[str]) -> list[str]:
+    """The columns of `hits`.
+
+    >>> header(["bm25", "dense"])[5:]
+    ['bm25.rank', 'bm25.score', 'bm25.part', 'dense.rank', 'dense.score', 'dense.part']
+    """
+    return [*OF_A_HIT, *(f"{name}.{what}" for name in names for what in OF_A_RUN)]
+
+
+def losses(
+    runs: Mapping[str, Run], merge: Merge, fused: Run, depth: int, qrels: Qrels, measures: Sequence[Measure]
+) -> tuple[list[str], list[list[object]]]:
+    """A header and a row for the fusion of all runs and for the fusion without each, an empty list in its place.
+
+    `alone`: fused hits that no other run holds, `relevant_alone`: those that are judged relevant; then for each measure its mean, what the
+    fusion loses, the 95 % bootstrap interval of that, and the p-value of Student's paired t-test.
+    """
+    columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in OF_A_MEASURE]
+    whole = per_query(fused, qrels, measures)
+    means = overall(whole)
+    rows: list[list[object]] = [["", "", "", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
+    alone = _alone(list(runs.values()), merge, fused, qrels)
+    for place, name in enumerate(runs):
+        others = [_empty(run) if other == name else run for other, run in runs.items()]
+        values = per_query(fusion.fused(others, merge, depth), qrels, measures)
+        row: list[object] = [name, *alone[place].tolist()]
+        for measure in map(str, measures):
+            differences = np.array([whole[measure][query] - values[measure][query] for query in qrels])
+            interval = significance.interval(differences)
+            p = significance.paired_t(whole[measure], values[measure])
+            row += [overall(values)[measure], float(differences.mean()), *interval, p]
+        rows.append(row)
+    return ["without", "alone", "relevant_alone", *columns], rows
+
+
+def _alone(runs: Sequence[Run], merge: Merge, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
+    """Of each run, the hits of the fused run that it alone holds, and how many of them are relevant [E, 2]."""
+    relevant = _relevant(fused, qrels)
+    counts = np.zeros((len(runs), 2), np.int64)
+    for first, documents, ranks, _, _ in _blocks(runs, merge, fused):
+        held = ranks > 0
+        only = held & (held.sum(axis=0) == 1)
+        counts += np.stack([only.sum(axis=1), (only & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
+    return counts
+
+
+def _relevant(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
+    found = np.zeros(len(fused.documents), dtype=bool)
+    known = Ids.of(fused.names)
+    for place, query in enumerate(fused.queries):
+        codes = known.places([document for document, grade in qrels.get(query, {}).items() if grade > 0])
+        found[fused.starts[place] : fused.starts[place + 1]] = np.isin(fused.row(place)[0], codes)
+    return found
+
+
+def _blocks(
+    runs: Sequence[Run], merge: Merge, fused: Run
+) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
+    """The fused hits block by block: where they begin, documents [n]; of each list their ranks (0: not there), scores, parts [E, n]."""
+    names, blocks = fusion.aligned(runs, fused.queries)
+    place, width = 0, len(names)
+    for lists in blocks:
+        last = place + len(lists[0].queries)
+        first, end = int(fused.starts[place]), int(fused.starts[last])
+        owners = np.repeat(np.arange(last - place), np.diff(fused.starts[place : last + 1]))
+        union, parts = merge(lists, apart=True)
+        rows = np.searchsorted(union, owners * width + fused.documents[first:end])
+        ranks = worth.columns(lists, lambda one: one.ranks.astype(np.float64), worth.nothing)
+        scores = worth.columns(lists, worth.scores, worth.nothing)[1]
+        own = np.searchsorted(ranks[0], union[rows])
+        yield first, fused.documents[first:end], ranks[1][:, own].astype(np.int64), scores[:, own], parts[:, rows].astype(np.float64)
+        place = last
+
+
+def _empty(run: Run) -> Run:
+    """A run without lists over the same documents."""
+    return Run([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), run.names, run.tag)

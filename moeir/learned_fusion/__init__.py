@@ -1,0 +1,1 @@
+"""Fusions that are found on judged queries: weights by trial, weights by gradient, and weights that each query has for itself."""

@@ -1,0 +1,138 @@
+"""Judged queries and the lists of several experts become a learned fusion: examples, how strongly to hold back, and what was gained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeir import fusion
+from moeir.errors import DataError
+from moeir.learned_fusion import features, gated
+from moeir.learned_fusion.features import Exact, Words
+from moeir.learned_fusion.gated import Examples, Gated, Scales, Weights
+from moeir.records.ids import Ids
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+
+STRENGTHS = (0.01, 0.1, 1.0, 10.0)
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Weights by kind, and what was found on the way: how many queries taught, the strength, losses on queries not learned from."""
+
+    weights: tuple[float, ...]
+    gated: Gated | None
+    facts: Mapping[str, Any]
+
+
+def taught(
+    runs: Sequence[Run], qrels: Qrels, kind: str, *, depth: int, strength: float | None, seed: int, texts: Mapping[str, str] | None
+) -> Learned:
+    """A fusion of kind `linear` or `gated`, learned on the queries of which some list has a relevant document down to `depth`.
+
+    Without a strength, that of STRENGTHS is taken whose loss on held-out queries, in FOLDS folds drawn by `seed`, is least.
+    """
+    words = None if texts is None else Words.counted(texts.values())
+    scales, examples = _examples(runs, qrels, depth, words, texts)
+    facts: dict[str, Any] = {"queries": len(examples), "seed": seed}
+    if kind == "linear":
+        weights = gated.learned(examples, None)
+        return Learned(tuple((weights.experts / scales.lists).tolist()), None, facts)
+    if strength is None:
+        losses = held_out(examples, (None, *STRENGTHS), seed)
+        strength = min(STRENGTHS, key=lambda one: losses[one])
+        facts["held-out loss"] = {"linear" if one is None else f"strength {one:g}": loss for one, loss in losses.items()}
+    facts["strength"] = strength
+    weights = gated.learned(examples, strength)
+    return Learned((), Gated(scales, weights, words), facts)
+
+
+def held_out(examples: Examples, strengths: Sequence[float | None], seed: int) -> dict[float | None, float]:
+    """The mean loss of each strength on queries that were not learned from; None stands for the weighted sum alone."""
+    folds = min(FOLDS, len(examples))
+    fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
+    totals: dict[float | None, float] = dict.fromkeys(strengths, 0.0)
+    for one in range(folds if folds > 1 else 0):
+        rest, own = examples.among(fold != one), examples.among(fold == one)
+        for strength in strengths:
+            totals[strength] += gated.loss(gated.learned(rest, strength), own)[0] * len(own) / len(examples)
+    return totals
+
+
+def _examples(
+    runs: Sequence[Run], qrels: Qrels, depth: int, words: Words | None, texts: Mapping[str, str] | None
+) -> tuple[Scales, Examples]:
+    """What is learned from, brought to one size."""
+    queries = [query for query in qrels if any(query in run.places for run in runs)]
+    names, blocks = fusion.aligned(runs, queries)
+    known = Ids.of(names)
+    parts: list[tuple[Exact, Exact, Exact, Exact, Exact, NDArray[np.int64]]] = []
+    for lists in blocks:
+        found = features.of(lists, words, texts)
+        kept = found.nearest <= depth
+        owners, width = found.owners[kept], max(len(names), 1)
+        gains = np.zeros(len(owners))
+        for place, query in enumerate(lists[0].queries):
+            _mark(gains, found.documents[kept], place * width, known, qrels[query])
+        totals = np.bincount(owners, gains, minlength=len(lists[0].queries))
+        teaches = totals > 0
+        rows = teaches[owners]
+        spreads = np.stack([one.first() - one.last() for one in lists], axis=1)
+        sizes = np.bincount(owners, minlength=len(teaches))[teaches]
+        picked = np.flatnonzero(kept)[rows]
+        targets = (gains / np.where(teaches, totals, 1.0)[owners])[rows]
+        parts.append((found.scores[:, picked], found.evidence[:, picked], found.situation[teaches], spreads[teaches], targets, sizes))
+    if not parts or not sum(len(part[5]) for part in parts):
+        raise DataError(f"no query has a relevant document among the first {depth} of any run; are the judgements of these queries?")
+    scores, evidence = (np.concatenate([part[side] for part in parts], axis=1) for side in (0, 1))
+    situation, spreads, targets, sizes = (np.concatenate([part[side] for part in parts]) for side in (2, 3, 4, 5))
+    scales = Scales.of(spreads, evidence, situation)
+    scores /= scales.lists[:, None]
+    evidence /= scales.evidence[:, None]
+    return scales, Examples(scores, evidence, scales.situation(situation), np.cumsum(sizes) - sizes, targets)
+
+
+def _mark(gains: Exact, documents: NDArray[np.int64], first: int, known: Ids, judged: Mapping[str, int]) -> None:
+    """Write the grades of a query's relevant documents beside those found; a gain is a grade above 0, as in nDCG."""
+    relevant = [(name, grade) for name, grade in judged.items() if grade > 0]
+    codes = known.places([name for name, _ in relevant])
+    for code, (_, grade) in zip(codes.tolist(), relevant, strict=True):
+        place = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
+        if place < len(documents) and documents[place] == first + code:
+            gains[place] = grade
+
+
+def packed(one: Gated) -> dict[str, Any]:
+    """A gated fusion in plain numbers."""
+    words = None if one.words is None else {"queries": one.words.queries, "counts": one.words.counts}
+    scales = {name: getattr(one.scales, name).tolist() for name in ("lists", "evidence", "mean", "deviation")}
+    return {
+        "scales": scales,
+        "experts": one.weights.experts.tolist(),
+        "gate": one.weights.gate.tolist(),
+        "evidence": one.weights.evidence.tolist(),
+        "words": words,
+    }
+
+
+def unpacked(said: Mapping[str, Any], lists: int) -> Gated:
+    """The same from plain numbers; ValueError, KeyError or TypeError where they are not what `packed` makes of so many lists."""
+    evidence, situation = features.names([""] * lists, said["words"] is not None)
+    shapes = {"lists": (lists,), "evidence": (len(evidence),), "mean": (len(situation),), "deviation": (len(situation),)}
+    scales = Scales(**{name: _numbers(said["scales"][name], shape) for name, shape in shapes.items()})
+    gate = _numbers(said["gate"], (lists, len(situation)))
+    weights = Weights(_numbers(said["experts"], (lists,)), gate, _numbers(said["evidence"], (len(evidence),)))
+    words = said["words"]
+    counts = None if words is None else {str(word): int(count) for word, count in words["counts"].items()}
+    return Gated(scales, weights, None if counts is None else Words(counts, int(words["queries"])))
+
+
+def _numbers(values: Any, shape: tuple[int, ...]) -> Exact:
+    found = np.array(values, dtype=np.float64)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise ValueError(f"expected finite numbers {shape}")
+    return found

@@ -1,0 +1,39 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.learned_fusion import tuning
+
+
+def asked(value):
+    """The means of weights, each asked for once."""
+    seen = set()
+
+    def means(steps):
+        assert not seen & set(steps) and len(set(steps)) == len(steps)
+        seen.update(steps)
+        return [value([float(weight) for weight in step.split("+")]) for step in steps]
+
+    return means
+
+
+@given(st.lists(st.floats(0.02, 50), min_size=2, max_size=4))
+def test_a_search_finds_a_peak_and_is_never_below_its_start(peak):
+    def value(weights):
+        return -sum((np.log(max(weight, 1e-9)) - np.log(best)) ** 2 for weight, best in zip(weights, peak, strict=True))
+
+    best, tried = tuning.coordinates([[1.0] * len(peak)], asked(value))
+    assert tried[best] == max(tried.values()) >= tried["+".join(["1"] * len(peak))]
+    assert value([float(weight) for weight in best.split("+")]) > -0.02 * len(peak)
+
+
+def test_a_run_that_only_harms_gets_nothing_and_not_all_do():
+    best, _ = tuning.coordinates([[1, 1]], asked(lambda weights: weights[0] - weights[1] if weights[0] else -1e9))
+    assert best.endswith("+0")
+    assert tuning.coordinates([[1, 1]], asked(lambda weights: -sum(weights)))[0] != "0+0"
+
+
+def test_where_nothing_is_better_the_first_start_stays():
+    assert tuning.coordinates([[1, 1], [2, 3]], asked(lambda weights: 0.5))[0] == "1+1"
+    assert tuning.coordinates([[1, 1], [2, 3]], asked(lambda weights: float(weights == [2, 3])))[0] == "2+3"
+    assert tuning.written([1e7, 1e-9]) == "1e07+1e-09"

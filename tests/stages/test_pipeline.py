@@ -65,7 +65,7 @@ def _content(file: Path) -> object:
         return [_without(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
     if not file.name.endswith("manifest.json"):
         return file.read_bytes()
-    facts = _without(json.loads(file.read_text()), "seconds", "versions")  # versions of what this process has loaded so far
+    facts = _without(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions of what this process has loaded so far
     _without(facts["counts"], "speed")
     _without(facts["counts"].get("last", {}), "tokens_per_second")
     _without(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from moeir.errors import DataError
 
@@ -66,18 +66,18 @@ def bootstrap(first: Mapping[str, float], second: Mapping[str, float], seed: int
     return (beyond + 1) / (SAMPLES + 1)
 
 
-def interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95, seed: int = 42) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean over queries: 10,000 seeded samples.
+def interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+    """The interval of a mean over queries by Student's t; a sample of one has no spread to tell of.
 
-    >>> interval([0.5, 0.5, 0.5])
-    (0.5, 0.5)
+    >>> interval([0.0, 1.0, 0.5, 0.5])
+    (-0.1497, 1.1497)
     """
     exact = np.asarray(values, dtype=np.float64)
-    if not len(exact):
-        return math.nan, math.nan
-    means = np.concatenate([sample.mean(axis=1) for sample in _resampled(exact, seed)])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    mean = math.fsum(exact) / len(exact) if len(exact) else math.nan
+    if len(exact) < 2:
+        return mean, mean
+    reach = float(stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
+    return mean - reach, mean + reach
 
 
 def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> float:

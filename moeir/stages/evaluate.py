@@ -48,7 +48,7 @@ class Evaluate(Stage):
     test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
     correction: str = option("Of p-values, over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none")
     effect_size: bool = option("The difference to the first run and Cohen's d too.", False)
-    intervals: bool = option("The 95 % bootstrap interval of each mean too.", False)
+    intervals: bool = option("The 95 % interval of each mean too (Student's t).", False)
     ties: bool = option("From what to what each mean goes over all orders of documents with equal scores.", False)
     compat: str | None = option("The numbers of another tool: trec_eval, beir, mteb or msmarco.", None)
     explain: bool = option("With --compat: why its numbers differ, step by step.", False)

@@ -1,7 +1,5 @@
 """Columns of a page against the obvious: ranks of every shown document, reasons told once, means with intervals."""
 
-import math
-import random
 
 import pytest
 from hypothesis import given
@@ -70,24 +68,6 @@ def test_reasons_are_told_in_columns_with_every_word_once():
     assert reasons.of("another") == {} and Reasons().of("q") == {}
     with pytest.raises(DataError, match="two places"):
         Reasons([{"query": name, "document": "a", "experts": {}} for name in "aba"])
-
-
-@given(some.lists(some.floats(0, 1), max_size=6))
-def test_p_values_are_corrected_as_holm_says(chances):
-    assert judged.corrected(chances) == pytest.approx(reports.holm(chances), abs=1e-15)
-
-
-def test_an_interval_is_students(monkeypatch):
-    """By hand: 2, 4, 6 have mean 4 and standard error 2 / √3; t of 2 degrees at 97.5 % is 4.302653."""
-    mean, low, high = judged.mean_interval([2.0, 4.0, 6.0])
-    assert (mean, low, high) == pytest.approx((4.0, 4 - 4.302653 * 2 / math.sqrt(3), 4 + 4.302653 * 2 / math.sqrt(3)), rel=1e-6)
-    assert judged.mean_interval([0.25]) == (0.25, 0.25, 0.25)
-    chance = random.Random(1)
-    inside = 0
-    for _ in range(400):
-        _, low, high = judged.mean_interval([chance.gauss(1, 1) for _ in range(20)])
-        inside += low <= 1 <= high
-    assert 365 <= inside <= 395  # 95 % of them, give or take
 
 
 def test_a_table_has_every_pair_of_runs():

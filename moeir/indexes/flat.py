@@ -71,7 +71,7 @@ class Flat(TwoStep, Index):
         kind = torch.bfloat16 if coarse else torch.float32
         queries = block.vectors[:, 0].to(kind)
         widest = max(self._vectors.width, len(queries))
-        step = self.documents_at_once or max(64, self.elements_at_once // (16 * widest))
+        step = self.documents_at_once or max(64, self.elements_at_once // (4 * widest))
         read, scores = self._vectors.reader(max(step, FEWEST), coarse), torch.empty(0)
         for part in slices(len(self), step):
             documents = read(part)

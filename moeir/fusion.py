@@ -14,6 +14,7 @@ import numpy as np
 
 from moeir.errors import UsageError
 from moeir.records import lists as worth
+from moeir.records.columns import give_back
 from moeir.records.ids import united
 from moeir.records.lists import Hits, Lists
 from moeir.records.runs import Run, ordered
@@ -220,22 +221,25 @@ def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str 
     """
     queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
     names, blocks = aligned(runs, queries)
-    most, starts, documents, scores = len(names) if depth is None else depth, [0], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    most = len(names) if depth is None else depth
+    room = sum(int(np.minimum(np.diff(run.starts), most).sum()) for run in runs)  # for all hits; what is never touched costs nothing
+    starts, documents, scores = [0], np.empty(room, np.int32), np.empty(room, np.float32)
     for lists in blocks:
         keys, totals = merge(lists)
         size = len(lists[0].queries)
         bounds = np.searchsorted(keys, np.arange(size + 1) * len(names))
         best, values = ordered(bounds, keys - np.repeat(np.arange(size) * len(names), np.diff(bounds)), totals)
         kept = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < most
+        rows = slice(starts[-1], starts[-1] + int(kept.sum()))
+        documents[rows], scores[rows] = best[kept], values[kept]
         starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), most))).tolist())
-        documents.append(best[kept])
-        scores.append(values[kept])
-    return Run(queries, np.array(starts), np.concatenate(documents), np.concatenate(scores), names, tag)
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], names, tag)
 
 
 def aligned(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[Lists]]]:
     """The ids of all documents, and the lists of some queries, one `Lists` a run, in blocks that have few enough hits together."""
     names, translations = united([run.names for run in runs])
+    give_back(len(names))
     most = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
     size = max(1, _AT_ONCE // max(most * len(runs), 1))
     blocks = (queries[first : first + size] for first in range(0, len(queries), size))

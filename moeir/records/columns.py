@@ -4,6 +4,7 @@ White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as 
 with the same columns as the outcome and every fault named with its line.
 """
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyarrow import csv
 
 from moeir.errors import DataError
 from moeir.records import lines
-from moeir.records.ids import WIDEST, Words
+from moeir.records.ids import WIDEST, Coding, Ids, Words
 
 Numbers: TypeAlias = NDArray[np.float32]
 _library: Any = pyarrow  # not typed
@@ -30,9 +31,12 @@ _NEWLINE = 10
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The wanted words and numbers [n] of a file's lines, the words of its first line, and where each row stood."""
+    """The wanted columns [n] of a file's lines, the words of its first line, and where each row stood.
 
-    words: list[Words]
+    Of a column of words: the distinct ones, and the place of each row's among them.
+    """
+
+    words: list[tuple[Ids, NDArray[np.int32]]]
     numbers: Numbers
     head: list[str]
     name: str
@@ -53,20 +57,32 @@ class Table:
 def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
     """The wanted columns of a file whose lines have the columns named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.label(path), len(form.split())
-    parts: list[list[Any]] = [[] for _ in (*wanted, number)]
+    coded, parts = [Coding() for _ in wanted], list[Numbers]()
     head: list[str] = []
     blanks: list[int] = []
     with lines.blocks(path) as blocks:
         for first, block in blocks:
             columns = _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
-            for part, column in zip(parts, columns, strict=False):
-                part.append(column)
             if columns:
+                for coding, column in zip(coded, columns[:-1], strict=True):
+                    coding.add(column)
+                parts.append(columns[-1])
                 head = head or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not head:
         raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
-    *words, numbers = (np.concatenate(part) for part in parts)
-    return Table(words, numbers, head, name, blanks)
+    table = Table([coding.finished() for coding in coded], np.concatenate(parts), head, name, blanks)
+    give_back(len(table.numbers))
+    return table
+
+
+def give_back(rows: int) -> None:
+    """After the reading of many rows, what was freed goes back to the system: it lies in holes that later arrays do not fit."""
+    if rows < 2**20:
+        return
+    _library.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:

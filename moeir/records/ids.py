@@ -1,5 +1,6 @@
 """Distinct ids in the order of their bytes, as one array: millions of them without millions of objects."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 Words: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
 WIDEST = 64
+_AT_ONCE = 2**19  # rows whose words are held before they become numbers
 
 
 class Ids(Sequence[str]):
@@ -68,7 +70,7 @@ class Ids(Sequence[str]):
         return f"Ids({list(self)!r})" if len(self) < 9 else f"<{len(self):,} ids from {self[0]!r} to {self[-1]!r}>"
 
 
-def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int64]]]:
+def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
     """The ids of all lists, each once, ascending, and for every list where its ids stand among them.
 
     Each list ascends.
@@ -78,12 +80,12 @@ def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[
     (['a', 'b', 'c'], [[0, 2], [1, 2]])
     """
     if not lists or all(names is lists[0] or names == lists[0] for names in lists):
-        return (lists[0] if lists else [], [np.arange(len(names)) for names in lists])
+        return (lists[0] if lists else [], [np.arange(len(names), dtype=np.int32) for names in lists])
     held = [Ids.of(names).words for names in lists]
     if any(words.dtype == object for words in held):
         held = [words.astype(object) for words in held]
     names, places = distinct(np.concatenate(held))
-    return names, np.split(places.astype(np.int64), np.cumsum([len(words) for words in held])[:-1])
+    return names, np.split(places, np.cumsum([len(words) for words in held])[:-1])
 
 
 def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
@@ -97,20 +99,69 @@ def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
     changes = _unlike_the_one_before(numbers)  # lines of one query stand together: few heads to sort
     alone = bool(changes.all())
     heads = numbers if alone else numbers[changes]
-    order = np.argsort(heads[:, 0]) if heads.shape[1] == 1 else np.lexsort(heads.T[::-1])
-    new = _unlike_the_one_before(heads[order])
-    places = np.empty(len(heads), np.int32)
+    if heads.shape[1] == 1:
+        order = np.argsort(heads[:, 0]).astype(np.int32)
+        heads.sort(axis=0)  # in place: not one copy more
+    else:
+        order = np.lexsort(heads.T[::-1]).astype(np.int32)
+        heads = heads[order]
+    new = _unlike_the_one_before(heads)
+    del numbers, heads  # the largest of what is held here
+    places = np.empty(len(order), np.int32)
     places[order] = np.cumsum(new, dtype=np.int32) - 1
     kept = (words if alone else words[changes])[order[new]]
     return Ids(kept), places if alone else places[np.cumsum(changes, dtype=np.int32) - 1]
 
 
+class Coding:
+    """A column of words that comes in parts, as places among its distinct words: what is held for a row is one number."""
+
+    def __init__(self) -> None:
+        self._parts: list[Words] = []
+        self._rows = 0
+        self._coded: list[tuple[Ids, NDArray[np.int32]]] = []
+
+    def add(self, words: Words) -> None:
+        """The words of the next rows."""
+        self._parts.append(words)
+        self._rows += len(words)
+        if self._rows >= _AT_ONCE:
+            self._fold()
+
+    def finished(self) -> tuple[Ids, NDArray[np.int32]]:
+        """What `distinct` makes of all rows together.
+
+        >>> coding = Coding()
+        >>> coding.add(np.array([b"b", b"a"])), coding.add(np.array([b"b", b"longer"]))
+        (None, None)
+        >>> names, places = coding.finished()
+        >>> list(names), places.tolist()
+        (['a', 'b', 'longer'], [1, 0, 1, 2])
+        """
+        if self._parts or not self._coded:
+            self._fold()
+        if len(self._coded) == 1:
+            return self._coded[0]
+        names, places = united([own for own, _ in self._coded])
+        for place, (_, own) in zip(places, self._coded, strict=True):
+            np.take(place, own, out=own)  # in place: every part is as long as the file is
+        return Ids.of(names), np.concatenate([own for _, own in self._coded])
+
+    def _fold(self) -> None:
+        words = np.concatenate(self._parts) if self._parts else np.empty(0, "S1")
+        self._parts, self._rows = [], 0
+        self._coded.append(distinct(words))
+
+
 def _numbered(words: Words) -> NDArray[Any]:
     """Words as rows of numbers [n, m] that ascend as their bytes do, eight letters at a time."""
     if words.dtype == object:
-        return words[:, None]
+        return words[:, None].copy()
     whole = -(-words.dtype.itemsize // 8) * 8
-    return words.astype(f"S{whole}", copy=False).view(">u8").astype(np.uint64).reshape(len(words), -1)
+    numbers = words.astype(f"S{whole}").view(np.uint64)
+    if sys.byteorder == "little":
+        numbers.byteswap(inplace=True)
+    return numbers.reshape(len(words), -1)
 
 
 def _unlike_the_one_before(rows: NDArray[Any]) -> NDArray[np.bool_]:

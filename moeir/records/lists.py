@@ -40,7 +40,7 @@ class Lists:
         return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
 
     @classmethod
-    def among(cls, run: Run, numbers: NDArray[np.int64], queries: Sequence[str], width: int) -> "Lists":
+    def among(cls, run: Run, numbers: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
         """A run's lists of some queries, `numbers` those of its documents among all runs'; empty where it lacks the query."""
         places = [run.places.get(query) for query in queries]
         bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]

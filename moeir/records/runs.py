@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
 from moeir.records import columns, lines
-from moeir.records.ids import Ids, distinct
+from moeir.records.ids import Ids
+from moeir.records.stretches import repeated, stretches
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
@@ -113,20 +114,23 @@ class Run:
 
         query_codes [n] = places in `queries`, document_codes [n] = places in `names`, scores [n].
         """
-        owners = np.asarray(query_codes, dtype=np.int64)
-        documents = np.asarray(document_codes, dtype=np.int64)
+        owners = np.asarray(query_codes, dtype=np.int32)
+        documents = np.asarray(document_codes, dtype=np.int32)
         exact = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(exact))[:1].tolist():
             raise DataError(f"{where(row)}: score of document {names[documents[row]]!r} is not a finite float32 number")
         if not isinstance(names, Ids) and any(map(str.__ge__, names, names[1:])):
-            documents = id_order(names)[documents]
+            documents = id_order(names).astype(np.int32)[documents]
             names = sorted(names)
-        _refuse_twice(owners, documents, queries, names, where)
-        starts = np.zeros(len(queries) + 1, dtype=np.int64)
-        np.cumsum(np.bincount(owners, minlength=len(queries)), out=starts[1:])
+        grouped = None
         if (owners[1:] < owners[:-1]).any():
             grouped = np.argsort(owners, kind="stable")
-            documents, exact = documents[grouped], exact[grouped]
+            owners, documents, exact = owners[grouped], documents[grouped], exact[grouped]
+        starts = np.searchsorted(owners, np.arange(len(queries) + 1, dtype=np.int32)).astype(np.int64)
+        if (row := repeated(starts, documents, grouped)) is not None:
+            place = row if grouped is None else int(np.flatnonzero(grouped == row)[0])
+            said = f"document {names[documents[place]]!r} stands twice in the list of query {queries[owners[place]]!r}"
+            raise DataError(f"{where(row)}: {said}")
         return cls(list(queries), starts, *ordered(starts, documents, exact), names, tag)
 
     @cached_property
@@ -171,12 +175,10 @@ def read(path: Path | str, by: str = "score") -> Run:
     alone. The scores are then minus the rank.
     """
     table = columns.read(path, FORM, (0, 2), 3 if by == "rank" else 4)
-    query_words, document_words = table.words
-    queries, query_codes = distinct(query_words)
-    names, document_codes = distinct(document_words)
-    heads = query_codes[np.flatnonzero(np.diff(query_codes, prepend=-1))]
+    (queries, query_codes), (names, document_codes) = table.words
+    heads = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
     appearance = np.argsort(np.unique(heads, return_index=True)[1])
-    owners, scores = np.argsort(appearance)[query_codes], table.numbers
+    owners, scores = np.argsort(appearance).astype(np.int32)[query_codes], table.numbers
     if by == "rank":
         scores = -scores
     elif by == "file":
@@ -184,7 +186,7 @@ def read(path: Path | str, by: str = "score") -> Run:
         places = np.empty(len(order), np.float32)
         places[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
         scores = -1 - places
-    return Run.from_columns(
+    run = Run.from_columns(
         [queries[code] for code in appearance.tolist()],
         owners,
         names,
@@ -193,6 +195,10 @@ def read(path: Path | str, by: str = "score") -> Run:
         table.head[5],
         where=table.where,
     )
+    del query_codes, document_codes, owners, scores
+    table.words.clear()
+    columns.give_back(len(run.scores))
+    return run
 
 
 def write(run: Run, path: Path | str, tag: str | None = None) -> None:
@@ -211,11 +217,17 @@ def write(run: Run, path: Path | str, tag: str | None = None) -> None:
             )
 
 
-def ordered(starts: Integers, documents: Integers, scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores with every query's best first, as `ranked` orders them.
+def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
+    """Documents and scores with every query's best first, as `ranked` orders them."""
+    found = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
+    for first, last in stretches(starts):
+        rows = slice(int(starts[first]), int(starts[last]))
+        found[0][rows], found[1][rows] = _ordered(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
+    return found
 
-    One number a hit: the bits of its score above its document's place.
-    """
+
+def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
+    """One number a hit: the bits of its score above its document's place."""
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascends as scores fall
     keys = falling << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
@@ -225,20 +237,10 @@ def ordered(starts: Integers, documents: Integers, scores: Scores) -> tuple[Code
     for place in owners[np.diff(owners, prepend=-1) > 0].tolist():
         keys[starts[place] : starts[place + 1]].sort()
     falling = (keys >> np.uint64(32)).astype(np.uint32)
-    ordered = np.where(falling >> 31, falling, falling ^ np.uint32(0x7FFFFFFF)).view(np.float32)
-    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), ordered
+    exact = np.where(falling >> 31, falling, falling ^ np.uint32(0x7FFFFFFF)).view(np.float32)
+    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), exact
 
 
 def score_of(text: str, where: str) -> float:
     """The score that a word says; `where` opens the message of an error."""
     return columns.number_of(text, where)
-
-
-def _refuse_twice(owners: Integers, documents: Integers, queries: Sequence[str], names: Sequence[str], where: Callable[[int], str]) -> None:
-    pairs = owners * max(len(names), 1) + documents
-    ordered = np.sort(pairs)
-    if (ordered[1:] != ordered[:-1]).all():
-        return
-    order = np.argsort(pairs, kind="stable")
-    row = int(order[1:][pairs[order][1:] == pairs[order][:-1]].min())
-    raise DataError(f"{where(row)}: document {names[documents[row]]!r} stands twice in the list of query {queries[owners[row]]!r}")

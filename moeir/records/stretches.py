@@ -1,0 +1,41 @@
+"""The lists of a run a stretch at a time, so that what is done to millions of hits takes little memory beside them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+AT_ONCE = 2**19  # hits
+
+
+def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Lists in stretches, from one list to another, that have at most AT_ONCE hits together or are one list; starts [Q+1].
+
+    >>> list(stretches(np.array([0, 3, 5])))
+    [(0, 2)]
+    """
+    first = 0
+    while first < len(starts) - 1:
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + AT_ONCE, side="right")) - 1)
+        yield first, last
+        first = last
+
+
+def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
+    """The first row whose document stands on an earlier row of its list; None if there is none.
+
+    starts [Q+1], documents [n]; rows [n]: which row each is, where that is not its place; they ascend within a list.
+
+    >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
+    3
+    """
+    width, found = int(documents.max(initial=0)) + 1, []
+    for first, last in stretches(starts):
+        pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
+        pairs += documents[starts[first] : starts[last]]
+        in_order = np.sort(pairs)
+        if (in_order[1:] == in_order[:-1]).any():
+            order = np.argsort(pairs, kind="stable")
+            again = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
+            found.append(int((again if rows is None else rows[again]).min()))
+    return min(found, default=None)

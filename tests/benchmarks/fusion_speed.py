@@ -1,0 +1,97 @@
+"""Two runs as a program reads, fuses and measures them: moeir, pytrec_eval with dictionaries, and ranx where it is installed.
+
+    python tests/benchmarks/fusion_speed.py make FOLDER            # 7,000 queries of 1,000 documents, twice, with judgements
+    python tests/benchmarks/fusion_speed.py moeir|pytrec_eval|ranx FOLDER
+
+Each says seconds by step and its peak memory; a process each, so that none pays for another's imports.
+"""
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+MEASURES = ("nDCG@10", "RR@10", "R@10", "R@100", "R@1000", "AP", "P@10", "Success@20")
+THEIRS = ("ndcg@10", "mrr@10", "recall@10", "recall@100", "recall@1000", "map", "precision@10", "hit_rate@20")
+QUERIES, DEPTH, COLLECTION = 7000, 1000, 5_000_000
+began = time.perf_counter()
+
+
+def said(step: str) -> None:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{step:10} {time.perf_counter() - began:7.2f} s  peak {peak:6.0f} MiB", flush=True)
+
+
+def make(folder: Path) -> None:
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "a.trec", "w") as a, open(folder / "b.trec", "w") as b, open(folder / "qrels", "w") as judged:
+        for query in range(QUERIES):
+            both = generator.choice(COLLECTION, 2 * DEPTH - DEPTH // 4, replace=False)
+            for output, documents in ((a, both[:DEPTH]), (b, both[-DEPTH:])):
+                scores = np.sort(generator.random(DEPTH) * 30)[::-1]
+                rows = enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
+                output.writelines(f"{query} Q0 {document} {rank} {score:.6f} x\n" for rank, (document, score) in rows)
+            judged.writelines(f"{query} 0 {document} 1\n" for document in generator.choice(both, 2, replace=False).tolist())
+
+
+def moeir(folder: Path) -> dict[str, float]:
+    from moeir import fusion
+    from moeir.evaluation import measures
+    from moeir.records import qrels, runs
+
+    said("import")
+    read = [runs.read(folder / name) for name in ("a.trec", "b.trec")]
+    judged = qrels.read(folder / "qrels")
+    said("read")
+    fused = fusion.fused(read, fusion.rrf, DEPTH)
+    said("fused")
+    return measures.overall(measures.per_query(fused, judged, [measures.parse(name) for name in MEASURES]))
+
+
+def pytrec_eval(folder: Path) -> dict[str, float]:
+    import pytrec_eval as library
+
+    said("import")
+    read: list[dict[str, dict[str, float]]] = []
+    for name in ("a.trec", "b.trec"):
+        with open(folder / name) as file:
+            read.append(library.parse_run(file))
+    with open(folder / "qrels") as file:
+        judged = library.parse_qrel(file)
+    said("read")
+    fused: dict[str, dict[str, float]] = {}
+    for query in read[0]:
+        totals: dict[str, float] = {}
+        for run in read:
+            for rank, document in enumerate(sorted(run[query], key=lambda one: (-run[query][one], one)), 1):
+                totals[document] = totals.get(document, 0.0) + 1 / (60 + rank)
+        fused[query] = dict(sorted(totals.items(), key=lambda hit: -hit[1])[:DEPTH])
+    said("fused")
+    names = {"ndcg_cut.10", "recip_rank", "recall.10,100,1000", "map", "P.10", "success.20"}
+    values = library.RelevanceEvaluator(judged, names).evaluate(fused)
+    return {name: sum(value[name] for value in values.values()) / len(values) for name in next(iter(values.values()))}
+
+
+def ranx(folder: Path) -> dict[str, float]:
+    from ranx import Qrels, Run, evaluate, fuse
+
+    said("import")
+    for step in ("cold", "warm"):
+        runs = [Run.from_file(str(folder / name), kind="trec") for name in ("a.trec", "b.trec")]
+        judged = Qrels.from_file(str(folder / "qrels"), kind="trec")
+        said(f"read {step}")
+        fused = fuse(runs=runs, method="rrf", params={"k": 60})
+        said(f"fused {step}")
+        values = evaluate(judged, fused, list(THEIRS))
+        said(f"all {step}")
+    return dict(values)
+
+
+if __name__ == "__main__":
+    tool, folder = sys.argv[1], Path(sys.argv[2])
+    found = {"make": make, "moeir": moeir, "pytrec_eval": pytrec_eval, "ranx": ranx}[tool](folder)
+    said("all")
+    print({name: round(value, 6) for name, value in (found or {}).items()})

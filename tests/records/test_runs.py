@@ -174,3 +174,20 @@ def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
     with pytest.raises(UsageError, match="an id or tag is one word without white space"):
         runs.write(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")
     assert not (tmp_path / "a.trec").exists()
+
+
+def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
+    """However few rows are taken at once: the same run, and the same line for a document that stands twice."""
+    generator = np.random.default_rng(3)
+    lines = [f"q{query % 7} Q0 d{place} 1 {generator.random():.6f} t\n" for place in range(40) for query in generator.permutation(7)]
+    (tmp_path / "mixed.trec").write_text("".join(lines))
+    whole = runs.read(tmp_path / "mixed.trec")
+    (tmp_path / "twice.trec").write_text("".join([*lines, lines[100], lines[5]]))
+    for many in (1, 3, 50):
+        monkeypatch.setattr("moeir.records.ids._AT_ONCE", many)
+        monkeypatch.setattr("moeir.records.stretches.AT_ONCE", many)
+        again = runs.read(tmp_path / "mixed.trec")
+        assert (again.queries, list(again.names)) == (whole.queries, list(whole.names))
+        assert all((getattr(again, name) == getattr(whole, name)).all() for name in ("starts", "documents", "scores"))
+        with pytest.raises(DataError, match=r"twice.trec:281: document 'd\d+' stands twice in the list of query 'q\d'"):
+            runs.read(tmp_path / "twice.trec")

@@ -69,19 +69,19 @@ def _started(shares: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
     """The processes; none is left behind. Ctrl-C is for the one that started them."""
     context = multiprocessing.get_context("spawn")
     children: list[_Child] = []
-    before = signal.getsignal(signal.SIGINT)
     try:
         for share in shares:
             words, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(share, share.stage.name, force, theirs), daemon=True)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            process.start()
-            signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # held back here, and in the process until it ignores it
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             theirs.close()
             children.append(_Child(share, process, words))
         yield children
     finally:
-        signal.signal(signal.SIGINT, before)
         for child in children:
             child.process.terminate()
         for child in children:
@@ -114,6 +114,8 @@ def _heard(children: Sequence[_Child], minutes: float) -> Iterator[int]:
 
 def _work(share: Share, name: str, force: bool, words: Connection) -> None:
     """The life of a process: its share, and what it has to say of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     for variable in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers look at them
         os.putenv(variable, str(share.threads))

@@ -190,6 +190,8 @@ def linear(lists: Sequence[Hits | Lists], apart: bool = False, *, weights: str =
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.5, 4: 9.5, 7: 6.0}
     """
+    if not weights:
+        raise UsageError("linear needs weights=…, one number for each run, with + between; fuse --tune and learn-fusion find them")
     try:
         given = [float(weight) for weight in weights.split("+")]
     except ValueError:

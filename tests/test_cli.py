@@ -241,10 +241,3 @@ SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encoding
 def test_a_dry_run_checks_the_sources(room, moeir):
     assert moeir("fuse", "--run", "one.trec", "--run", "absent", "--dry-run").code == 3
     assert moeir(*FUSE, "--method", "rff", "--dry-run").code == 2
-
-
-def test_variants_are_listed(moeir):
-    assert "  rrf            Reciprocal rank fusion" in moeir("variants", "fusion").stdout
-    assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
-    assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  bce ")
-    assert "`pooling`: max or sum." in moeir("variants", "splade").stdout and len(moeir("variants").stdout.splitlines()) > 20

@@ -108,3 +108,13 @@ def test_resolving_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+def test_variants_are_listed(moeir):
+    said = moeir("variants", "fusion")
+    assert said.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in said.stdout
+    assert "constant=60.0" in said.stdout
+    assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
+    assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  bce ")
+    assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
+    assert len(moeir("variants").stdout.splitlines()) > 20

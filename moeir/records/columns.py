@@ -5,6 +5,7 @@ with the same columns as the outcome and every fault named with its line.
 """
 
 import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ def give_back(rows: int) -> None:
     if rows < 2**20:
         return
     _library.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
     if trim is not None:
         trim(0)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from moeir.artifacts import mapping
 from moeir.errors import ArtifactError, UsageError
 from moeir.records import runs
 
@@ -126,7 +127,7 @@ class Index(ABC):
             raise ArtifactError(f"{folder}: an index of engine {settings['engine']!r}, expected {name!r}")
         try:
             index = cls(order, device, **settings["options"])
-            arrays = {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
+            arrays = {path.stem: mapping.opened(path) for path in sorted(folder.glob("*.npy"))}
             index._restore(arrays, folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from moeir.artifacts import mapping
 from moeir.indexes import halves
 from moeir.indexes.base import Index
 from moeir.indexes.candidates import Block, Pool, TwoStep, dots, slices
@@ -88,16 +89,17 @@ class Flat(TwoStep, Index):
                 scores = torch.empty(len(queries), part.stop - part.start)
                 halves.few_products(bits(shard[part]), queries, scores.numpy())
                 pool.push(scores, torch.arange(first + part.start, first + part.stop))
+                mapping.read(shard[part].nbytes)
 
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         if self._device.type == "cpu":
             queries, values = block.vectors[:, 0].contiguous().numpy(), scores.numpy()
             for first, shard in self._vectors.shards():
-                own = np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))
-                found = np.empty(len(own))
-                halves.pair_products(bits(shard), queries, query.numpy()[own], rows.numpy()[own] - first, found)
-                values[own] = found
+                for own in mapping.parted(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
+                    found = np.empty(len(own))
+                    halves.pair_products(bits(shard), queries, query.numpy()[own], rows.numpy()[own] - first, found)
+                    values[own] = found
             return scores
         for part in slices(len(rows), self.pairs_at_once(self._vectors.width)):
             scores[part] = dots(block.vectors[query[part], 0], self._vectors[rows[part]])

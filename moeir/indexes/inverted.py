@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from moeir.artifacts import mapping
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import NO_ROW, Index, place_hits
 from moeir.indexes.postings import WINDOW, Files, Postings, Texts, kept, write
@@ -115,6 +116,7 @@ def texts_of(sparse: Any, begin: int, end: int, first: int, owner: str) -> Texts
     starts = np.asarray(sparse.starts[begin : end + 1].cpu().numpy(), dtype=np.int64)
     own = slice(int(starts[0]), int(starts[-1]))
     terms, weights = sparse.terms[own].cpu().numpy(), sparse.weights[own].detach().float().cpu().numpy()
+    mapping.read(terms.nbytes + weights.nbytes)
     starts = starts - starts[0]
     outside = (terms < 0) | (terms >= sparse.vocabulary)
     for bad, what in ((~np.isfinite(weights), "a weight is NaN or infinite"), (outside, "a term is outside the vocabulary")):

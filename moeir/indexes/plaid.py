@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from moeir.artifacts import mapping
 from moeir.artifacts.journals import GrowingArray
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes import tables
@@ -213,7 +214,7 @@ def _kept(blocks: Iterator[tuple[np.ndarray, ...]], folder: Path | None) -> list
             file.append(part)
     for file in files:
         file.close()
-    return [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)) for name in COLUMNS]
+    return [np.asarray(mapping.opened(folder / f"{name}.npy")) for name in COLUMNS]
 
 
 def _inverted(starts: np.ndarray, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

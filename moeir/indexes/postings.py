@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import numba
 import numpy as np
 
+from moeir.artifacts import mapping
 from moeir.artifacts.journals import GrowingArray
 from moeir.indexes.base import NO_ROW
 from moeir.indexes.compiling import compiled
@@ -106,6 +107,7 @@ class Postings:
             *(self._shift, self._scales, starts, terms, self._given(terms, weights), self._scannable(starts, terms, weights)),
             *(places, span, _slots(starts), min(len(rows), 4 * threads), rows, scores),
         )
+        mapping.read(sum(array.nbytes for array in self.arrays().values()))
         return rows.reshape(count, -1), scores.reshape(count, -1)
 
     def paired(self, queries: Texts, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:

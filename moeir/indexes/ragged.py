@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts import mapping
 from moeir.indexes import halves
 from moeir.indexes.candidates import UNDERFLOW, Block, rounding, slices
 from moeir.indexes.lanes import LANES
@@ -80,11 +81,13 @@ class Ragged:
         bounds = 2.0 * (rounding(block.vectors.shape[2] + 8) * norms * self.vectors.longest + UNDERFLOW)
         bounds = bounds.masked_fill(~block.vectors.any(dim=2), -1.0).numpy()   # a token of zeros, padding or not, adds exactly 0
         scores, texts, number, ends = np.full(len(rows), -np.inf), rows.numpy(), query.numpy(), self.starts.numpy()
+        tokens = turned(block.vectors)
         for first, shard in self.vectors.shards():
-            own = np.flatnonzero((ends[texts] >= first) & (ends[texts] < first + len(shard)))
-            found = np.empty(len(own))
-            halves.late_products(bits(shard), ends - first, turned(block.vectors), bounds, number[own], texts[own], found)
-            scores[own] = found
+            own_ends = ends - first
+            for own in mapping.parted(np.flatnonzero((ends[texts] >= first) & (ends[texts] < first + len(shard)))):
+                found = np.empty(len(own))
+                halves.late_products(bits(shard), own_ends, tokens, bounds, number[own], texts[own], found)
+                scores[own] = found
         return torch.from_numpy(scores)
 
 

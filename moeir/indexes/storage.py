@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from moeir.artifacts import mapping
 from moeir.artifacts.journals import GrowingArray
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes import halves
@@ -61,6 +62,7 @@ class Vectors:
             if np.isnan(norms).any():
                 raise DataError(f"{owner(first + int(np.isnan(norms).argmax()))} holds NaN, infinity or more than float16 can hold")
             self.longest, self.lost = max(self.longest, float(norms.max())), max(self.lost, float(lost.max()))
+            mapping.read(part.nbytes)
         self._shards.append(shard)
         self._resident = None
 
@@ -69,7 +71,9 @@ class Vectors:
         target = GrowingArray(path, np.float16, self.width)
         for shard in self._shards:
             for first in range(0, len(shard), ROWS_AT_ONCE):
-                target.append(shard[first : first + ROWS_AT_ONCE].numpy())
+                part = shard[first : first + ROWS_AT_ONCE].numpy()
+                target.append(part)
+                mapping.read(part.nbytes)
         target.close()
 
     def restore(self, vectors: np.ndarray, longest: float, lost: float = 0.0) -> None:
@@ -97,6 +101,7 @@ class Vectors:
                     halves.to_bfloat16(bits(shard[own]), bits(here))
                 else:
                     here.copy_(shard[own])
+                mapping.read(2 * here.numel())
             return place
 
         return read

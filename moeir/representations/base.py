@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from moeir.artifacts import mapping
 from moeir.artifacts.journals import HEADER, GrowingArray
 from moeir.errors import ArtifactError, DataError
 
@@ -85,8 +86,9 @@ class Representation(ABC):
 
 
 def _mapped(path: Path) -> Tensor:
-    array = np.load(path, mmap_mode="c" if path.stat().st_size > HEADER else None, allow_pickle=False)  # nothing cannot be mapped
-    return torch.from_numpy(array)
+    if path.stat().st_size <= HEADER:  # nothing cannot be mapped
+        return torch.from_numpy(np.load(path, allow_pickle=False))
+    return torch.from_numpy(mapping.opened(path))
 
 
 def full_precision(device: torch.device) -> torch.autocast:

@@ -1,0 +1,63 @@
+"""Mapped arrays: what was read of them goes from memory beyond a limit, and nothing of what they say."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moeir.artifacts import mapping
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def resident(path) -> int:
+    """Bytes of a mapped file that stand in memory."""
+    held = re.findall(rf"{re.escape(str(path))}\n(?:[A-Za-z_]+:.*\n)*?Rss: +(\d+) kB", SMAPS.read_text())
+    return 1024 * sum(map(int, held))
+
+
+@pytest.fixture
+def written(tmp_path):
+    np.save(tmp_path / "numbers.npy", np.arange(2**20, dtype=np.int64))
+    return tmp_path / "numbers.npy"
+
+
+def test_an_array_is_what_was_saved_and_writing_to_it_changes_nothing_on_disk(written):
+    before = written.read_bytes()
+    array = mapping.opened(written)
+    array[3] = 7
+    assert array[3] == 7 and array.sum() == 2**19 * (2**20 - 1) + 4
+    assert written.read_bytes() == before
+
+
+def test_another_file_is_a_value_error(tmp_path):
+    (tmp_path / "numbers.npy").write_bytes(b"no numbers at all")
+    with pytest.raises(ValueError, match="pickle"):
+        mapping.opened(tmp_path / "numbers.npy")
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="memory of a mapping is looked up in /proc")
+@pytest.mark.parametrize(("kept", "left"), [(0, False), (2**30, True)])
+def test_pages_go_when_enough_was_read_of_much(written, monkeypatch, kept, left):
+    monkeypatch.setattr(mapping, "KEPT", kept)
+    monkeypatch.setattr(mapping, "STRIDE", 2**22)
+    monkeypatch.setattr(mapping, "_read", 0)
+    array = mapping.opened(written)
+    first = int(array[: 2**18].sum())
+    mapping.read(2**21)
+    assert resident(written) >= 2**21  # not enough was read yet
+    whole = int(array.sum())
+    mapping.read(2**23)
+    assert (resident(written) >= 2**23) == left
+    assert (int(array[: 2**18].sum()), int(array.sum())) == (first, whole)  # they come back as they were
+
+
+def test_rows_in_parts_are_the_rows_and_count_as_read(monkeypatch):
+    monkeypatch.setattr(mapping, "STRIDE", 3 * mapping.AROUND)
+    counted = []
+    monkeypatch.setattr(mapping, "read", counted.append)
+    parts = list(mapping.parted(np.arange(7)))
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert sum(counted) == 7 * mapping.AROUND
+    assert list(mapping.parted(np.arange(0))) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import numba
 import torch
+from numba.core import event
 
 from moeir.artifacts import manifests
 from moeir.console import size
@@ -19,17 +20,23 @@ PERCENTILES = (50, 95, 99)
 
 
 class Speed:
-    """The seconds that each batch spent in each step."""
+    """The seconds that each batch spent in each step; those of compiling a loop at its first call ever are kept apart."""
 
     def __init__(self) -> None:
         self.steps: dict[str, list[tuple[float, int]]] = {}
+        self.compiling = 0.0
 
     @contextmanager
     def step(self, name: str, queries: int) -> Iterator[None]:
         """Time what is done for a batch of queries."""
-        began = time.perf_counter()
-        yield
-        self.steps.setdefault(name, []).append((time.perf_counter() - began, queries))
+        began, before = time.perf_counter(), self.compiling
+        with event.install_timer("numba:compile", self._compiled):
+            yield
+        spent = time.perf_counter() - began - (self.compiling - before)
+        self.steps.setdefault(name, []).append((spent, queries))
+
+    def _compiled(self, seconds: float) -> None:
+        self.compiling += seconds
 
     def facts(self) -> dict[str, dict[str, float]]:
         """Of each step the queries a second and the latency of a query, which is that of its batch, in milliseconds."""
@@ -37,11 +44,13 @@ class Speed:
 
     def line(self) -> str:
         """The same for people."""
-        return "; ".join(
+        steps = [
             f"{name} {facts['queries_per_second']:,.1f} queries/s, "
             + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
             for name, facts in self.facts().items()
-        )
+        ]
+        compiling = [f"not counted: {self.compiling:,.1f} s of compiling loops, once"] if self.compiling else []
+        return "; ".join(steps + compiling)
 
 
 def _facts(batches: Sequence[tuple[float, int]]) -> dict[str, float]:

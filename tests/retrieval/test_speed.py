@@ -28,6 +28,22 @@ def test_steps_are_told_apart() -> None:
     assert taken.line().startswith("encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s")
 
 
+def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
+    @numba.njit
+    def added(left: float, right: float) -> float:
+        return left + right
+
+    taken = speed.Speed()
+    for _ in range(2):
+        with taken.step("search", 1):
+            assert added(1.0, 2.0) == 3.0
+    (first, _), (second, _) = taken.steps["search"]
+    assert taken.compiling > first
+    assert second < taken.compiling
+    assert taken.line().endswith(f"; not counted: {taken.compiling:,.1f} s of compiling loops, once")
+    assert "compiling" not in speed.Speed().line()
+
+
 def test_threads_are_as_before_afterwards() -> None:
     before = torch.get_num_threads(), numba.get_num_threads()
     with speed.threads(1):

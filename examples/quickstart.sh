@@ -77,5 +77,9 @@ $MOEIR search --index index/second --queries $test --depth 100 --output runs/cam
 $MOEIR fuse --run runs/came/fused.trec --run runs/bm25.trec --method rrf --depth 100 --output runs/fused+bm25.trec
 
 say "7/7  nDCG@10, RR@10 and R@100 on the test modules; p: paired t-test against BM25"
-$MOEIR evaluate --run runs/bm25.trec --run runs/came/lexical.trec --run runs/came/local.trec --run runs/came/global.trec \
-  --run runs/came/fused.trec --run runs/fused+bm25.trec --qrels data/test.qrels --measure nDCG@10 --measure RR@10 --measure R@100
+lists=(--run runs/bm25.trec --run runs/came/lexical.trec --run runs/came/local.trec --run runs/came/global.trec
+  --run runs/came/fused.trec --run runs/fused+bm25.trec --qrels data/test.qrels --measure nDCG@10 --measure RR@10 --measure R@100)
+$MOEIR report "${lists[@]}" --queries $test --corpus $corpus --index index/second --training checkpoint/first --training checkpoint/second \
+  --output report.html
+$MOEIR evaluate "${lists[@]}"
+say "every query with its lists, and why they are so: open $work/report.html in a browser"

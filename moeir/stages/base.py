@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import settings
 from moeir.artifacts import checksums, making, manifests, shards
 from moeir.console import hush, size
-from moeir.errors import DataError, UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 
 if TYPE_CHECKING:
     from moeir.learning.distributed import World
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STREAM = Path("-")
 START, END = "the start", "the end"
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
+HUBS = ("hf:", "irds:")
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
 FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)
@@ -106,6 +107,21 @@ def _check_streams(stage: Stage) -> None:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
 
 
+def _check_there(stage: Stage) -> None:
+    """A missing file is told before heavy libraries are loaded and processes meet."""
+    for setting, path in stage.sources():
+        _exists(path, setting)
+
+
+def _exists(path: Path, setting: settings.Setting) -> None:
+    if path == STREAM or str(path).startswith(HUBS) or path.exists():
+        return
+    if setting.kind in TEXT_KINDS:
+        raise DataError(f"{path}: no such file ({setting.flag})")
+    if setting.kind == "checkpoint":
+        raise ArtifactError(f"{path}: no such checkpoint")
+
+
 def _check_places(stage: Stage, path: Path) -> None:
     """UsageError if the product would replace something that is read."""
     for setting, source in stage.sources():
@@ -117,6 +133,7 @@ def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
     _check_streams(stage)
+    _check_there(stage)
     stage.begin(force=force)
 
 
@@ -171,10 +188,9 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
 
         return checksums.checksum(metrics_of(path))
     if setting.kind in TEXT_KINDS:
-        if str(path).startswith(("hf:", "irds:")):
+        if str(path).startswith(HUBS):
             return str(path)
-        if not path.exists():
-            raise DataError(f"{path}: no such file ({setting.flag})")
+        _exists(path, setting)
         if path.is_dir():
             raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
         return manifests.digest(path)

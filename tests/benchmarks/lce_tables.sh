@@ -4,6 +4,7 @@
 #
 # Data:     RUNS_FOLDER with NAME.train.trec and NAME.test.trec for every retriever NAME, lists of the same queries; CORPUS, QUERIES (training and
 #           test queries in one file), TRAIN_QRELS, TEST_QRELS
+# Model:    MODEL_FOLDER holds an encoder's weights, which get a drawn head, or is a checkpoint of a cross-encoder to go on from
 # Use:      tests/benchmarks/lce_tables.sh CORPUS QUERIES TRAIN_QRELS TEST_QRELS RUNS_FOLDER WORK_FOLDER MODEL_FOLDER RETRIEVER...
 #           ROW=train   trains and reranks what is not there yet; ROW=tables prints; both if it is not set
 # Settings: SEEDS (1 2), STEPS (300), GROUP_SIZES (2 4 8) on the first retriever; DEPTH documents are mined and reranked (50)
@@ -17,25 +18,36 @@ QUERY_LENGTH=${QUERY_LENGTH:-48} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-160} MOEIR=$
 mkdir -p "$work"
 cd "$work"
 
+begun=(--arch cross-encoder:fields=title+text --query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH")
+[ ! -e "$model/moeir.json" ] || begun=()
+
 learned() { # NAME OBJECTIVE RETRIEVER SEED QUERIES NEGATIVES: every training reads as many pairs as the others
-  $MOEIR finetune --model "$model" --arch cross-encoder:fields=title+text --objective "$2" --train "data/$3.jsonl" --corpus "$corpus" \
-    --queries "$queries" --query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH" --batch-size "$5" --negatives "$6" \
-    --steps "$STEPS" --learning-rate "$RATE" --seed "$4" --cache tokens --output "ckpt/$1"
+  $MOEIR finetune --model "$model" "${begun[@]}" --objective "$2" --train "data/$3.jsonl" --corpus "$corpus" --queries "$queries" \
+    --batch-size "$5" --negatives "$6" --steps "$STEPS" --learning-rate "$RATE" --seed "$4" --cache tokens --output "ckpt/$1"
 }
 
-reranked() { # MODEL RETRIEVER
-  $MOEIR rerank --model "ckpt/$1" --run "$runs/$2.test.trec" --queries "$queries" --corpus "$corpus" --depth "$DEPTH" \
-    --output "reranked/$2/$1.trec"
+reranked() { # MODEL RETRIEVER...: the first documents of their lists; a pair that stands in several is scored once
+  local name=$1 lists=()
+  shift
+  for list in "$@"; do lists+=(--run "tops/$list.trec"); done
+  $MOEIR rerank --model "ckpt/$name" "${lists[@]}" --queries "$queries" --corpus "$corpus" --depth $((DEPTH * $#)) --output "pairs/$name.trec"
+  for list in "$@"; do
+    mkdir -p "reranked/$list"
+    awk 'NR == FNR { held[$1, $3]; next } ($1, $3) in held { rank = $1 == query ? rank + 1 : 1; query = $1; $4 = rank; print }' \
+      "tops/$list.trec" "pairs/$name.trec" > "reranked/$list/$name.trec"
+  done
 }
 
 first=$1
 if [[ $ROW == *train* ]]; then
+  mkdir -p tops
+  for list in "$@"; do awk -v depth="$DEPTH" '$4 <= depth' "$runs/$list.test.trec" > "tops/$list.trec"; done
   for retriever in "$@"; do
     $MOEIR mine-negatives --run "$runs/$retriever.train.trec" --qrels "$train" --method "band:first=0,last=$DEPTH" --output "data/$retriever.jsonl"
     for seed in $SEEDS; do
       learned "$retriever-bce-$seed" bce "$retriever" "$seed" 4 1
       learned "$retriever-lce-$seed" lce "$retriever" "$seed" 1 7
-      for list in "$@"; do for objective in bce lce; do reranked "$retriever-$objective-$seed" "$list"; done; done
+      for objective in bce lce; do reranked "$retriever-$objective-$seed" "$@"; done
     done
   done
   for seed in $SEEDS; do

@@ -107,19 +107,13 @@ def _check_streams(stage: Stage) -> None:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
 
 
-def _check_there(stage: Stage) -> None:
-    """A missing file is told before heavy libraries are loaded and processes meet."""
-    for setting, path in stage.sources():
-        _exists(path, setting)
-
-
-def _exists(path: Path, setting: settings.Setting) -> None:
-    if path == STREAM or str(path).startswith(HUBS) or path.exists():
-        return
-    if setting.kind in TEXT_KINDS:
-        raise DataError(f"{path}: no such file ({setting.flag})")
-    if setting.kind == "checkpoint":
-        raise ArtifactError(f"{path}: no such checkpoint")
+def _check_there(path: Path, setting: settings.Setting) -> None:
+    """DataError or ArtifactError if a file or a checkpoint is missing: told before heavy libraries are loaded and processes meet."""
+    if path != STREAM and not str(path).startswith(HUBS) and not path.exists():
+        if setting.kind in TEXT_KINDS:
+            raise DataError(f"{path}: no such file ({setting.flag})")
+        if setting.kind == "checkpoint":
+            raise ArtifactError(f"{path}: no such checkpoint")
 
 
 def _check_places(stage: Stage, path: Path) -> None:
@@ -133,7 +127,8 @@ def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
     _check_streams(stage)
-    _check_there(stage)
+    for setting, path in stage.sources():
+        _check_there(path, setting)
     stage.begin(force=force)
 
 
@@ -190,7 +185,7 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
     if setting.kind in TEXT_KINDS:
         if str(path).startswith(HUBS):
             return str(path)
-        _exists(path, setting)
+        _check_there(path, setting)
         if path.is_dir():
             raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
         return manifests.digest(path)

@@ -13,7 +13,7 @@
 set -euo pipefail
 read -r corpus queries train test runs work model < <(realpath -m "${@:1:7}" | paste -sd " ")
 shift 7
-SEEDS=${SEEDS:-1 2} STEPS=${STEPS:-300} GROUP_SIZES=${GROUP_SIZES:-2 4 8} DEPTH=${DEPTH:-50} RATE=${RATE:-3e-5} MEASURE=${MEASURE:-nDCG@10}
+SEEDS=${SEEDS:-1 2} STEPS=${STEPS:-300} GROUP_SIZES=${GROUP_SIZES-2 4 8} DEPTH=${DEPTH:-50} RATE=${RATE:-3e-5} MEASURE=${MEASURE:-nDCG@10}
 QUERY_LENGTH=${QUERY_LENGTH:-48} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-160} MOEIR=${MOEIR:-moeir} ROW=${ROW:-train tables}
 mkdir -p "$work"
 cd "$work"

@@ -73,17 +73,15 @@ def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, exp
 
 def test_help_answers_at_once():
     """Best of five, of the processor's time, in 0.3 s; where that is slow or busy, in four times what the least it imports takes there."""
+    def spent(*command):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *command], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
     ways = {"help": ("-m", "moeir", "--help"), "least": ("-c", "import typer.main, rich.progress, yaml")}
-    seconds = {name: min(_spent(*ways[name]) for _ in range(5)) for name in ways}
+    seconds = {name: min(spent(*command) for _ in range(5)) for name, command in ways.items()}
     assert seconds["help"] <= max(0.3, 4 * seconds["least"]), seconds
-
-
-def _spent(*command):
-    """What the processor spends on a Python of its own: seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *command], capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def test_version_and_help_are_data(moeir):
@@ -155,9 +153,8 @@ def test_ctrl_c_ends_with_130(room):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
     child = subprocess.Popen([sys.executable, "-m", "moeir", *FUSE[:-1], "slow.trec"], stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
-    writer = open(room / "slow.trec", "wb")  # noqa: SIM115 - returns when the child opens the other end
+    writer = open(room / "slow.trec", "wb", buffering=0)  # noqa: SIM115 - returns when the child opens the other end
     writer.write(b"q1 Q0 owl 1 1.0 t\n")
-    writer.flush()
     while int.from_bytes(fcntl.ioctl(writer, termios.FIONREAD, bytes(4)), sys.byteorder):
         time.sleep(0.01)  # until it has been read, and the child waits for more
         assert child.poll() is None

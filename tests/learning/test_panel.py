@@ -96,6 +96,7 @@ def coloured(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "40")
 
 
 def test_a_terminal_is_drawn_four_times_a_second_at_most_and_left_clean(coloured, monkeypatch):

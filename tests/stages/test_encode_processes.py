@@ -132,7 +132,9 @@ def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
 def test_no_process_outlives_the_one_that_started_it(end, tmp_path):
     program = "import sys; from pathlib import Path; from tests.shares import sharing, shares\n"
     program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
     started = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=HOUSE)
+    signal.signal(signal.SIGINT, before)
     while len(pids(tmp_path)) < 2:
         time.sleep(0.05)
         assert started.poll() is None

@@ -87,6 +87,10 @@ def being_written(folder: Path) -> object:
     return held
 
 
+# What the system says of that folder: in a container all of /sys may be read only, even for root
+DENIED = "Read-only" if os.geteuid() == 0 and os.statvfs("/sys/kernel").f_flag & os.ST_RDONLY else "denied"
+
+
 def read_only(folder: Path) -> None:
     """A folder in which nobody can write; for root, one of the kernel's."""
     if os.geteuid() == 0:
@@ -234,7 +238,7 @@ OUTPUTS = [
     Bad("unfinished work of other settings", half_done, ENCODE + "came", 2, "unfinished work of other settings (corpus, dtype,"),
     Bad("output that is read", None, FUSE.replace(" out", " one") + "two.trec --force", 2, "would replace what --run reads"),
     Bad("output around what is read", None, ENCODE.replace(" out", " .") + "came --force", 2, "would replace what --corpus reads"),
-    Bad("read-only folder", read_only, FUSE.replace("out.", "locked/out.") + "two.trec", 1, "denied"),
+    Bad("read-only folder", read_only, FUSE.replace("out.", "locked/out.") + "two.trec", 1, DENIED),
     Bad("disk full at the first byte", Full, ENCODE + "came", 1, "out: File too large"),
     Bad("disk full at the weights", partial(Full, bytes=20_000), INIT + "--arch dense", 1, "model.safetensors: cannot be written"),
     Bad("disk full in training", partial(Full, bytes=20_000), TRAIN + "good.jsonl --steps 2 --save-minutes 0", 1, "cannot be written"),

@@ -87,7 +87,7 @@ class Browser:
         begun = time.monotonic()
         self.say("Page.navigate", url=page.resolve().as_uri())
         while self.value("document.documentElement.dataset.ready") != "true":
-            assert time.monotonic() - begun < 30, self.problems
+            assert time.monotonic() - begun < 120, self.problems
             time.sleep(0.02)
         return time.monotonic() - begun
 

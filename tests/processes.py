@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.conftest import run_here
 
 UNSEEN = ("key.bias", "classifier.bias")  # whose gradient is nothing but rounding: a softmax does not see it
 TIMED = ("seconds", "tokens_per_second")
+PORTS = iter(range(20_000 + os.getpid() % 10_000, 32_768))
 
 
 def told(*arguments: object) -> dict[str, Any]:
@@ -53,11 +55,12 @@ def alike(place: Path, other: Path) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens at, below those that whoever asks for any is given."""
+    for port in PORTS:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("", port))
+            return port
+    raise OSError("no port is free")
 
 
 def together(size: int, action: Callable[[int], Any]) -> list[Any]:

@@ -1,11 +1,14 @@
 """What the command line promises of every stage: help at once, one line for an error, data and nothing else on stdout."""
 
+import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -69,15 +72,16 @@ def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, exp
 
 
 def test_help_answers_at_once():
-    """Best of five; on a machine that does other work meanwhile, what the processor spent on it counts, not the waiting."""
-    seconds = []
-    for _ in range(5):
-        before, began = os.times(), time.perf_counter()
-        subprocess.run([sys.executable, "-m", "moeir", "--help"], capture_output=True, check=True)
-        waited, after = time.perf_counter() - began, os.times()
-        spent = after.children_user - before.children_user + after.children_system - before.children_system
-        seconds.append(min(waited, spent))
-    assert min(seconds) <= 0.3
+    """Best of five, of the processor's time, in 0.3 s; where that is slow or busy, in four times what the least it imports takes there."""
+    def spent(*command):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *command], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    ways = {"help": ("-m", "moeir", "--help"), "least": ("-c", "import typer.main, rich.progress, yaml")}
+    seconds = {name: min(spent(*command) for _ in range(5)) for name, command in ways.items()}
+    assert seconds["help"] <= max(0.3, 4 * seconds["least"]), seconds
 
 
 def test_version_and_help_are_data(moeir):
@@ -149,10 +153,13 @@ def test_ctrl_c_ends_with_130(room):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
     child = subprocess.Popen([sys.executable, "-m", "moeir", *FUSE[:-1], "slow.trec"], stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
-    writer = open(room / "slow.trec", "wb")  # noqa: SIM115 - returns when the child opens the other end
-    time.sleep(0.2)
+    writer = open(room / "slow.trec", "wb", buffering=0)  # noqa: SIM115 - returns when the child opens the other end
+    writer.write(b"q1 Q0 owl 1 1.0 t\n")
+    while int.from_bytes(fcntl.ioctl(writer, termios.FIONREAD, bytes(4)), sys.byteorder):
+        time.sleep(0.01)  # until it has been read, and the child waits for more
+        assert child.poll() is None
     child.send_signal(signal.SIGINT)
-    _, stderr = child.communicate(timeout=30)
+    _, stderr = child.communicate(timeout=120)
     writer.close()
     assert (child.returncode, stderr) == (130, "stopped\n")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -69,6 +69,7 @@ def _started(shares: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
     """The processes; none is left behind. Ctrl-C is for the one that started them."""
     context = multiprocessing.get_context("spawn")
     children: list[_Child] = []
+    resource_tracker.ensure_running()  # started with the first process, it would let go of what is held back for that
     try:
         for share in shares:
             words, theirs = context.Pipe(duplex=False)

@@ -25,7 +25,7 @@ def run(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("MOEIR", "MODEL", "DATA", "WORK", "BEIR")}
     environment |= {"PYTHON": sys.executable, **{name: str(value) for name, value in settings.items()}}
     command = ["bash", str(EXAMPLES / script)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
 
 
 def tables(stdout: str) -> list[tuple[list[str], list[str]]]:

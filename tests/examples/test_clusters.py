@@ -41,7 +41,7 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
     given = {"MOEIR": server.client, "SBATCH": sbatch, "SHARDS": 2, "WORK": tmp_path / "work", "CKPT": came_checkpoint, "DTYPE": "float32"}
     given |= {"CORPUS": collection, "QUERIES": toy / "test-queries.tsv", "DEPTH": 20}
     environment = os.environ | {name: str(value) for name, value in given.items()}
-    done = subprocess.run(["bash", EXAMPLES / "slurm/submit.sh"], capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(["bash", EXAMPLES / "slurm/submit.sh"], capture_output=True, text=True, env=environment, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "17\n"
     work = tmp_path / "work"

@@ -25,7 +25,7 @@ def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path,
     before, made = len(server.calls()) if server.journal.exists() else 0, []
     for _ in range(2):
         done = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | SMALL | {"MOEIR": str(server.client)}, timeout=300, check=False
+            command, capture_output=True, text=True, env=os.environ | SMALL | {"MOEIR": str(server.client)}, timeout=1200, check=False
         )
         assert done.returncode == 0, done.stderr
         made.append(done)

@@ -16,7 +16,7 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(tiny_m
             capture_output=True,
             text=True,
             env=environment,
-            timeout=600,
+            timeout=1800,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -96,6 +96,7 @@ def coloured(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "40")
 
 
 def test_a_terminal_is_drawn_four_times_a_second_at_most_and_left_clean(coloured, monkeypatch):
@@ -160,7 +161,7 @@ def test_ctrl_c_leaves_the_terminal_clean():
     while said.count(b"loss") < 3:
         said += os.read(master, 4096)
     child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=30) == 130
+    assert child.wait(timeout=120) == 130
     with open(master, "rb", buffering=0) as rest:
         while chunk := _read(rest):
             said += chunk

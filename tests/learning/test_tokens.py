@@ -222,6 +222,7 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
     monkeypatch.setattr(learned, "CHUNK_TEXTS", 5)
     monkeypatch.setattr("moeir.learning.texts.FIRST", 5)
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr("moeir.artifacts.checksums.MOST_THREADS", 1)  # each holds 256 KiB of a file, and how many do at once is chance
     count, peaks, left = 200, [], []
     asked, _ = table(tmp_path, "queries", count)
     for times in (20, 20, 300):  # the first warms up

@@ -18,6 +18,7 @@ from tests.processes import together, told
 from tests.shares import alive, pids, shares
 
 TEXTS = 600  # three windows
+HOUSE = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +109,32 @@ def test_a_process_that_goes_on_no_more_is_named(tmp_path):
     assert not any(map(alive, pids(tmp_path)))
 
 
+HELD = """
+import signal, sys
+from multiprocessing import process
+from pathlib import Path
+from tests.shares import shares, sharing
+start = process.BaseProcess.start
+def started(one):
+    start(one)
+    assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+process.BaseProcess.start = started
+sharing.carry_out(shares(Path(sys.argv[1]), "ends", "ends"), "faking", force=False, minutes=5)
+"""
+
+
+def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
+    done = subprocess.run([sys.executable, "-c", HELD, tmp_path], capture_output=True, text=True, cwd=HOUSE, check=False)
+    assert (done.returncode, done.stderr, len(pids(tmp_path))) == (0, "", 2)
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_no_process_outlives_the_one_that_started_it(end, tmp_path):
     program = "import sys; from pathlib import Path; from tests.shares import sharing, shares\n"
     program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
-    started = subprocess.Popen(
-        [sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
+    started = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=HOUSE)
+    signal.signal(signal.SIGINT, before)
     while len(pids(tmp_path)) < 2:
         time.sleep(0.05)
         assert started.poll() is None
@@ -122,9 +142,10 @@ def test_no_process_outlives_the_one_that_started_it(end, tmp_path):
         os.killpg(started.pid, end)  # as a terminal does
     else:
         started.send_signal(end)
-    said = started.communicate(timeout=30)[1].decode()
-    deadline = time.monotonic() + 20
+    said = started.communicate(timeout=120)[1].decode()
+    deadline = time.monotonic() + 60
     while any(map(alive, pids(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, pids(tmp_path)))
     assert said.count("Traceback") == (end == signal.SIGINT)  # of the one that started them, whose command line tells it in a word
+    assert started.returncode == -end

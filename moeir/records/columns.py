@@ -1,7 +1,7 @@
 """Columns of a big file whose lines are words between white space, as arrays: millions of lines without millions of objects.
 
-White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, all others here,
-with the same columns as the outcome and every fault named with its line.
+White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, or by compiled
+loops in a big file, all others here, with the same columns as the outcome and every fault named with its line.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from moeir.errors import DataError
-from moeir.records import lines
+from moeir.records import lines, loops
 from moeir.records.ids import WIDEST, Coding, Ids, Words
 
 Numbers: TypeAlias = NDArray[np.float32]
@@ -28,6 +28,7 @@ _csv: Any = csv
 _WHITE = np.zeros(256, dtype=bool)
 _WHITE[list(b" \t\n\r\x0b\x0c")] = True
 _NEWLINE = 10
+_TOGETHER = 2**22  # numbers that lie in one array, whose parts would leave holes; what is never touched costs nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +59,15 @@ class Table:
 def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
     """The wanted columns of a file whose lines have the columns named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.label(path), len(form.split())
-    coded, parts = [Coding() for _ in wanted], list[Numbers]()
+    fast = loops.of_file(path)
+    coded, parts = [Coding(fast and fast.coding) for _ in wanted], list[Numbers]()
+    cutter = fast and _Cutter(fast.cutting, width, wanted, number)
     head: list[str] = []
     blanks: list[int] = []
     with lines.blocks(path) as blocks:
         for first, block in blocks:
-            columns = _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
+            columns = cutter and cutter.columns(block)
+            columns = columns or _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
             if columns:
                 for coding, column in zip(coded, columns[:-1], strict=True):
                     coding.add(column)
@@ -71,7 +75,8 @@ def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> T
                 head = head or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not head:
         raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
-    table = Table([coding.finished() for coding in coded], np.concatenate(parts), head, name, blanks)
+    words = [coding.finished() for coding in reversed(coded)][::-1]  # first the documents of a run, of which most is held
+    table = Table(words, np.concatenate(parts), head, name, blanks)
     give_back(len(table.numbers))
     return table
 
@@ -84,6 +89,40 @@ def give_back(rows: int) -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
     if trim is not None:
         trim(0)
+
+
+class _Cutter:
+    """Cuts blocks by the compiled loops, into arrays that it uses again."""
+
+    def __init__(self, loops: Any, width: int, wanted: tuple[int, ...], number: int) -> None:
+        self._loops, self._wanted = loops, list(wanted)
+        self._roles, self._limits = np.full(width, loops.SKIPPED), np.zeros(width, np.int64)
+        self._roles[number] = loops.NUMBER
+        self._limits[self._wanted] = 1
+        self._keys, self._numbers, self._used = np.empty((0, 0), np.uint64), np.empty(0, np.float32), 0
+
+    def columns(self, block: bytes) -> list[NDArray[Any]] | None:
+        """Keys of the wanted columns and the numbers of a block; None of one that has lines or words of another kind."""
+        ends = np.cumsum(self._limits[self._wanted])
+        self._roles[self._wanted] = ends - self._limits[self._wanted]
+        most = len(block) // (2 * len(self._roles)) + 1
+        if most > len(self._keys) or ends[-1] > self._keys.shape[1]:
+            self._keys = np.empty((most, ends[-1]), np.uint64)
+        if self._used + most > len(self._numbers):
+            self._numbers, self._used = np.empty(max(most, _TOGETHER), np.float32), 0
+        numbers = self._numbers[self._used :]
+        rows, end = 0, block.rfind(b"\n") + 1
+        for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line lacks its end
+            if rows >= 0:
+                rows = self._loops.cut(np.frombuffer(part, np.uint8), self._roles, self._limits, self._keys, numbers, rows)
+        if rows <= -2 and 16 * self._limits[-2 - rows] <= WIDEST:
+            self._limits[-2 - rows] *= 2
+            return self.columns(block)
+        if rows <= 0:
+            return None
+        keys = [self._keys[:rows, end - self._limits[column] : end] for column, end in zip(self._wanted, ends.tolist(), strict=True)]
+        self._used += rows
+        return [*keys, numbers[:rows]]
 
 
 def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:

@@ -24,12 +24,12 @@ _LEAST, _MOST = 1e-30, 3e38  # of a float32 that is neither tiny nor near infini
 @compiled()
 def _white(letter: int) -> bool:
     """White space but the newline."""
-    return letter == _SPACE or letter == 9 or 11 <= letter <= 13
+    return letter <= _SPACE and (letter == _SPACE or letter == 9 or 11 <= letter <= 13)
 
 
 @compiled()
-def _number(letters: Any, at: Any, end: Any) -> tuple[float, bool]:
-    """The float32 nearest to the float64 nearest to the word from `at` to `end`, and whether that is certain.
+def _number(letters: Any, at: Any) -> tuple[float, Any, bool]:
+    """The float32 nearest to the float64 nearest to the word that begins at `at`; its end, and whether both are certain.
 
     Up to 19 digits times a power of ten that float64 holds: exact to one rounding (Clinger 1990) where the digits fit 53 bits, and
     certain where they do not but every float64 nearby rounds to the same float32.
@@ -37,39 +37,40 @@ def _number(letters: Any, at: Any, end: Any) -> tuple[float, bool]:
     negative = letters[at] == 45
     if negative or letters[at] == 43:
         at += _ONE
-    digits, places, seen, pointed = np.uint64(0), 0, at, np.uint64(0)
-    while at < end:
+    digits, begin, pointed = np.uint64(0), at, np.uint64(0)
+    while True:
         letter = letters[at]
         if 48 <= letter <= 57:
             if digits >= _ROOM:
-                return 0.0, False
+                return 0.0, at, False
             digits = digits * np.uint64(10) + np.uint64(letter - 48)
         elif letter == 46 and not pointed:
             pointed = at + _ONE
         else:
             break
         at += _ONE
-    count = np.int64(at - seen) - (pointed > 0)
-    places, power = np.int64(at - pointed) if pointed else 0, 0
-    if at < end and (letters[at] == 69 or letters[at] == 101):
+    count = np.int64(at - begin) - (pointed > 0)
+    power, places = 0, np.int64(at - pointed) if pointed else 0
+    if letters[at] == 69 or letters[at] == 101:
         at += _ONE
-        below = at < end and letters[at] == 45
-        if below or (at < end and letters[at] == 43):
+        below = letters[at] == 45
+        if below or letters[at] == 43:
             at += _ONE
-        if at == end or end - at > np.uint64(3):
-            return 0.0, False
-        while at < end and 48 <= letters[at] <= 57:
+        begin = at
+        while 48 <= letters[at] <= 57 and at - begin < np.uint64(4):
             power = power * 10 + np.int64(letters[at] - 48)
             at += _ONE
+        if at == begin:
+            return 0.0, at, False
         power = -power if below else power
     power -= places
-    if at < end or count == 0 or power > 22 or power < -22:
-        return 0.0, False
+    if letters[at] > _SPACE or count == 0 or power > 22 or power < -22:
+        return 0.0, at, False
     value = np.float64(digits)
     value = value * _POWERS[power] if power >= 0 else value / _POWERS[-power]
     if digits > _EXACT and (value < _LEAST or np.float32(value * (1.0 - _NEAR)) != np.float32(value * (1.0 + _NEAR))):
-        return 0.0, False
-    return -value if negative else value, value < _MOST
+        return 0.0, at, False
+    return -value if negative else value, at, value < _MOST
 
 
 @compiled()
@@ -102,16 +103,16 @@ def cut(letters: Any, roles: Any, limits: Any, keys: Any, numbers: Any, row: int
                 keys[row, place] = word << left
                 for rest in range(place + 1, most):
                     keys[row, rest] = 0
+            elif role == NUMBER:
+                value, at, certain = _number(letters, at)
+                if not certain:
+                    return OTHERWISE
+                numbers[row] = value
             else:
                 while letters[at] > _SPACE:
                     at += _ONE
                 if at == begin:
                     return OTHERWISE
-                if role == NUMBER:
-                    value, certain = _number(letters, begin, at)
-                    if not certain:
-                        return OTHERWISE
-                    numbers[row] = value
         while _white(letters[at]):
             at += _ONE
         if letters[at] != _NEWLINE:

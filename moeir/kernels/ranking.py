@@ -13,6 +13,21 @@ _REST = np.uint32(0x7FFFFFFF)
 
 
 @compiled()
+def in_order(starts: Any, documents: Any, scores: Any) -> bool:
+    """Whether scores fall in every list and, where they are equal, documents do, and none is minus zero."""
+    bits = scores.view(np.uint32)
+    for one in range(len(starts) - 1):
+        for row in range(starts[one], starts[one + 1]):
+            if bits[row] == _SIGN:
+                return False
+            if row > starts[one] and (
+                scores[row] > scores[row - 1] or (scores[row] == scores[row - 1] and documents[row] > documents[row - 1])
+            ):
+                return False
+    return True
+
+
+@compiled()
 def keyed(starts: Any, documents: Any, scores: Any, keys: Any, late: Any) -> None:
     """A number a hit [n] that ascends as scores fall and, where they are equal, as documents do; late [Q]: lists not in that order."""
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
@@ -59,33 +74,23 @@ def repeats(starts: Any, documents: Any) -> bool:
 
 
 @compiled()
-def fill(documents: Any, starts: Any, width: int, first: int, cursors: Any, keys: Any) -> None:
-    """Write to keys, from cursors [Q] on, each list's documents less i · width above their place `first`, first + 1, …"""
-    for one in range(len(starts) - 1):
-        at = cursors[one]
-        for row in range(starts[one], starts[one + 1]):
-            keys[at] = (documents[row] - one * width) << 32 | (first + row)
-            at += 1
-        cursors[one] = at
+def spread(keys: Any, first: int, width: int, offsets: Any, values: Any, missing: Any, documents: Any, columns: Any) -> int:
+    """The union [n], ascending, and columns [E, n]: values, or missing [E, Q]; how many documents.
 
-
-@compiled()
-def spread(
-    keys: Any, bounds: Any, width: int, offsets: Any, values: Any, missing: Any, documents: Any, columns: Any
-) -> int:  # fmt: skip
-    """The union [n], ascending, from keys sorted list by list, and columns [E, n]: values, or missing [E, Q]; how many documents."""
-    count = 0
-    for one in range(len(bounds) - 1):
-        before = -1
-        for place in range(bounds[one], bounds[one + 1]):
-            number, row = keys[place] >> 32, keys[place] & 0xFFFFFFFF
-            if number != before:
-                documents[count] = one * width + number
-                for system in range(len(columns)):
-                    columns[system, count] = missing[system, one]
-                before, count = number, count + 1
-            system = 0
-            while row >= offsets[system + 1]:
-                system += 1
-            columns[system, count - 1] = values[row]
+    keys ascend: documents, with their query's place · width, above places in values, of `first` bits; offsets [E + 1]: whose those are.
+    """
+    count, query, before, rows = 0, 0, np.int64(-1), np.uint64((1 << first) - 1)
+    for place in range(len(keys)):
+        document, row = np.int64(keys[place] >> np.uint64(first)), np.int64(keys[place] & rows)
+        if document != before:
+            while document >= (query + 1) * width:
+                query += 1
+            documents[count] = document
+            for system in range(len(columns)):
+                columns[system, count] = missing[system, query]
+            before, count = document, count + 1
+        own = 0
+        for system in range(1, len(columns)):
+            own += row >= offsets[system]  # a sum, as the branch could not be foreseen
+        columns[own, count - 1] = values[row]
     return count

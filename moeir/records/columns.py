@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -19,16 +19,15 @@ from pyarrow import csv
 
 from moeir.errors import DataError
 from moeir.records import lines, loops
+from moeir.records.cutter import Cutter, Numbers, joined
 from moeir.records.ids import WIDEST, Coding, Ids, Words
 
-Numbers: TypeAlias = NDArray[np.float32]
 _library: Any = pyarrow  # not typed
 _csv: Any = csv
 
 _WHITE = np.zeros(256, dtype=bool)
 _WHITE[list(b" \t\n\r\x0b\x0c")] = True
 _NEWLINE = 10
-_TOGETHER = 2**22  # numbers that lie in one array, whose parts would leave holes; what is never touched costs nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> T
     name, width = lines.label(path), len(form.split())
     fast = loops.of_file(path)
     coded, parts = [Coding(fast and fast.coding) for _ in wanted], list[Numbers]()
-    cutter = fast and _Cutter(fast.cutting, width, wanted, number)
+    cutter = fast and Cutter(fast.cutting, width, wanted, number)
     head: list[str] = []
     blanks: list[int] = []
     with lines.blocks(path) as blocks:
@@ -76,7 +75,7 @@ def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> T
     if not head:
         raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
     words = [coding.finished() for coding in reversed(coded)][::-1]  # first the documents of a run, of which most is held
-    table = Table(words, np.concatenate(parts), head, name, blanks)
+    table = Table(words, joined(parts), head, name, blanks)
     give_back(len(table.numbers))
     return table
 
@@ -89,40 +88,6 @@ def give_back(rows: int) -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
     if trim is not None:
         trim(0)
-
-
-class _Cutter:
-    """Cuts blocks by the compiled loops, into arrays that it uses again."""
-
-    def __init__(self, loops: Any, width: int, wanted: tuple[int, ...], number: int) -> None:
-        self._loops, self._wanted = loops, list(wanted)
-        self._roles, self._limits = np.full(width, loops.SKIPPED), np.zeros(width, np.int64)
-        self._roles[number] = loops.NUMBER
-        self._limits[self._wanted] = 1
-        self._keys, self._numbers, self._used = np.empty((0, 0), np.uint64), np.empty(0, np.float32), 0
-
-    def columns(self, block: bytes) -> list[NDArray[Any]] | None:
-        """Keys of the wanted columns and the numbers of a block; None of one that has lines or words of another kind."""
-        ends = np.cumsum(self._limits[self._wanted])
-        self._roles[self._wanted] = ends - self._limits[self._wanted]
-        most = len(block) // (2 * len(self._roles)) + 1
-        if most > len(self._keys) or ends[-1] > self._keys.shape[1]:
-            self._keys = np.empty((most, ends[-1]), np.uint64)
-        if self._used + most > len(self._numbers):
-            self._numbers, self._used = np.empty(max(most, _TOGETHER), np.float32), 0
-        numbers = self._numbers[self._used :]
-        rows, end = 0, block.rfind(b"\n") + 1
-        for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line lacks its end
-            if rows >= 0:
-                rows = self._loops.cut(np.frombuffer(part, np.uint8), self._roles, self._limits, self._keys, numbers, rows)
-        if rows <= -2 and 16 * self._limits[-2 - rows] <= WIDEST:
-            self._limits[-2 - rows] *= 2
-            return self.columns(block)
-        if rows <= 0:
-            return None
-        keys = [self._keys[:rows, end - self._limits[column] : end] for column, end in zip(self._wanted, ends.tolist(), strict=True)]
-        self._used += rows
-        return [*keys, numbers[:rows]]
 
 
 def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:

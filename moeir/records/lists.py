@@ -103,9 +103,10 @@ def columns(
 ) -> tuple[NDArray[np.int64], Exact]:
     """The union [n], ascending, and a row for each list [E, n]: what a document counts there, or counts where it is missing."""
     stacks = [Lists.of(one) for one in lists]
-    fast = loops.among(sum(len(one.documents) for one in stacks))
-    if fast and stacks and stacks[0].width < 2**31:
-        return _spread(fast.ranking, stacks, worth, missing, weights)
+    hits = sum(len(one.documents) for one in stacks)
+    fast = loops.among(hits)
+    if fast and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
+        return _spread(fast, stacks, worth, missing, weights)
     documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
     documents.sort()
     documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
@@ -119,20 +120,18 @@ def columns(
 
 
 def _spread(
-    ranking: Any, stacks: list[Lists], worth: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
+    fast: Any, stacks: list[Lists], worth: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
 ) -> tuple[NDArray[np.int64], Exact]:
-    """What `columns` says of many lists, by the compiled loops: sorted a query at a time."""
-    offsets = np.cumsum([0, *(len(one.documents) for one in stacks)])
-    bounds = np.concatenate([[0], np.cumsum(sum(one.sizes for one in stacks))])
-    keys, cursors = np.empty(offsets[-1], np.int64), bounds[:-1].copy()
-    for one, offset in zip(stacks, offsets.tolist(), strict=False):
-        ranking.fill(one.documents, one.starts, one.width, offset, cursors, keys)
-    for first, last in pairwise(bounds.tolist()):
-        keys[first:last].sort()
+    """What `columns` says of many lists, by the compiled loops: one number a hit, its document above its row."""
+    offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
+    keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
+    keys <<= np.uint64(first)
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys = fast.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
     values = [worth(one) for one in stacks]
     missed = np.array([missing(replace(one, scores=own)) for one, own in zip(stacks, values, strict=True)])
-    documents, columns = np.empty(offsets[-1], np.int64), np.empty((len(stacks), offsets[-1]))
-    count = ranking.spread(keys, bounds, stacks[0].width, offsets, np.concatenate(values), missed, documents, columns)
+    documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
+    count = fast.ranking.spread(keys, first, width, offsets, np.concatenate(values), missed, documents, columns)
     for column, weight in zip(columns, weights, strict=False):
         column *= weight
     return documents[:count], columns[:, :count]

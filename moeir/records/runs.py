@@ -217,7 +217,10 @@ def write(run: Run, path: Path | str, tag: str | None = None) -> None:
 
 
 def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores with every query's best first, as `ranked` orders them."""
+    """Documents and scores with every query's best first, as `ranked` orders them; the same arrays where that is so."""
+    fast, codes = loops.among(len(documents)), np.asarray(documents)
+    if fast and codes.dtype == np.int32 and fast.ranking.in_order(starts, codes, scores):
+        return codes, scores
     found = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in stretches(starts):
         rows = slice(int(starts[first]), int(starts[last]))

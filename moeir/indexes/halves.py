@@ -8,8 +8,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from moeir.indexes.compiling import compiled
 from moeir.indexes.lanes import LANES, lane_products
+from moeir.kernels.compiling import compiled
 
 SIGN, REST, SMALLEST_NORMAL, INFINITE = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x400), np.uint16(0x7C00)
 REBIASED = np.uint16((127 - 15) << 7)

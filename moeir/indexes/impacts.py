@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from moeir.indexes.compiling import compiled
+from moeir.kernels.compiling import compiled
 
 STEPS = 255
 TOP = 2**16 - 1  # the largest scan

@@ -14,9 +14,9 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes import tables
 from moeir.indexes.base import NO_ROW, Index, place_hits
 from moeir.indexes.candidates import LARGEST_FLOAT, Block
-from moeir.indexes.compiling import compiled
 from moeir.indexes.ragged import Ragged, queries_in_blocks
 from moeir.indexes.residuals import ROWS_AT_ONCE, Quantiser
+from moeir.kernels.compiling import compiled
 
 COLUMNS = ("codes", "leading", "residuals")
 PER_ROOT, PER_DEPTH = 100, 16  # candidates for each √documents, at least so many for each place of the depth

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moeir.indexes.compiling import compiled
+from moeir.kernels.compiling import compiled
 
 NOTHING = np.int32(-0x7F800001)  # the key of −∞
 

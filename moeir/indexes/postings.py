@@ -11,9 +11,9 @@ import numpy as np
 from moeir.artifacts import mapping
 from moeir.artifacts.journals import GrowingArray
 from moeir.indexes.base import NO_ROW
-from moeir.indexes.compiling import compiled
 from moeir.indexes.impacts import BLOCK, STEPS
 from moeir.indexes.scoring import SLOTS, pairs, search
+from moeir.kernels.compiling import compiled
 
 WINDOW = 2**16  # documents whose scans stay in a core's cache, and as many as an offset can tell apart
 LARGEST, LEAST = 1e38, 1e-30  # scores that float32 tells apart lie between

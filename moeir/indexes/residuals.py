@@ -11,9 +11,9 @@ import numba
 import numpy as np
 import torch
 
-from moeir.indexes.compiling import compiled
 from moeir.indexes.storage import Vectors, bits
 from moeir.kernels.bfloat16 import multiplies_bfloat16
+from moeir.kernels.compiling import compiled
 
 WORDS, BITS, GROUP = 256, 8, 8  # codewords, their bits, and the most dimensions that one stands for
 SAMPLE_PER_CENTROID, SAMPLE_OF_WORDS, ROUNDS = 24, 2**15, 6

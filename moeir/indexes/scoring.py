@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from moeir.indexes import impacts
-from moeir.indexes.compiling import compiled
+from moeir.kernels.compiling import compiled
 
 SLOTS = 2**16  # of the table that finds a query's terms
 SLACK = 1.0 + 2.0**-20  # above all that rounding in float64 and to float32 can lose

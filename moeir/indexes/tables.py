@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from moeir.indexes.compiling import compiled
 from moeir.indexes.lanes import LANES, best_sums, lane_products
+from moeir.kernels.compiling import compiled
 
 ROOM, SMALL_ROOM = 32000.0, 127.0  # what the largest sum of lookups may reach in int16, roundings aside, and one of a byte in int8
 

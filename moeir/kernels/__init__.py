@@ -1,1 +1,1 @@
-"""Tensor operations worth a fast form: packed attention, the maximum over the vocabulary, late interaction."""
+"""Operations worth a fast form: packed attention, the maximum over the vocabulary, late interaction, and compiled loops over rows."""

@@ -1,7 +1,7 @@
 """Columns of a big file whose lines are words between white space, as arrays: millions of lines without millions of objects.
 
-White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, all others here,
-with the same columns as the outcome and every fault named with its line.
+White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, or by compiled
+loops in a big file, all others here, with the same columns as the outcome and every fault named with its line.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from moeir.errors import DataError
-from moeir.records import lines
+from moeir.records import lines, loops
+from moeir.records.cutter import Cutter, Numbers, joined
 from moeir.records.ids import WIDEST, Coding, Ids, Words
 
-Numbers: TypeAlias = NDArray[np.float32]
 _library: Any = pyarrow  # not typed
 _csv: Any = csv
 
@@ -58,12 +58,15 @@ class Table:
 def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
     """The wanted columns of a file whose lines have the columns named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.label(path), len(form.split())
-    coded, parts = [Coding() for _ in wanted], list[Numbers]()
+    fast = loops.of_file(path)
+    coded, parts = [Coding(fast and fast.coding) for _ in wanted], list[Numbers]()
+    cutter = fast and Cutter(fast.cutting, width, wanted, number)
     head: list[str] = []
     blanks: list[int] = []
     with lines.blocks(path) as blocks:
         for first, block in blocks:
-            columns = _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
+            columns = cutter and cutter.columns(block)
+            columns = columns or _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
             if columns:
                 for coding, column in zip(coded, columns[:-1], strict=True):
                     coding.add(column)
@@ -71,7 +74,8 @@ def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> T
                 head = head or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not head:
         raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
-    table = Table([coding.finished() for coding in coded], np.concatenate(parts), head, name, blanks)
+    words = [coding.finished() for coding in reversed(coded)][::-1]  # first the documents of a run, of which most is held
+    table = Table(words, joined(parts), head, name, blanks)
     give_back(len(table.numbers))
     return table
 

@@ -7,6 +7,9 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from moeir.records import loops
+from moeir.records.keys import Stretch
+
 Words: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
 WIDEST = 64
 _AT_ONCE = 2**19  # rows whose words are held before they become numbers
@@ -84,6 +87,8 @@ def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[
     held = [Ids.of(names).words for names in lists]
     if any(words.dtype == object for words in held):
         held = [words.astype(object) for words in held]
+    elif fast := loops.among(sum(map(len, held))):
+        return _merged(fast.coding, held)
     names, places = distinct(np.concatenate(held))
     return names, np.split(places, np.cumsum([len(words) for words in held])[:-1])
 
@@ -113,16 +118,38 @@ def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
     return Ids(kept), places if alone else places[np.cumsum(changes, dtype=np.int32) - 1]
 
 
-class Coding:
-    """A column of words that comes in parts, as places among its distinct words: what is held for a row is one number."""
+def _merged(coding: Any, held: list[Words]) -> tuple[Ids, list[NDArray[np.int32]]]:
+    """What `united` says of words of fixed width, by the compiled loops: lists that ascend need no sorting."""
+    width = max(-(-words.dtype.itemsize // 8) for words in held)
+    numbers = [np.ascontiguousarray(words.astype(f"S{8 * width}", copy=False)).view(np.uint64).reshape(-1, width) for words in held]
+    names, places = numbers[0], [np.arange(len(numbers[0]), dtype=np.int32)]
+    for others in numbers[1:]:
+        union = np.empty((len(names) + len(others), width), np.uint64)  # what is never touched costs nothing
+        moved, own = np.empty(len(names), np.int32), np.empty(len(others), np.int32)
+        names = union[: coding.merge(names, others, union, moved, own)]
+        places = [*(moved[place] for place in places), own]
+    return Ids(names.view(f"S{8 * width}").reshape(-1)), places
 
-    def __init__(self) -> None:
+
+class Coding:
+    """A column of words that comes in parts, as places among its distinct words: what is held for a row is one number.
+
+    With `loops`, the compiled ones for coding, what is held of words of up to WIDEST bytes are numbers from the start.
+    """
+
+    def __init__(self, loops: Any = None) -> None:
         self._parts: list[Words] = []
         self._rows = 0
         self._coded: list[tuple[Ids, NDArray[np.int32]]] = []
+        self._loops = loops
+        self._stretch: Stretch | None = None
 
     def add(self, words: Words) -> None:
-        """The words of the next rows."""
+        """The words of the next rows, or the numbers [n, m] that `_numbered` would make of them."""
+        if self._loops is not None and words.dtype != object:
+            self._hold(words if words.dtype == np.uint64 else _numbered(words))
+            return
+        self._settle()
         self._parts.append(words)
         self._rows += len(words)
         if self._rows >= _AT_ONCE:
@@ -138,14 +165,34 @@ class Coding:
         >>> list(names), places.tolist()
         (['a', 'b', 'longer'], [1, 0, 1, 2])
         """
+        self._settle()
         if self._parts or not self._coded:
             self._fold()
         if len(self._coded) == 1:
             return self._coded[0]
         names, places = united([own for own, _ in self._coded])
         for place, (_, own) in zip(places, self._coded, strict=True):
-            np.take(place, own, out=own)  # in place: every part is as long as the file is
+            np.take(place, own, mode="clip", out=own)  # in place, without a copy: every part is as long as the file is
         return Ids.of(names), np.concatenate([own for _, own in self._coded])
+
+    def _hold(self, numbers: NDArray[np.uint64]) -> None:
+        if self._parts:
+            self._fold()
+        width = numbers.shape[1]
+        if self._stretch is not None and self._stretch.width >= width and self._stretch.add(numbers):
+            return
+        width = max(width, 0 if self._stretch is None else self._stretch.width)
+        self._settle()
+        self._stretch = Stretch(self._loops, width)
+        self._stretch.add(numbers)
+
+    def _settle(self) -> None:
+        if self._stretch is not None:
+            numbers, places = self._stretch.finished()
+            if sys.byteorder == "little":
+                numbers.byteswap(inplace=True)
+            self._coded.append((Ids(numbers.view(f"S{8 * numbers.shape[1]}").reshape(-1)), places))
+            self._stretch = None
 
     def _fold(self) -> None:
         words = np.concatenate(self._parts) if self._parts else np.empty(0, "S1")

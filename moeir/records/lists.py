@@ -5,13 +5,14 @@ How much a score counts, and what a missing document counts, is decided here and
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moeir.errors import UsageError
+from moeir.records import loops
 from moeir.records.runs import Run
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
@@ -45,9 +46,11 @@ class Lists:
         places = [run.places.get(query) for query in queries]
         bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]
         starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
-        rows = np.concatenate([np.arange(*each) for each in bounds])
-        owners = np.repeat(np.arange(len(queries)), np.diff(starts))
-        return cls(owners * width + numbers[run.documents[rows]], run.scores[rows].astype(np.float64), starts, width, queries)
+        together = all(first == last for (_, last), (first, _) in pairwise(bounds))
+        rows = slice(bounds[0][0], bounds[-1][1]) if together and bounds else np.concatenate([np.arange(*each) for each in bounds])
+        documents = np.repeat(np.arange(len(queries)) * width, np.diff(starts))
+        documents += numbers[run.documents[rows]]
+        return cls(documents, run.scores[rows].astype(np.float64), starts, width, queries)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -100,6 +103,10 @@ def columns(
 ) -> tuple[NDArray[np.int64], Exact]:
     """The union [n], ascending, and a row for each list [E, n]: what a document counts there, or counts where it is missing."""
     stacks = [Lists.of(one) for one in lists]
+    hits = sum(len(one.documents) for one in stacks)
+    fast = loops.among(hits)
+    if fast and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
+        return _spread(fast, stacks, worth, missing, weights)
     documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
     documents.sort()
     documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
@@ -110,6 +117,24 @@ def columns(
         column[np.searchsorted(documents, one.documents)] = values
         column *= weight
     return documents, columns
+
+
+def _spread(
+    fast: Any, stacks: list[Lists], worth: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
+) -> tuple[NDArray[np.int64], Exact]:
+    """What `columns` says of many lists, by the compiled loops: one number a hit, its document above its row."""
+    offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
+    keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
+    keys <<= np.uint64(first)
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys = fast.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
+    values = [worth(one) for one in stacks]
+    missed = np.array([missing(replace(one, scores=own)) for one, own in zip(stacks, values, strict=True)])
+    documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
+    count = fast.ranking.spread(keys, first, width, offsets, np.concatenate(values), missed, documents, columns)
+    for column, weight in zip(columns, weights, strict=False):
+        column *= weight
+    return documents[:count], columns[:, :count]
 
 
 def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:

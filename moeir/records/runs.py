@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
-from moeir.records import columns, lines
+from moeir.records import columns, lines, loops
 from moeir.records.ids import Ids
 from moeir.records.stretches import repeated, stretches
 
@@ -178,7 +178,7 @@ def read(path: Path | str, by: str = "score") -> Run:
     (queries, query_codes), (names, document_codes) = table.words
     heads = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
     appearance = np.argsort(np.unique(heads, return_index=True)[1])
-    owners, scores = np.argsort(appearance).astype(np.int32)[query_codes], table.numbers
+    owners, scores = np.take(np.argsort(appearance).astype(np.int32), query_codes, mode="clip", out=query_codes), table.numbers
     if by == "rank":
         scores = -scores
     elif by == "file":
@@ -195,8 +195,7 @@ def read(path: Path | str, by: str = "score") -> Run:
         table.head[5],
         where=table.where,
     )
-    del query_codes, document_codes, owners, scores
-    table.words.clear()
+    del query_codes, document_codes, owners, scores, table
     columns.give_back(len(run.scores))
     return run
 
@@ -218,7 +217,10 @@ def write(run: Run, path: Path | str, tag: str | None = None) -> None:
 
 
 def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores with every query's best first, as `ranked` orders them."""
+    """Documents and scores with every query's best first, as `ranked` orders them; the same arrays where that is so."""
+    fast, codes = loops.among(len(documents)), np.asarray(documents)
+    if fast and codes.dtype == np.int32 and fast.ranking.in_order(starts, codes, scores):
+        return codes, scores
     found = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in stretches(starts):
         rows = slice(int(starts[first]), int(starts[last]))
@@ -228,6 +230,8 @@ def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) ->
 
 def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """One number a hit: the bits of its score above its document's place."""
+    if fast := loops.among(len(documents)):
+        return loops.ordered(fast.ranking, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascends as scores fall
     keys = falling << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))

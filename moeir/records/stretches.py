@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from moeir.records import loops
+
 AT_ONCE = 2**19  # hits
 
 
@@ -29,6 +31,9 @@ def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDAr
     >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3
     """
+    fast = loops.among(len(documents))
+    if fast and not fast.ranking.repeats(starts, documents):
+        return None
     width, found = int(documents.max(initial=0)) + 1, []
     for first, last in stretches(starts):
         pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))

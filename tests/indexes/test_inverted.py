@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes import compiling
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import DTYPES
+from moeir.kernels import compiling
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 

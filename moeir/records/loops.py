@@ -1,0 +1,49 @@
+"""The one gate to compiled loops, for rows so many that loading and running them takes less time than arrays do.
+
+What they compute is what the arrays beside them compute, to the bit.
+"""
+
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS = 2**20
+BYTES = 2**26  # of a file; a quarter of one that is packed
+
+
+def among(rows: int) -> Any:
+    """The loops, if there are many rows or they are loaded already; else None."""
+    return _loaded() if rows >= ROWS or _loaded.cache_info().currsize else None
+
+
+def of_file(path: Path | str) -> Any:
+    """The loops, if the file is big; else None, as for a pipe, whose size is not known."""
+    place = Path(path)
+    if str(path) == "-" or not place.is_file():
+        return None
+    packed = 4 if place.suffix in {".gz", ".zst"} else 1
+    return _loaded() if place.stat().st_size * packed >= BYTES else None
+
+
+def ordered(
+    ranking: Any, starts: NDArray[np.int64], documents: NDArray[np.integer], scores: NDArray[np.float32]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Documents and scores of lists with every list's best first: lists that already are in order are not sorted."""
+    keys, late = np.empty(len(documents), np.uint64), np.empty(len(starts) - 1, bool)
+    ranking.keyed(starts, documents, scores, keys, late)
+    for place in np.flatnonzero(late).tolist():
+        keys[starts[place] : starts[place + 1]].sort()
+    codes, exact = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
+    ranking.unkeyed(keys, codes, exact)
+    return codes, exact
+
+
+@cache
+def _loaded() -> Any:
+    from moeir.kernels import coding, cutting, ranking
+
+    return SimpleNamespace(coding=coding, cutting=cutting, ranking=ranking)

@@ -1,0 +1,154 @@
+"""The compiled loops beside the arrays and beside plain Python: the same runs, the same faults, the same fusions."""
+
+import random
+
+import numpy as np
+import pytest
+
+from moeir import fusion
+from moeir.errors import DataError
+from moeir.records import ids, keys, lines, loops, runs
+from moeir.records.stretches import repeated
+from tests.oracles import order
+from tests.records.test_runs import FAULTY
+
+LETTERS = "abz019-_éß日🦉"
+ODD = ["123456789012345678", "-0.0", "0", "1E5", "+3", ".5", "5.", "1e-30", "27.123456789012345", "0.1", "1e-7", "-12.5"]
+LEFT = ["1e-320", "1e-40", "12345678901234567890123", "0.10000000000000000000000001", "16777217.0000000000001"]
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    """Every file is big enough, and every number of rows."""
+    monkeypatch.setattr(loops, "BYTES", 0)
+    monkeypatch.setattr(loops, "ROWS", 0)
+    yield monkeypatch
+    loops._loaded.cache_clear()
+
+
+@pytest.fixture
+def plainly(fast):
+    """Calls a function without the loops."""
+
+    def call(function, *arguments):
+        with fast.context() as without:
+            without.setattr(loops, "among", lambda rows: None)
+            without.setattr(loops, "of_file", lambda path: None)
+            return function(*arguments)
+
+    return call
+
+
+def made_lines(seed, numbers, widest):
+    generator = random.Random(seed)
+    names = {"".join(generator.choices(LETTERS, k=generator.randint(1, widest))) for _ in range(60)}
+    names |= {name[: generator.randint(1, len(name))] for name in names}
+    queries = generator.sample(sorted(names), 5)
+    rows = []
+    for query in queries:
+        documents = generator.sample(sorted(names), generator.randint(1, len(names)))
+        rows += [(query, name, generator.choice([*numbers, f"{generator.random():.6f}", repr(generator.random())])) for name in documents]
+    if seed % 2:
+        generator.shuffle(rows)
+    return rows
+
+
+def oracle(rows):
+    hits: dict[str, dict[str, float]] = {}
+    for query, name, number in rows:
+        hits.setdefault(query, {})[name] = float(np.float32(float(number))) + 0.0
+    return {query: [(name, found[name]) for name in order.ranked(found)] for query, found in hits.items()}
+
+
+def same(one, other):
+    assert (one.queries, list(one.names), one.tag) == (other.queries, list(other.names), other.tag)
+    for name in ("starts", "documents", "scores"):
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
+
+
+@pytest.mark.parametrize(("size", "most"), [(1 << 20, 2**23), (700, 2**23), (300, 64)])
+@pytest.mark.parametrize(("numbers", "widest"), [(ODD, 2), (ODD, 7), (ODD, 20), (ODD + LEFT, 7), (ODD, 40)])
+def test_a_run_is_the_one_that_plain_python_reads(fast, plainly, tmp_path, size, most, numbers, widest):
+    fast.setattr(lines, "BLOCK_BYTES", size)
+    fast.setattr(keys, "MOST", most)
+    for seed in range(4):
+        rows = made_lines(seed, numbers, widest)
+        path = tmp_path / f"{seed}.trec"
+        space = "\t" if seed == 2 else " "
+        path.write_text("".join(space.join([query, "Q0", name, "1", number, "tag"]) + "\n" for query, name, number in rows))
+        run = runs.read(path)
+        assert {query: run.hits(query) for query in run.queries} == oracle(rows)
+        assert run.queries == list(dict.fromkeys(row[0] for row in rows))
+        assert list(run.names) == sorted({row[1] for row in rows}, key=str.encode)
+        same(run, plainly(runs.read, path))
+        for by in ("file", "rank"):
+            same(runs.read(path, by), plainly(runs.read, path, by))
+
+
+@pytest.mark.parametrize(("content", "message"), FAULTY)
+@pytest.mark.parametrize("size", [5, 1 << 20])
+def test_faults_are_named_with_their_line(fast, tmp_path, size, content, message):
+    fast.setattr(lines, "BLOCK_BYTES", size)
+    path = tmp_path / "dev.trec"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        runs.read(path)
+    assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize(
+    "content", ["\n\nq Q0 d 1 1 t\n\n q Q0 e 2 0.5 t", "q\tQ0\td 1 1 t\r\nq Q0 e 2 0.5 t\r\n", "q Q0 d 1 1 t\nq Q0 e\x01 2 0.5 t\n"]
+)
+def test_lines_of_other_shapes_are_read(fast, plainly, tmp_path, content):
+    (tmp_path / "a.trec").write_text(content)
+    same(runs.read(tmp_path / "a.trec"), plainly(runs.read, tmp_path / "a.trec"))
+
+
+def test_words_beyond_what_keys_hold_are_coded_with_the_others(fast, plainly, tmp_path):
+    fast.setattr(lines, "BLOCK_BYTES", 200)
+    names = ["x" * 200, "a", "b" * 64, "b" * 65, "é" * 32, "é" * 33, "c", *(f"d{number}" for number in range(30))]
+    rows = [f"{query} Q0 {name} 1 {place} t\n" for query in ("q", "u" * 100) for place, name in enumerate(names)]
+    (tmp_path / "a.trec").write_text("".join(rows))
+    run = runs.read(tmp_path / "a.trec")
+    assert run.documents_of("q") == run.documents_of("u" * 100) == names[::-1]
+    same(run, plainly(runs.read, tmp_path / "a.trec"))
+
+
+@pytest.mark.parametrize("sizes", [(3, 50, 0, 7), (0, 0), (9,), (20, 20, 20)])
+def test_lists_of_ids_are_united_as_sets_are(fast, sizes):
+    generator = random.Random(sum(sizes))
+    lists = [
+        sorted({"".join(generator.choices(LETTERS, k=generator.randint(1, 12))) for _ in range(size)}, key=str.encode) for size in sizes
+    ]
+    names, places = ids.united([ids.Ids.of(one) for one in lists])
+    assert list(names) == sorted(set().union(*lists), key=str.encode)
+    assert [[names[place] for place in own.tolist()] for own in places] == lists
+
+
+def test_a_document_that_stands_twice_is_found(fast, plainly):
+    generator = np.random.default_rng(4)
+    for _ in range(300):
+        sizes = generator.integers(0, 90, 4)
+        starts, documents = np.concatenate([[0], np.cumsum(sizes)]), generator.integers(0, 2000, sizes.sum()).astype(np.int32)
+        assert repeated(starts, documents, None) == plainly(repeated, starts, documents, None)
+
+
+@pytest.mark.parametrize("formula", ["came_sum", "rrf", "normsum", "normmax", "zscore", "combmnz", "maxrr", "hybrid"])
+def test_fusions_are_the_same_bits(fast, plainly, formula):
+    generator = random.Random(7)
+    names, values = [f"d{number}" for number in range(50)], [0.0, -0.0, 1.0, 2.5, -1.0]
+    many = [
+        {f"q{query}": {name: generator.choice(values) for name in generator.sample(names, generator.randint(0, 30))} for query in asked}
+        for asked in ([3, 1, 2, 5], [1, 2, 4, 3])
+    ]
+    many = [runs.Run.from_hits(hits) for hits in many]
+    for depth in (None, 10):
+        same(fusion.fused(many, getattr(fusion, formula), depth), plainly(fusion.fused, many, getattr(fusion, formula), depth))
+
+
+def test_a_small_file_and_a_pipe_are_read_without_the_loops(tmp_path):
+    (tmp_path / "a.trec").write_text("q Q0 d 1 1 t\n")
+    assert loops.of_file(tmp_path / "a.trec") is None
+    assert loops.of_file("-") is None
+    assert loops.of_file(tmp_path / "absent") is None

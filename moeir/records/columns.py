@@ -4,8 +4,6 @@ White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as 
 loops in a big file, all others here, with the same columns as the outcome and every fault named with its line.
 """
 
-import ctypes
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from moeir.errors import DataError
+from moeir.kernels import memory
 from moeir.records import lines, loops
 from moeir.records.cutter import Cutter, Numbers, joined
 from moeir.records.ids import WIDEST, Coding, Ids, Words
@@ -85,9 +84,7 @@ def give_back(rows: int) -> None:
     if rows < 2**20:
         return
     _library.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
-    if trim is not None:
-        trim(0)
+    memory.give_back()
 
 
 def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:

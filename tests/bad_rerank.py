@@ -29,5 +29,8 @@ RERANKING = [
     Bad("the same run to rerank twice", None, RERANK + "one.trec --run one.trec", 2, "--run: the same run is given twice"),
     Bad("a corpus for two", None, CASCADE.replace("corpus.jsonl", "-") + "5:came", 2, "--corpus -: every model reads it"),
     Bad("more shards than queries", None, RERANK + "one.trec --shard 0/2", 2, "--shard 0/2: the run has 1 queries"),
+    Bad("no patience", None, RERANK + "one.trec --patience 0", 2, "--patience 0: expected at least 1"),
+    Bad("patience of several", None, CASCADE + "5:came+came --patience 3", 2, "--patience 3: several models would leave a query"),
+    Bad("patience of experts", None, RERANK + "one.trec --patience 3", 2, "--patience 3: is for cross-encoders, and came is none"),
     Bad("a tag of two words", None, RERANK + "one.trec --tag a\tb", 2, "--tag"),
 ]

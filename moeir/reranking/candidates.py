@@ -31,20 +31,24 @@ class Candidates:
     def reranked(self, scores: npt.ArrayLike, *, rest: bool = True, tag: str = "moeir") -> Run:
         """The run by these scores [n]; what lies below the depth stands behind in its old order, or, without `rest`, is left out.
 
-        Behind: a step below the score of the last that was scored, and one step for each document.
+        Of a query the last ones may be NaN: not scored, and as if below the depth. Behind: a step below the score of the last that was
+        scored, and one step for each document.
         """
         run, sizes = self.run, np.diff(self.run.starts)
         new = np.asarray(scores, dtype=np.float32)
+        told = ~np.isnan(new)
         if not rest:
-            return Run.from_columns(run.queries, self.query, run.names, self.document, new, tag)
+            return Run.from_columns(run.queries, self.query[told], run.names, self.document[told], new[told], tag)
+        depths = np.bincount(self.query[told], minlength=len(run))
         owners = np.repeat(np.arange(len(run)), sizes)
         ranks = np.arange(len(owners)) - np.repeat(run.starts[:-1], sizes)
         lowest = np.full(len(run), np.inf)
-        np.minimum.at(lowest, self.query, new)
+        np.minimum.at(lowest, self.query[told], new[told])
         found = np.empty(len(owners))
         found[ranks < self.depth] = new
-        behind = ranks >= self.depth
-        found[behind] = lowest[owners[behind]] - (ranks[behind] - self.depth + 1) * _steps(lowest, sizes)[owners[behind]]
+        behind = ranks >= depths[owners]
+        below = ranks[behind] - depths[owners[behind]] + 1
+        found[behind] = lowest[owners[behind]] - below * _steps(lowest, sizes)[owners[behind]]
         return Run.from_columns(run.queries, owners, run.names, run.documents, found.astype(np.float32), tag)
 
 

@@ -1,54 +1,89 @@
 """What one checkpoint says of the candidates of a run: a cross-encoder of pairs, any other architecture by its experts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
-from moeir.backbones.pairs import Pairs
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.backbones.pairs import Numbers
+from moeir.errors import UsageError
 from moeir.reranking import crossing, experts
 from moeir.reranking.candidates import Candidates
 from moeir.reranking.ledger import Ledger, Scores
 from moeir.reranking.library import Library
 from moeir.reranking.passages import Passages
 
+BEST = 10  # documents that a person looks at
+
 
 @dataclass(frozen=True)
 class Manner:
-    """How pairs are scored: precision, tokens at once, how long documents are cut, and the experts of what is no cross-encoder."""
+    """How pairs are scored: precision, tokens at once, how long documents are cut, and the experts of what is no cross-encoder.
+
+    `patience`: how many documents of a query, in the order of the run, may miss its first BEST before the rest are left out; None: all.
+    """
 
     dtype: torch.dtype
     device: str = "cpu"
     max_tokens: int = 4096
     passages: Passages = field(default_factory=Passages)
     experts: tuple[str, ...] = ()
+    patience: int | None = None
 
 
 def scored(
     model: Path, candidates: Candidates, library: Library, manner: Manner, ledger: Ledger, name: str, advance: Callable[[int], None]
 ) -> tuple[Scores, dict[str, Any]]:
-    """The scores of a checkpoint for all candidates [n], and how much that was."""
+    """The scores of a checkpoint for all candidates [n], NaN where patience ended, and how much that was."""
     checkpoint = open_checkpoint(model, manner.device)
     given: dict[str, Any] = {"dtype": manner.dtype, "max_tokens": manner.max_tokens, "ledger": ledger, "name": name}
     query, document = candidates.query, candidates.document
     if not checkpoint.architecture.pairs:
+        if manner.patience is not None:
+            raise UsageError(f"--patience {manner.patience}: is for cross-encoders, and {model} is none; leave it out")
         taken = experts.chosen(checkpoint, manner.experts, model)
         walked = library.walked(document, fielded=False)
         found = experts.scored(checkpoint, taken, library.queries, walked, query, document, advance=advance, **given)
         return found, {"pairs": len(query), "experts": taken}
-    pairs, starts = _pairs(checkpoint, candidates, library, manner.passages)
-    told = _Told(advance, len(query), len(pairs.query))
-    found = manner.passages.together(crossing.scored(checkpoint, pairs, advance=told, **given), starts)
-    return found, {"pairs": len(query), "passages": len(pairs.query), "tokens": int(pairs.lengths.sum())}
+    shelf = library.shelf(checkpoint, document, whole=manner.passages.kind != "firstp")
+    found, passages, tokens = np.full(len(query), np.nan, dtype=np.float32), 0, 0
+    for number, part in enumerate(_waves(candidates, found, manner.patience)):
+        own = (query[part], shelf.rows[document[part]])
+        pairs, starts = manner.passages.pairs(checkpoint.pairing, shelf.queries, shelf.documents, *own)
+        told = _Told(advance, len(part), len(pairs.query))
+        given["name"] = name if manner.patience is None else f"{name}.wave{number}"
+        found[part] = manner.passages.together(crossing.scored(checkpoint, pairs, advance=told, **given), starts)
+        passages, tokens = passages + len(pairs.query), tokens + int(pairs.lengths.sum())
+    left = int(np.isnan(found).sum())
+    advance(left)
+    return found, {"pairs": len(query) - left, "passages": passages, "tokens": tokens}
 
 
-def _pairs(checkpoint: OpenCheckpoint, candidates: Candidates, library: Library, passages: Passages) -> "tuple[Pairs, Any]":
-    shelf = library.shelf(checkpoint, candidates.document, whole=passages.kind != "firstp")
-    rows = shelf.rows[candidates.document]
-    return passages.pairs(checkpoint.pairing, shelf.queries, shelf.documents, candidates.query, rows)
+def _waves(candidates: Candidates, found: Scores, patience: int | None) -> Iterator[Numbers]:
+    """Candidates to be scored next: all of them, or of every query the next `patience`, until a wave brings none into its first BEST.
+
+    `found` [n] holds, when a wave is asked for, the scores of those before it.
+    """
+    ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
+    if patience is None:
+        yield np.arange(len(found))
+        return
+    active, first = list(range(len(candidates.run))), 0
+    while active:
+        parts = [np.arange(ends[place] + first, min(ends[place] + first + patience, ends[place + 1])) for place in active]
+        yield np.concatenate(parts)
+        first += patience
+        asked = [place for place in active if ends[place] + first < ends[place + 1]]
+        active = [place for place in asked if _entered(found[ends[place] : ends[place] + first], patience)]
+
+
+def _entered(scores: Scores, last: int) -> bool:
+    """Whether one of the `last` documents is among the first BEST of all [n] so far; one that equals another stands behind it."""
+    return len(scores) - last < BEST or bool(scores[-last:].max() > np.partition(scores[:-last], -BEST)[-BEST])
 
 
 class _Told:

@@ -44,6 +44,7 @@ class Rerank(Stage):
     stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None)
     fuse: str = option("How several runs become one; see: moeir variants fusion.", "rrf")
     shard: str | None = option("I/N: the queries of the I-th of N parts, counted from 0; cat joins the runs.", None)
+    patience: int | None = option("Leave a query when N documents in a row were none of its first 10 [default: score all].", None)
     rest: bool = option("Keep the documents below --depth.", True)
     max_tokens: int | None = option("Tokens computed at once [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
     threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
@@ -63,7 +64,7 @@ class Rerank(Stage):
         self._rounds()
         variants.resolve("reranking.ensembles", self.ensemble)
         variants.resolve("fusion", self.fuse)
-        sizes = {"--max-tokens": self.max_tokens, "--threads": self.threads}
+        sizes = {"--max-tokens": self.max_tokens, "--threads": self.threads, "--patience": self.patience}
         for flag, value in (sizes | {"--passage-length": self.passage_length, "--stride": self.stride}).items():
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: expected at least 1")
@@ -73,6 +74,8 @@ class Rerank(Stage):
             raise UsageError("--stride: a document's beginning is all that --passages firstp reads; add --passages maxp or sump")
         if self.shard is not None:
             shards.Shard.parsed(self.shard)
+        if self.patience is not None and max(len(one.models) for one in self._rounds()) > 1:
+            raise UsageError(f"--patience {self.patience}: several models would leave a query at different documents; leave it out")
         if self.tag is not None:
             check_word("--tag", self.tag)
         if self.corpus == STREAM and sum(len(one.models) for one in self._rounds()) > 1:
@@ -121,7 +124,7 @@ class Rerank(Stage):
         device = device_for(self.device)
         passages = Passages(self.passages, self.passage_length, self.stride)
         room = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        manner = Manner(dtype_for(self.dtype, device), device, room, passages, self.expert)
+        manner = Manner(dtype_for(self.dtype, device), device, room, passages, self.expert, self.patience)
         ledger = Ledger(None if self.output == STREAM else making.resume_place(self.output))
         told = []
         with threads(self.threads):
@@ -146,8 +149,8 @@ class Rerank(Stage):
             with meter(f"reranking with {model}", len(candidates)) as counter:
                 found, facts = scored(model, candidates, library, manner, ledger, f"round{number}.model{place}", counter.advance)
             every.append(found)
-            rate = len(candidates) / max(time.monotonic() - began, 1e-9)
-            log.info("%s: %s documents of %d queries, %s a second", model, f"{len(candidates):,}", len(run), f"{rate:,.0f}")
+            rate = facts["pairs"] / max(time.monotonic() - began, 1e-9)
+            log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
             told.append({"model": str(model), "digest": manifests.digest(model), **facts})
         rest = self.rest or number > 0
         return candidates.reranked(combined(candidates, every, self.ensemble), rest=rest), {"depth": one.depth, "models": told}

@@ -12,6 +12,17 @@ def reranked(hits, depth, scores, *, rest=True):
     return head + (list(hits[depth:]) if rest else [])
 
 
+def patient(scores, patience, best):
+    """How many of a query's documents are scored before so many in a row are none of the first `best`."""
+    done = min(patience, len(scores))
+    while done < len(scores):
+        before = sorted(scores[: done - patience], reverse=True)
+        if len(before) >= best and max(scores[done - patience : done]) <= before[best - 1]:
+            return done
+        done = min(done + patience, len(scores))
+    return done
+
+
 def passages(size, window, stride):
     """(begin, end) of each passage of a text of `size` tokens: as many as it takes to reach its end."""
     found = [(0, min(size, window))]

@@ -11,6 +11,7 @@ from moeir.architectures.pairing import Pairing
 from moeir.backbones.pairs import Frame, Pairs, Ragged
 from moeir.errors import UsageError
 from moeir.records.runs import Run
+from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates, combined, united
 from moeir.reranking.cascade import Round, check_falling
 from moeir.reranking.ledger import Ledger
@@ -46,6 +47,27 @@ def test_a_reranked_run_is_that_of_the_loop(given_, rest):
         values = [score for _, score in found.hits(query)]
         assert values[: len(new)] == sorted(new.values(), reverse=True)
         assert all(after < before for before, after in zip(values[len(new) - 1 :], values[len(new) :], strict=False))
+
+
+@quick
+@given(lists(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_patience_ends_where_the_loop_ends(given_, patience, best, rest):
+    hits, depth, drawn = given_
+    run = Run.from_hits(hits)
+    candidates = Candidates.of(run, depth)
+    scores, found = np.array(drawn[: len(candidates)], dtype=np.float32), np.full(len(candidates), np.nan, np.float32)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scoring, "BEST", best)
+        for part in scoring._waves(candidates, found, patience):
+            assert np.isnan(found[part]).all()
+            found[part] = scores[part]
+    after = candidates.reranked(found, rest=rest)
+    for place, query in enumerate(run.queries):
+        own = candidates.query == place
+        count = oracles.patient(scores[own].tolist(), patience, best)
+        assert (~np.isnan(found[own])).tolist() == [row < count for row in range(own.sum())]
+        new = dict(zip([run.names[code] for code in candidates.document[own]], scores[own].tolist(), strict=True))
+        assert after.documents_of(query) == oracles.reranked(run.documents_of(query), count, new, rest=rest)
 
 
 def test_what_lies_below_stands_one_step_behind_the_last():

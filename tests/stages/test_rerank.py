@@ -175,6 +175,27 @@ def _passages(folder, long, stride):
     return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
 
 
+def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, rerank, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.reranking.scoring.BEST", 1)
+    monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
+    before, whole = runs.read(room / "bm25.trec"), rerank(tmp_path / "whole.trec", "--depth", 12)
+    found = rerank(tmp_path / "patient.trec", "--depth", 12, "--patience", 2)
+    told = json.loads((tmp_path / "patient.trec.manifest.json").read_text())["counts"]["rounds"][0]["models"][0]
+    counts = []
+    for query in before.queries:
+        hits, scores = before.documents_of(query), dict(whole.hits(query))
+        counts.append(oracles.patient([scores[document] for document in hits[:12]], 2, 1))
+        assert found.documents_of(query) == oracles.reranked(hits, counts[-1], scores)
+    assert told["pairs"] == sum(counts) < 36
+    for moment in deaths(every=4):
+        place = tmp_path / f"{moment}.trec"
+        if not died(lambda place=place: rerank(place, "--depth", 12, "--patience", 2), moment):
+            break
+        rerank(place, "--depth", 12, "--patience", 2)
+        assert place.read_bytes() == (tmp_path / "patient.trec").read_bytes()
+    assert moment > 8
+
+
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
     given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")

@@ -68,7 +68,9 @@ def together(places: list[tuple[qrels.Qrels, Path]], retrievers: list[str]) -> N
         cells = [str(len(before)), mean(before)]
         for own in ("", "own "):
             bce, lce = means[f"{own}bce"], means[f"{own}lce"]
-            cells += [mean(bce), mean(lce), f"{significance.paired_t(lce, bce):.3f}"]
+            both = sorted(bce.keys() & lce.keys())
+            bce, lce = ({query: own[query] for query in both} for own in (bce, lce))
+            cells += [mean(bce), mean(lce), f"{significance.paired_t(lce, bce):.3f}"] if both else ["", "", ""]
         sys.stdout.write(f"| {listed} | " + " | ".join(cells) + " |\n")
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -127,8 +128,9 @@ def run(stage: Stage, *, force: bool = False) -> None:
     """Run a stage to its product, or find that it is there already."""
     stage.check()
     _check_streams(stage)
-    for setting, path in stage.sources():
-        _check_there(path, setting)
+    if "LOCAL_RANK" not in os.environ:  # of several processes one tells, when they have met
+        for setting, path in stage.sources():
+            _check_there(path, setting)
     stage.begin(force=force)
 
 

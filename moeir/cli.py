@@ -95,7 +95,7 @@ def _carry_out(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> 
     elif dry_run:
         sys.stdout.writelines(f"{line}\n" for line in base.plan(stage))
     else:
-        base.run(stage, force=force)
+        base.run(stage, force=force, alone="LOCAL_RANK" not in os.environ)
 
 
 def _own(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -124,11 +123,11 @@ def _check_places(stage: Stage, path: Path) -> None:
             raise UsageError(f"--output {path}: would replace what {setting.flag} reads, {source}; write elsewhere")
 
 
-def run(stage: Stage, *, force: bool = False) -> None:
-    """Run a stage to its product, or find that it is there already."""
+def run(stage: Stage, *, force: bool = False, alone: bool = True) -> None:
+    """Run a stage to its product, or find that it is there already. Of several processes one tells of errors, when they have met."""
     stage.check()
     _check_streams(stage)
-    if "LOCAL_RANK" not in os.environ:  # of several processes one tells, when they have met
+    if alone:
         for setting, path in stage.sources():
             _check_there(path, setting)
     stage.begin(force=force)

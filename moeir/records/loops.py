@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS = 2**22
-BYTES = 2**28  # of a file; a quarter of one that is packed. Compiling takes seconds, once on a machine, in a fresh container each time
+BYTES = 2**27  # of a file; a quarter of one that is packed. Compiling takes seconds, once on a machine, in a fresh container each time
 
 
 def among(rows: int) -> Any:

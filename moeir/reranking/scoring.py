@@ -10,7 +10,7 @@ import torch
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.pairs import Numbers
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.reranking import crossing, experts
 from moeir.reranking.candidates import Candidates
 from moeir.reranking.ledger import Ledger, Scores
@@ -48,6 +48,7 @@ def scored(
         taken = experts.chosen(checkpoint, manner.experts, model)
         walked = library.walked(document, fielded=False)
         found = experts.scored(checkpoint, taken, library.queries, walked, query, document, advance=advance, **given)
+        _refuse(model, candidates, found, np.arange(len(query)))
         return found, {"pairs": len(query), "experts": taken}
     shelf = library.shelf(checkpoint, document, whole=manner.passages.kind != "firstp")
     found, passages, tokens = np.full(len(query), np.nan, dtype=np.float32), 0, 0
@@ -57,10 +58,19 @@ def scored(
         told = _Told(advance, len(part), len(pairs.query))
         given["name"] = name if manner.patience is None else f"{name}.wave{number}"
         found[part] = manner.passages.together(crossing.scored(checkpoint, pairs, advance=told, **given), starts)
+        _refuse(model, candidates, found, part)
         passages, tokens = passages + len(pairs.query), tokens + int(pairs.lengths.sum())
     left = int(np.isnan(found).sum())
     advance(left)
     return found, {"pairs": len(query) - left, "passages": passages, "tokens": tokens}
+
+
+def _refuse(model: Path, candidates: Candidates, found: Scores, part: Numbers) -> None:
+    """DataError for a score that is no number: it would stand in a list as if its document had not been scored."""
+    for pair in part[~np.isfinite(found[part])][:1].tolist():
+        run = candidates.run
+        place = f"query {run.queries[candidates.query[pair]]!r} and document {run.names[candidates.document[pair]]!r}"
+        raise DataError(f"{model}: its score of {place} is not a finite number; are its weights whole? Try --dtype float32")
 
 
 def _waves(candidates: Candidates, found: Scores, patience: int | None) -> Iterator[Numbers]:

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from moeir import fusion
-from moeir.errors import DataError
 from moeir.records import ids, keys, lines, loops, runs
 from moeir.records.stretches import repeated
 from tests.oracles import order
-from tests.records.test_runs import FAULTY
+from tests.records.test_runs import FAULTY, refused
 
 LETTERS = "abz019-_éß日🦉"
 ODD = ["123456789012345678", "-0.0", "0", "1E5", "+3", ".5", "5.", "1e-30", "27.123456789012345", "0.1", "1e-7", "-12.5"]
@@ -89,12 +88,7 @@ def test_a_run_is_the_one_that_plain_python_reads(fast, plainly, tmp_path, size,
 @pytest.mark.parametrize(("content", "message"), FAULTY)
 @pytest.mark.parametrize("size", [5, 1 << 20])
 def test_faults_are_named_with_their_line(fast, tmp_path, size, content, message):
-    fast.setattr(lines, "BLOCK_BYTES", size)
-    path = tmp_path / "dev.trec"
-    path.write_text(content)
-    with pytest.raises(DataError) as caught:
-        runs.read(path)
-    assert str(caught.value) == f"{path}{message}"
+    refused(fast, tmp_path, size, content, message)
 
 
 @pytest.mark.parametrize(

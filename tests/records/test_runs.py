@@ -132,15 +132,19 @@ FAULTY = [
 ]
 
 
-@pytest.mark.parametrize(("content", "message"), FAULTY)
-@pytest.mark.parametrize("size", [5, 1 << 20])
-def test_faulty_runs_are_refused_with_their_line(tmp_path, monkeypatch, size, content, message):
+def refused(monkeypatch, tmp_path, size, content, message):
     monkeypatch.setattr(lines, "BLOCK_BYTES", size)
     path = tmp_path / "dev.trec"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
         runs.read(path)
     assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize(("content", "message"), FAULTY)
+@pytest.mark.parametrize("size", [5, 1 << 20])
+def test_faulty_runs_are_refused_with_their_line(tmp_path, monkeypatch, size, content, message):
+    refused(monkeypatch, tmp_path, size, content, message)
 
 
 def test_columns_in_any_order_make_the_same_run():

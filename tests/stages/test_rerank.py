@@ -196,6 +196,13 @@ def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, reran
     assert moment > 8
 
 
+def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.reranking.crossing.scored", lambda checkpoint, pairs, **_: np.append(np.zeros(len(pairs.query) - 1), np.nan))
+    given = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
+    said = run_here("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *given)
+    assert said.code == 3 and "its score of query 'q3' and document" in said.stderr and not (tmp_path / "out.trec").exists()
+
+
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
     given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")

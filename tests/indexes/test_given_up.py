@@ -1,0 +1,59 @@
+"""Pages of large indexes and encodings that are given up while an engine reads them: what it builds and finds stays the same."""
+
+import filecmp
+
+import numpy as np
+import pytest
+import torch
+
+from moeir import variants
+from moeir.architectures.base import KINDS
+from moeir.artifacts import mapping
+from moeir.representations.dense import Dense
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+
+TEXTS, QUERIES, WIDTH = 300, 20, 32
+
+
+def drawn(kind, count, generator):
+    """Representations of some texts."""
+    if kind == "dense":
+        return Dense(torch.randn(count, WIDTH, generator=generator))
+    if kind == "sparse":
+        return Sparse.from_matrix(torch.relu(torch.randn(count, 100, generator=generator) - 1))
+    lengths = torch.randint(1, 9, (count,), generator=generator)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    return MultiVector(torch.nn.functional.normalize(torch.randn(int(starts[-1]), WIDTH, generator=generator), dim=1), starts)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [("flat", "dense"), ("inverted", "sparse"), ("inverted:quantise=8", "sparse"), ("maxsim", "multivector"),
+     ("plaid:rescore=true", "multivector")],
+)  # fmt: skip
+def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    drawn(kind, TEXTS, generator).save(tmp_path / "encodings")
+    queries, engine = drawn(kind, QUERIES, generator), variants.bind("indexes", spec)
+    given_up = []
+
+    def made(name):
+        index = engine()
+        index.add(KINDS[kind].open(tmp_path / "encodings"))
+        index.save(tmp_path / name)
+        opened = type(index).open(tmp_path / name)
+        few = [opened.search(queries.select(torch.tensor([row])), 15) for row in range(3)]
+        return [part for found in (opened.search(queries, 15), *few) for part in found]
+
+    before = made("left")
+    monkeypatch.setattr(mapping, "KEPT", 0)
+    monkeypatch.setattr(mapping, "STRIDE", 1)
+    monkeypatch.setattr(mapping, "AROUND", 1)
+    read = mapping.read
+    monkeypatch.setattr(mapping, "read", lambda size: given_up.append(size) or read(size))
+    after = made("given-up")
+    assert sum(size > 0 for size in given_up) > 3
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+    names = [path.name for path in (tmp_path / "left").iterdir()]
+    assert filecmp.cmpfiles(tmp_path / "left", tmp_path / "given-up", names, shallow=False) == (names, [], [])

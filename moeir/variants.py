@@ -119,7 +119,7 @@ def find(room: str, name: str) -> Variant:
     every = {variant.name: variant for variant in listed(room)}
     wanted = name.replace("_", "-")
     if wanted not in every:
-        raise UsageError(f"{room} has no {name!r}{near(wanted, every)}; see: moeir variants {room}")
+        raise UsageError(f"{room} has no {name!r}{near(wanted, every)} (moeir variants {room} lists them)")
     return every[wanted]
 
 

@@ -38,7 +38,7 @@ def test_what_is_no_spec_is_refused(text, message):
 @pytest.mark.parametrize(
     ("room", "text", "message"),
     [
-        ("fusion", "came-summ", "fusion has no 'came-summ'; did you mean 'came-sum'?; see: moeir variants fusion"),
+        ("fusion", "came-summ", "fusion has no 'came-summ'; did you mean 'came-sum'? (moeir variants fusion lists them)"),
         ("fusion", "rrf:konstant=1", "rrf:konstant=1: rrf has no option 'konstant'; did you mean 'constant'?"),
         ("fusion", "rrf:constant=x", "rrf:constant=x: constant: expected a number, found 'x'"),
         ("fusion", "combsum:a=1", "combsum:a=1: combsum has no option 'a'"),

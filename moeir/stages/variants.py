@@ -30,7 +30,7 @@ class Variants(Stage):
         found = {one: [variant for variant in variants.listed(one) if name in (None, variant.name)] for one in rooms}
         if not any(found.values()):
             known = {*variants.ROOMS, *short, *(variant.name for one in variants.ROOMS for variant in variants.listed(one))}
-            raise UsageError(f"there is no room or variant {self.room!r}{variants.near(str(self.room), known)}; moeir variants lists all")
+            raise UsageError(f"there is no room or variant {self.room!r}{variants.near(str(self.room), known)} (moeir variants lists all)")
         for one, every in found.items():
             if every:
                 yield one

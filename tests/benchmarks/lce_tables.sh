@@ -7,13 +7,13 @@
 # Model:    MODEL_FOLDER holds an encoder's weights, which get a drawn head, or is a checkpoint of a cross-encoder to go on from
 # Use:      tests/benchmarks/lce_tables.sh CORPUS QUERIES TRAIN_QRELS TEST_QRELS RUNS_FOLDER WORK_FOLDER MODEL_FOLDER RETRIEVER...
 #           ROW=train   trains and reranks what is not there yet; ROW=tables prints; both if it is not set
-# Settings: SEEDS (1 2), STEPS (300), GROUP_SIZES (2 4 8) on the first retriever; DEPTH documents are mined and reranked (50)
+# Settings: SEEDS (1 2), STEPS (300) of PAIRS (8) pairs, GROUP_SIZES (2 4 8) on the first retriever; DEPTH documents are mined and reranked (50)
 # Hardware: the defaults are cut to 2 cores: about 300 x 8 pairs of 160 tokens a training, a few minutes with MiniLM's six layers
 # Every stage is skipped if it is there already, and continued if it was interrupted.
 set -euo pipefail
 read -r corpus queries train test runs work model < <(realpath -m "${@:1:7}" | paste -sd " ")
 shift 7
-SEEDS=${SEEDS:-1 2} STEPS=${STEPS:-300} GROUP_SIZES=${GROUP_SIZES-2 4 8} DEPTH=${DEPTH:-50} RATE=${RATE:-3e-5} MEASURE=${MEASURE:-nDCG@10}
+SEEDS=${SEEDS:-1 2} STEPS=${STEPS:-300} PAIRS=${PAIRS:-8} GROUP_SIZES=${GROUP_SIZES-2 4 8} DEPTH=${DEPTH:-50} RATE=${RATE:-3e-5} MEASURE=${MEASURE:-nDCG@10}
 QUERY_LENGTH=${QUERY_LENGTH:-48} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-160} MOEIR=${MOEIR:-moeir} ROW=${ROW:-train tables}
 mkdir -p "$work"
 cd "$work"
@@ -45,14 +45,14 @@ if [[ $ROW == *train* ]]; then
   for retriever in "$@"; do
     $MOEIR mine-negatives --run "$runs/$retriever.train.trec" --qrels "$train" --method "band:first=0,last=$DEPTH" --output "data/$retriever.jsonl"
     for seed in $SEEDS; do
-      learned "$retriever-bce-$seed" bce "$retriever" "$seed" 4 1
-      learned "$retriever-lce-$seed" lce "$retriever" "$seed" 1 7
+      learned "$retriever-bce-$seed" bce "$retriever" "$seed" $((PAIRS / 2)) 1
+      learned "$retriever-lce-$seed" lce "$retriever" "$seed" $((PAIRS / 8)) 7
       for objective in bce lce; do reranked "$retriever-$objective-$seed" "$@"; done
     done
   done
   for seed in $SEEDS; do
     for size in $GROUP_SIZES; do
-      learned "group-$size-$seed" lce "$first" "$seed" $((8 / size)) $((size - 1))
+      learned "group-$size-$seed" lce "$first" "$seed" $((PAIRS / size)) $((size - 1))
       reranked "group-$size-$seed" "$first"
     done
   done

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.flat import Flat
+from tests.indexes.agreement import same
 from tests.oracles import search as oracle
 
 TEXTS = [
@@ -78,8 +79,7 @@ def test_a_saved_index_needs_no_texts(tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".npy", ".json"}
     opened = Bm25.open(tmp_path)
     assert opened.options == {"k1": 1.2, "b": 0.75, "stemmer": "none", "stop_words": "none"}
-    for mine, theirs in zip(index.search(QUERIES, 7), opened.search(QUERIES, 7), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    assert same(index.search(QUERIES, 7), opened.search(QUERIES, 7))
     with pytest.raises(ArtifactError, match="takes no more"):
         opened.add(["more"])
 

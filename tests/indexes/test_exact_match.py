@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.exact_match import ExactMatch
 from moeir.representations.exact_match import ExactMatch as Texts
+from tests.indexes.agreement import alone, same, sorts
 from tests.oracles import search as oracle
 
 token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))
@@ -52,30 +53,23 @@ def listed(texts):
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
     places = random.sample(range(len(documents)), len(documents))
-    rows, scores = built(packed(documents), np.array(places)).search(packed(queries), depth)
-    for line, query in enumerate(queries):
-        expected = oracle.ranking(oracle.exact_match(query, documents), places, depth)
-        assert oracle.hits(rows[line], scores[line]) == expected
+    found = built(packed(documents), np.array(places)).search(packed(queries), depth)
+    assert sorts(found, lambda query: oracle.exact_match(query, documents), queries, places, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    rows, scores = built(documents).search(queries, 40)
-    for line, query in enumerate(listed(queries)):
-        expected = oracle.ranking(oracle.exact_match(query, listed(documents)), range(len(documents)), 40)
-        assert oracle.hits(rows[line], scores[line]) == expected
+    found, plain = built(documents).search(queries, 40), listed(documents)
+    assert sorts(found, lambda query: oracle.exact_match(query, plain), listed(queries), range(len(plain)), 40)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
 @pytest.mark.parametrize("slack", [0, 64])
 def test_blocks_batches_and_pools_change_no_byte(block, slack):
     queries, documents = near_ties(seed=1)
-    rows, scores = built(documents).search(queries, 20)
+    whole = built(documents).search(queries, 20)
     index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=2000)
-    again = index.search(queries, 20)
-    assert again[0].tobytes() == rows.tobytes() and again[1].tobytes() == scores.tobytes()
-    alone = [index.search(queries.select(torch.tensor([i])), 20) for i in range(len(queries))]
-    assert b"".join(one[1].tobytes() for one in alone) == scores.tobytes()
+    assert same(index.search(queries, 20), whole) and alone(index, queries, 20) == whole[1].tobytes()
 
 
 def test_shards_change_no_byte():
@@ -83,8 +77,7 @@ def test_shards_change_no_byte():
     sharded = ExactMatch()
     for first in range(0, 200, 90):
         sharded.add(documents.select(torch.arange(first, min(first + 90, 200))))
-    for one, other in zip(built(documents).search(queries, 30), sharded.search(queries, 30), strict=True):
-        assert one.tobytes() == other.tobytes()
+    assert same(built(documents).search(queries, 30), sharded.search(queries, 30))
 
 
 def test_who_shares_no_term_or_has_no_product_above_zero_is_not_found():
@@ -116,8 +109,7 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "rows.npy", "starts.npy", "terms.npy", "vectors.npy"]
     opened = ExactMatch.open(tmp_path)
-    for mine, theirs in zip(index.search(queries, 30), opened.search(queries, 30), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    assert same(index.search(queries, 30), opened.search(queries, 30))
     with pytest.raises(ArtifactError, match="takes no more documents"):
         opened.add(documents)
 
@@ -147,4 +139,4 @@ def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
     queries, documents = near_ties(seed=5)
     built(documents).save(tmp_path)
     here, there = (ExactMatch.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
-    assert here[0].tobytes() == there[0].tobytes() and here[1].tobytes() == there[1].tobytes()
+    assert same(here, there)

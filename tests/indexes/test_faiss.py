@@ -13,6 +13,7 @@ from moeir.representations.dense import Dense
 pytest.importorskip("faiss")
 from moeir.indexes import faiss as engine
 from moeir.indexes.faiss import Faiss
+from tests.indexes.agreement import same
 
 
 def drawn(count=2000, width=16, seed=0):
@@ -24,10 +25,6 @@ def built(documents, places=None, **options):
     index = Faiss(places, **options)
     index.add(Dense(documents))
     return index
-
-
-def same(found, expected):
-    return all(mine.tobytes() == theirs.tobytes() for mine, theirs in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(

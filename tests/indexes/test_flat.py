@@ -11,6 +11,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.candidates import coarse_margin, dots
 from moeir.indexes.flat import Flat
 from moeir.representations.dense import Dense
+from tests.indexes.agreement import alone, same, sorts
 from tests.oracles import search as oracle
 
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
@@ -45,36 +46,30 @@ def near_ties(count=600, width=48, seed=0):
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
     places = random.sample(range(len(documents)), len(documents))
-    rows, scores = built(documents, np.array(places)).search(Dense(torch.from_numpy(queries)), depth)
-    assert rows.shape == scores.shape == (len(queries), min(depth, len(documents)))
-    for line, query in enumerate(queries.tolist()):
-        expected = oracle.ranking(oracle.dense(query, documents.tolist()), places, depth)
-        assert oracle.hits(rows[line], scores[line]) == expected
+    found = built(documents, np.array(places)).search(Dense(torch.from_numpy(queries)), depth)
+    assert [part.shape for part in found] == [(len(queries), min(depth, len(documents)))] * 2
+    assert sorts(found, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), places, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    rows, scores = built(documents).search(Dense(queries), 50)
-    for line, query in enumerate(queries.tolist()):
-        exact = oracle.dense(query, documents.tolist())
-        assert oracle.hits(rows[line], scores[line]) == oracle.ranking(exact, range(len(documents)), 50)
+    found, plain = built(documents).search(Dense(queries), 50), documents.tolist()
+    assert sorts(found, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
 @pytest.mark.parametrize("slack", [0, 3, 64])
 def test_blocks_threads_batches_and_pools_change_no_byte(block, slack):
     queries, documents = near_ties(seed=1)
-    rows, scores = built(documents).search(Dense(queries), 20)
+    whole = built(documents).search(Dense(queries), 20)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack)
-        again = index.search(Dense(queries), 20)
-        alone = [index.search(Dense(queries[i : i + 1]), 20) for i in range(len(queries))]
+        again, single = index.search(Dense(queries), 20), alone(index, Dense(queries), 20)
     finally:
         torch.set_num_threads(threads)
-    assert again[0].tobytes() == rows.tobytes() and again[1].tobytes() == scores.tobytes()
-    assert b"".join(one[1].tobytes() for one in alone) == scores.tobytes()
+    assert same(again, whole) and single == whole[1].tobytes()
 
 
 def test_a_tie_of_everything_is_settled_by_id():
@@ -112,7 +107,7 @@ def test_the_precision_a_process_has_chosen_neither_matters_nor_changes():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
-    assert found[0].tobytes() == expected[0].tobytes() and found[1].tobytes() == expected[1].tobytes()
+    assert same(found, expected)
 
 
 def test_dots_are_padding_blind():
@@ -132,8 +127,7 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     opened = Flat.open(tmp_path / "index", places)
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["engine.json", "vectors.npy"]
     assert np.load(tmp_path / "index" / "vectors.npy").tobytes() == documents.numpy().tobytes()
-    for mine, theirs in zip(index.search(Dense(queries), 30), opened.search(Dense(queries), 30), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    assert same(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
 
 
 def test_an_empty_index_finds_nothing_saved_or_not(tmp_path):
@@ -196,8 +190,7 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
         off = (torch.cat(seen.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
         assert (2 * off <= coarse_margin(block, coarse.longest, coarse.lost)).all() and off.max() > 0
     for depth in (1, 30, 700):
-        for mine, theirs in zip(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth), strict=True):
-            assert mine.tobytes() == theirs.tobytes()
+        assert same(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
 
 
 def test_shards_change_no_byte():
@@ -207,8 +200,7 @@ def test_shards_change_no_byte():
         index = Flat()
         for part in documents.chunk(count):
             index.add(Dense(part))
-        for mine, theirs in zip(index.search(Dense(queries), 25), whole, strict=True):
-            assert mine.tobytes() == theirs.tobytes()
+        assert same(index.search(Dense(queries), 25), whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -216,4 +208,4 @@ def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
     queries, documents = near_ties(seed=4)
     built(documents).save(tmp_path)
     here, there = (Flat.open(tmp_path, device=device).search(Dense(queries), 40) for device in ("cpu", "cuda"))
-    assert here[0].tobytes() == there[0].tobytes() and here[1].tobytes() == there[1].tobytes()
+    assert same(here, there)

@@ -12,6 +12,7 @@ from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import DTYPES
 from moeir.kernels import compiling
 from moeir.representations.sparse import Sparse
+from tests.indexes.agreement import same
 from tests.oracles import search as oracle
 
 VOCABULARY = 6
@@ -86,8 +87,7 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["engine.json", *(f"{name}.npy" for name in DTYPES)])
     opened = Inverted.open(tmp_path)
-    for mine, theirs in zip(index.search(queries, 30), opened.search(queries, 30), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    assert same(index.search(queries, 30), opened.search(queries, 30))
     with pytest.raises(ArtifactError, match="takes no more documents"):
         opened.add(documents)
 

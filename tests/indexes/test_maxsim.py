@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.maxsim import MaxSim
 from moeir.representations.multivector import MultiVector
+from tests.indexes.agreement import alone, same, sorts
 from tests.oracles import search as oracle
 
 token = st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3)
@@ -49,30 +50,23 @@ def listed(texts):
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
     places = random.sample(range(len(documents)), len(documents))
-    rows, scores = built(packed(documents), np.array(places)).search(packed(queries), depth)
-    for line, query in enumerate(queries):
-        expected = oracle.ranking(oracle.maxsim(query, documents), places, depth)
-        assert oracle.hits(rows[line], scores[line]) == expected
+    found = built(packed(documents), np.array(places)).search(packed(queries), depth)
+    assert sorts(found, lambda query: oracle.maxsim(query, documents), queries, places, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    rows, scores = built(documents).search(queries, 40)
-    for line, query in enumerate(listed(queries)):
-        expected = oracle.ranking(oracle.maxsim(query, listed(documents)), range(len(documents)), 40)
-        assert oracle.hits(rows[line], scores[line]) == expected
+    found, plain = built(documents).search(queries, 40), listed(documents)
+    assert sorts(found, lambda query: oracle.maxsim(query, plain), listed(queries), range(len(plain)), 40)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
 @pytest.mark.parametrize("slack", [0, 64])
 def test_blocks_batches_and_pools_change_no_byte(block, slack):
     queries, documents = near_ties(seed=1)
-    rows, scores = built(documents).search(queries, 20)
+    whole = built(documents).search(queries, 20)
     index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=5000)
-    again = index.search(queries, 20)
-    assert again[0].tobytes() == rows.tobytes() and again[1].tobytes() == scores.tobytes()
-    alone = [index.search(queries.select(torch.tensor([i])), 20) for i in range(len(queries))]
-    assert b"".join(one[1].tobytes() for one in alone) == scores.tobytes()
+    assert same(index.search(queries, 20), whole) and alone(index, queries, 20) == whole[1].tobytes()
 
 
 def test_a_document_whose_tokens_all_oppose_the_query_keeps_its_negative_score():
@@ -112,8 +106,7 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     index.add(documents.select(torch.arange(60, 200)))
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "starts.npy", "vectors.npy"]
-    for mine, theirs in zip(built(documents).search(queries, 30), MaxSim.open(tmp_path).search(queries, 30), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    assert same(built(documents).search(queries, 30), MaxSim.open(tmp_path).search(queries, 30))
 
 
 def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):
@@ -139,8 +132,7 @@ def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
     queries, documents = near_ties(count=400, width=24, seed=6)
     for depth in (1, 40, 400):
         found = (built(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
-        for mine, theirs in zip(*found, strict=True):
-            assert mine.tobytes() == theirs.tobytes()
+        assert same(*found)
 
 
 def test_shards_change_no_byte():
@@ -150,8 +142,7 @@ def test_shards_change_no_byte():
         index = MaxSim()
         for part in torch.arange(len(documents)).chunk(count):
             index.add(documents.select(part))
-        for mine, theirs in zip(index.search(queries, 25), whole, strict=True):
-            assert mine.tobytes() == theirs.tobytes()
+        assert same(index.search(queries, 25), whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -159,4 +150,4 @@ def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
     queries, documents = near_ties(seed=4)
     built(documents).save(tmp_path)
     here, there = (MaxSim.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
-    assert here[0].tobytes() == there[0].tobytes() and here[1].tobytes() == there[1].tobytes()
+    assert same(here, there)

@@ -13,6 +13,7 @@ from moeir.indexes.plaid import Plaid
 from moeir.indexes.residuals import Quantiser, dealt, nearest
 from moeir.indexes.storage import Vectors
 from moeir.representations.multivector import MultiVector
+from tests.indexes.agreement import alone, same
 
 
 def drawn(count=300, width=20, seed=0, topics=30, most=9):
@@ -32,10 +33,6 @@ def built(documents, places=None, **options):
     index = Plaid(places, **options)
     index.add(documents)
     return index
-
-
-def same(found, expected):
-    return all(mine.tobytes() == theirs.tobytes() for mine, theirs in zip(found, expected, strict=True))
 
 
 def everything(documents, **options):
@@ -97,9 +94,7 @@ def test_batches_shards_and_saving_change_no_byte(tmp_path, rescore):
     index = Plaid(**options)
     for part in torch.arange(len(documents)).chunk(3):
         index.add(documents.select(part))
-    assert same(index.search(queries, 10), expected)
-    alone = [index.search(queries.select(torch.tensor([line])), 10) for line in range(len(queries))]
-    assert b"".join(one[1].tobytes() for one in alone) == expected[1].tobytes()
+    assert same(index.search(queries, 10), expected) and alone(index, queries, 10) == expected[1].tobytes()
     built(documents, **options).save(tmp_path / "one")
     index.save(tmp_path / "two")
     Plaid.open(tmp_path / "two").save(tmp_path / "three")

@@ -86,6 +86,8 @@ def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str]
     if reader.vocabulary > encoder.shape.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {reader.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
     architecture = composed(arch, encoder, reader.signs)
+    if architecture.pairs and "query_length" in brought:  # the folder says it of a text: a pair has as much, its query half
+        brought["query_length"] = min(brought["query_length"] // 2, architecture.lengths[0])
     rules = replace(_usual(architecture, positions), **(brought | said))
     rules.check(positions)
     if architecture.pairs and not scratch:

@@ -45,6 +45,13 @@ def test_what_the_user_says_wins_over_the_folder(sentence_transformer):
     assert checkpoint.rules.query_prefix == "" and checkpoint.rules.document_length == 20 and checkpoint.rules.query_length == 24
 
 
+def test_what_the_folder_says_of_a_text_holds_for_a_pair(sentence_transformer):
+    rules = start(sentence_transformer, "cross-encoder", {}).rules
+    assert (rules.query_length, rules.document_length) == (12, 24)
+    rules = start(sentence_transformer, "cross-encoder", {"document_length": 32, "query_length": 20}).rules
+    assert (rules.query_length, rules.document_length) == (20, 32)
+
+
 @pytest.mark.parametrize(
     "changes, expected",
     [

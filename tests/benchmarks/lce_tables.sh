@@ -41,7 +41,9 @@ reranked() { # MODEL RETRIEVER...: the first documents of their lists; a pair th
 first=$1
 if [[ $ROW == *train* ]]; then
   mkdir -p tops
-  for list in "$@"; do awk -v depth="$DEPTH" '$4 <= depth' "$runs/$list.test.trec" > "tops/$list.trec"; done
+  for list in "$@"; do
+    [ -s "tops/$list.trec" ] || awk -v depth="$DEPTH" '$4 <= depth' "$runs/$list.test.trec" > "tops/$list.trec"
+  done
   for retriever in "$@"; do
     $MOEIR mine-negatives --run "$runs/$retriever.train.trec" --qrels "$train" --method "band:first=0,last=$DEPTH" --output "data/$retriever.jsonl"
     for seed in $SEEDS; do

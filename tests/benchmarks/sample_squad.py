@@ -1,8 +1,9 @@
-"""Questions for the SQuAD benchmark: a seeded sample of training questions and of development questions, never the same words in both.
+"""Questions for a benchmark: a seeded sample of training questions and of those of another part, never the same words in both.
 
-    python sample_squad.py SQUAD_FOLDER OUTPUT_FOLDER TRAIN_COUNT DEV_COUNT [SEED]
+    python sample_squad.py FOLDER OUTPUT_FOLDER TRAIN_COUNT PART_COUNT [SEED [PART]]
 
-Reads BEIR files (queries.jsonl.gz, qrels/{train,dev}.tsv.gz); writes {train,dev}-queries.jsonl and {train,dev}.tsv.
+PART is `dev` if not said. Reads BEIR files (queries.jsonl.gz, qrels/{train,PART}.tsv.gz); writes {train,PART}-queries.jsonl and
+{train,PART}.tsv.
 """
 
 import random
@@ -12,17 +13,17 @@ from pathlib import Path
 from moeir.records import qrels, texts
 
 
-def sampled(folder: Path, train_count: int, dev_count: int, seed: int) -> dict[str, list[texts.Text]]:
-    """Questions of each part; a training question with the words of any development question is never drawn."""
+def sampled(folder: Path, train_count: int, count: int, seed: int, tested: str = "dev") -> dict[str, list[texts.Text]]:
+    """Questions of either part; a training question with the words of any question of the tested part is never drawn."""
     queries = texts.read_all(folder / "queries.jsonl.gz")
-    judged = {part: qrels.read(folder / "qrels" / f"{part}.tsv.gz") for part in ("train", "dev")}
-    asked = {_words(queries[query].text) for query in judged["dev"]}
+    judged = {part: qrels.read(folder / "qrels" / f"{part}.tsv.gz") for part in ("train", tested)}
+    asked = {_words(queries[query].text) for query in judged[tested]}
     pools = {
-        "train": [query for query in judged["train"] if query not in judged["dev"] and _words(queries[query].text) not in asked],
-        "dev": list(judged["dev"]),
+        "train": [query for query in judged["train"] if query not in judged[tested] and _words(queries[query].text) not in asked],
+        tested: list(judged[tested]),
     }
     dice = random.Random(seed)
-    counts = {"train": train_count, "dev": dev_count}
+    counts = {"train": train_count, tested: count}
     return {part: [queries[one] for one in dice.sample(pool, min(counts[part], len(pool)))] for part, pool in pools.items()}
 
 
@@ -30,14 +31,14 @@ def _words(text: str) -> str:
     return " ".join("".join(letter if letter.isalnum() else " " for letter in text.lower()).split())
 
 
-def main(folder: Path, output: Path, train_count: int, dev_count: int, seed: int = 42) -> None:
+def main(folder: Path, output: Path, train_count: int, count: int, seed: int = 42, tested: str = "dev") -> None:
     """Write the files."""
     output.mkdir(parents=True, exist_ok=True)
-    for part, questions in sampled(folder, train_count, dev_count, seed).items():
+    for part, questions in sampled(folder, train_count, count, seed, tested).items():
         judged = qrels.read(folder / "qrels" / f"{part}.tsv.gz")
         texts.write(questions, output / f"{part}-queries.jsonl")
         qrels.write({question.id: judged[question.id] for question in questions}, output / f"{part}.tsv")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:6]), *sys.argv[6:])

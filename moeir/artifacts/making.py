@@ -54,6 +54,15 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
         _remove_all((resume_place(beside), claim))
 
 
+def tidy(path: Path, record: Mapping[str, Any]) -> None:
+    """Remove what a kill after the renaming of a product left beside it; `record` is that of the product that is there."""
+    claim, beside = path.with_name(f".{path.name}.record"), beside_of(path)
+    if _read_json(claim) != dict(record):
+        return
+    with contextlib.suppress(ArtifactError, OSError), _locked(path):  # somebody makes it anew, or the folder is read-only
+        _remove_all((beside, resume_place(beside), _aside(path), claim))
+
+
 def beside_of(path: Path) -> Path:
     """Where the product that is to be at `path` is written.
 

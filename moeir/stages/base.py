@@ -145,6 +145,7 @@ def _run(stage: Stage, world: "World | Alone", *, force: bool) -> None:
     path, kind = product
     _check_places(stage, path)
     if path.exists() and not force and not streams and manifests.same(path, record):  # nobody knows what a stream held
+        making.tidy(path, record)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         world.said(None, START)
         return

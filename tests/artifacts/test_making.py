@@ -96,6 +96,38 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_
     assert moment > (8 if folder else 5)
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made(tmp_path, monkeypatch, folder):
+    make(tmp_path / "out", "old", OLD, folder=folder)
+    product = names(tmp_path)
+
+    def killed(paths):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(making, "_remove_all", killed)
+        with making.making(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (beside, _):
+            making.resume_place(beside).mkdir()
+            (making.resume_place(beside) / "journal").write_text("lines")
+            if folder:
+                (beside / "expert").mkdir()
+                for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
+                    (beside / name).write_text("new")
+            else:
+                beside.write_text("new")
+    (tmp_path / ".out.old").mkdir()
+    left = names(tmp_path)
+    assert state(tmp_path / "out") == "new" and ".out.record" in left and (folder or ".out.partial.resume" in left)
+    making.tidy(tmp_path / "out", OLD)
+    assert names(tmp_path) == left, "a record of other settings is not touched"
+    with open(tmp_path / ".out.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        making.tidy(tmp_path / "out", NEW)
+        assert names(tmp_path) == left | {".out.lock"}, "another process writes it"
+    making.tidy(tmp_path / "out", NEW)
+    assert names(tmp_path) == product and state(tmp_path / "out") == "new"
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know what a number stands for")
 def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(tmp_path, monkeypatch):
     events: list[str] = []

@@ -63,7 +63,7 @@ tables() { # SET ROW: of lce_tables.sh
   ROW=$2 bash "$here/lce_tables.sh" "$1/corpus.jsonl" "$1/queries.jsonl" "$1/train.tsv" "$1/test.tsv" "$1/runs" "$1/rerankers" ckpt/start "${retrievers[@]}"
 }
 if [[ $ROW == *train* ]]; then
-  for set in $SETS; do GROUP_SIZES=$([ "$set" = nfcorpus ] && echo "2 4 8") tables "$set" train; done
+  for set in $SETS; do GROUP_SIZES=$([[ $set = nfcorpus || $set = medquad ]] && echo "2 4 8") tables "$set" train; done
 fi
 if [[ $ROW == *tables* ]]; then
   places=()

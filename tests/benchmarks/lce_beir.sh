@@ -5,14 +5,16 @@
 # Models:   MINILM_FOLDER holds all-MiniLM-L6-v2's weights; CAME_FOLDER is a checkpoint of a trained CAME (the quickstart's: demo/checkpoint/second)
 # Use:      tests/benchmarks/lce_beir.sh DATA_FOLDER WORK_FOLDER MINILM_FOLDER CAME_FOLDER
 #           ROW=prepare samples, searches and trains the common start; ROW=train the rows; ROW=tables prints; all three if it is not set
-# Settings: SETS (the four), TRAIN (500) and TEST (80) queries of each, DOCUMENTS (5200) of the larger ones, START_STEPS (300),
-#           and lce_tables.sh's SEEDS (1 2), STEPS (80), PAIRS (16), DEPTH (20), RATE (5e-5) and lengths
+# Settings: SETS (the four), TRAIN (500) and TEST (80) queries of each, DOCUMENTS (5200) of the larger ones, START_STEPS (300) on
+#           BM25's START_BAND (first=50,last=150), DENSE_LENGTH (256) of dense's texts, and lce_tables.sh's SEEDS (1 2), STEPS (80),
+#           PAIRS (16), DEPTH (20), RATE (5e-5) and lengths
 # Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS differ and their SETS stand in another order.
 # Every stage is skipped if it is there already, and continued if it was interrupted.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 read -r source work minilm came < <(realpath -m "${@:1:4}" | paste -sd " ")
 SETS=${SETS:-scifact nfcorpus squad medquad} TRAIN=${TRAIN:-500} TEST=${TEST:-80} DOCUMENTS=${DOCUMENTS:-5200} START_STEPS=${START_STEPS:-300}
+START_BAND=${START_BAND:-first=50,last=150} DENSE_LENGTH=${DENSE_LENGTH:-256} PYTHON=${PYTHON:-python}
 export SEEDS=${SEEDS:-1 2} STEPS=${STEPS:-80} PAIRS=${PAIRS:-16} DEPTH=${DEPTH:-20} RATE=${RATE:-5e-5} MOEIR=${MOEIR:-moeir}
 export QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-128}
 ROW=${ROW:-prepare train tables} retrievers=(bm25 dense came)
@@ -21,10 +23,10 @@ cd "$work"
 
 sampled() { # SET PART: training and tested queries, all documents that they are judged on, and others
   [ ! -s "$1/queries.jsonl" ] || return 0
-  python "$here/sample_squad.py" "$source/$1" "$1" "$TRAIN" "$TEST" 42 "$2"
+  "$PYTHON" "$here/sample_squad.py" "$source/$1" "$1" "$TRAIN" "$TEST" 42 "$2"
   [ "$2" = test ] || for file in -queries.jsonl .tsv; do mv "$1/$2$file" "$1/test$file"; done
   cat "$1/train.tsv" "$1/test.tsv" > "$1/judged.tsv"
-  python "$here/sample_corpus.py" "$source/$1/corpus.jsonl.gz" "$1/judged.tsv" "$1/corpus.jsonl" "$DOCUMENTS"
+  "$PYTHON" "$here/sample_corpus.py" "$source/$1/corpus.jsonl.gz" "$1/judged.tsv" "$1/corpus.jsonl" "$DOCUMENTS"
   cat "$1/train-queries.jsonl" "$1/test-queries.jsonl" > "$1/queries.jsonl"
 }
 searched() { # SET RETRIEVER INDEX: 200 documents a query; of CAME the fused list
@@ -41,11 +43,11 @@ prepared() { # SET PART
     $MOEIR index --encodings "$1/encodings/$retriever" --output "$1/index/$retriever"
     searched "$1" "$retriever" "$1/index/$retriever"
   done
-  $MOEIR mine-negatives --run "$1/runs/bm25.train.trec" --qrels "$1/train.tsv" --method band:first=50,last=150 --output "$1/start.jsonl"
+  $MOEIR mine-negatives --run "$1/runs/bm25.train.trec" --qrels "$1/train.tsv" --method band:$START_BAND --output "$1/start.jsonl"
 }
 
 if [[ $ROW == *prepare* ]]; then
-  $MOEIR init --model "$minilm" --arch dense:pooling=mean,normalise=true --query-length 256 --document-length 256 --output ckpt/dense
+  $MOEIR init --model "$minilm" --arch dense:pooling=mean,normalise=true --query-length "$DENSE_LENGTH" --document-length "$DENSE_LENGTH" --output ckpt/dense
   mkdir -p ckpt
   ln -sfn "$came" ckpt/came
   for set in $SETS; do
@@ -70,8 +72,8 @@ if [[ $ROW == *tables* ]]; then
   for set in $SETS; do
     places+=("$set/test.tsv" "$set/rerankers")
     printf '\n## %s: %s documents\n\n' "$set" "$(wc -l < "$set/corpus.jsonl")"
-    python "$here/lce_summary.py" "$set/test.tsv" "$set/rerankers" "${retrievers[@]}"
+    "$PYTHON" "$here/lce_summary.py" "$set/test.tsv" "$set/rerankers" "${retrievers[@]}"
   done
   printf '\n## together\n\n'
-  python "$here/lce_summary.py" together "${places[@]}" "${retrievers[@]}"
+  "$PYTHON" "$here/lce_summary.py" together "${places[@]}" "${retrievers[@]}"
 fi

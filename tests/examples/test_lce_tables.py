@@ -1,10 +1,11 @@
-"""The benchmark that makes LCE's tables on small data runs on the toy texts, and its second run makes nothing."""
+"""The benchmarks that make LCE's tables on small data run on the toy texts, and a second run makes nothing."""
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-from moeir.records import runs, texts
+from moeir.records import qrels, runs, texts
 from tests.conftest import run_here
 from tests.examples.shell import Server, tables
 
@@ -37,3 +38,31 @@ def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path,
     assert rows[2] == ["again", *models] and rows[-1] == ["group-2-1", "group-4-1"]
     calls = [call for call in server.calls()[before:] if call[0] != "evaluate"]
     assert made[1].stderr.count("already made") == len(calls) // 2
+
+
+def test_the_tables_of_several_collections(toy: Path, tiny_model: Path, came_checkpoint: Path, server: Server, tmp_path: Path) -> None:
+    for name, tested in (("scifact", "test"), ("squad", "dev"), ("medquad", "dev")):
+        beir = tmp_path / "data" / name
+        (beir / "qrels").mkdir(parents=True)
+        texts.write(texts.read(toy / "corpus.jsonl"), beir / "corpus.jsonl.gz")
+        asked = [text for file in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / file)]
+        texts.write(asked, beir / "queries.jsonl.gz")
+        qrels.write(qrels.read(toy / "train.qrels"), beir / "qrels" / "train.tsv.gz")
+        qrels.write(qrels.read(toy / "test-qrels.tsv"), beir / "qrels" / f"{tested}.tsv.gz")
+    said = SMALL | {"MOEIR": str(server.client), "PYTHON": sys.executable, "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
+    said |= {"START_BAND": "first=2,last=6", "SETS": "scifact squad medquad"}
+    command = ["bash", SCRIPT.with_name("lce_beir.sh"), tmp_path / "data", tmp_path / "work", tiny_model, came_checkpoint]
+
+    def called(**more: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | said | more, timeout=1200, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert called(ROW="prepare") == ""
+    called(ROW="train", SETS="squad")
+    printed = called(ROW="tables", SETS="squad").splitlines()
+    assert [line.split(":")[0] for line in printed if line.startswith("## ")] == ["## squad", "## together"]
+    rows = [line.split("|")[1].strip() for line in printed if line.startswith("| ")]
+    assert rows == ["trained on", "(as it was)", "bm25", "dense", "came", "tested on", "bm25", "dense", "came"]
+    cells = [cell.strip() for line in printed[6:9] for cell in line.split("|")[2:-1]]
+    assert len(cells) == 27 and all(0 <= float(cell) <= 1 or cell == "nan" for cell in cells)

@@ -20,12 +20,16 @@ def make(path: Path, content: str, record: dict, *, folder: bool = True, force: 
     making.refuse_overwriting(path, record, force=force)
     with making.making(path, "encodings", record, force=force, folder=folder) as (beside, counts):
         counts["texts"] = 2
-        if not folder:
-            beside.write_text(content)
-            return
-        (beside / "expert").mkdir(exist_ok=True)
-        for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
-            (beside / name).write_text(content + name)
+        fill(beside, content, folder=folder)
+
+
+def fill(beside: Path, content: str, *, folder: bool) -> None:
+    if not folder:
+        beside.write_text(content)
+        return
+    (beside / "expert").mkdir(exist_ok=True)
+    for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
+        (beside / name).write_text(content + name)
 
 
 def state(path: Path) -> str | None:
@@ -109,12 +113,7 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
         with making.making(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (beside, _):
             making.resume_place(beside).mkdir()
             (making.resume_place(beside) / "journal").write_text("lines")
-            if folder:
-                (beside / "expert").mkdir()
-                for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
-                    (beside / name).write_text("new")
-            else:
-                beside.write_text("new")
+            fill(beside, "new", folder=folder)
     (tmp_path / ".out.old").mkdir()
     left = names(tmp_path)
     assert state(tmp_path / "out") == "new" and ".out.record" in left and (folder or ".out.partial.resume" in left)

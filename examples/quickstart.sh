@@ -3,7 +3,7 @@
 #
 # Text:     docstrings of Python's standard library: the first sentence is the query, the rest the passage (examples/docstrings.py)
 # Paper:    Cai et al. 2023, the recipe in two trainings: BM25 negatives, then negatives mined from the experts' own lists
-# Hardware: 2 cores, 8 GB. Time: about 11 minutes once the environment exists. No GPU, no network but for pip.
+# Hardware: 2 cores, 8 GB. Time: about 12 minutes once the environment exists. No GPU, no network but for pip.
 #
 #     bash examples/quickstart.sh [FOLDER]          # default: demo/
 #     MOEIR=moeir MODEL=path/to/weights STEPS=2     # use an installed moeir and other weights; no environment is made then

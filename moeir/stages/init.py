@@ -20,8 +20,8 @@ class Init(Stage):
     from_scratch: bool = option("Take sizes and tokenizer from --model, and draw the weights.", False)
     query_prefix: str | None = option("Text put before every query.", None)
     document_prefix: str | None = option("Text put before every document.", None)
-    query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64].", None)
-    document_length: int | None = option("Most tokens of a document [default: what the weights bring, or 256].", None)
+    query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64; cross-encoder: half a pair].", None)
+    document_length: int | None = option("Most tokens of a document, or of a pair [default: what the weights bring, or 256; 512].", None)
     seed: int = option("Seed of weights that are started anew.", 42)
     output: Path = product("checkpoint", "Folder to write.")
 

@@ -9,7 +9,8 @@
 #           BM25's START_BAND (first=50,last=150), DENSE_LENGTH (256) of dense's texts, and lce_tables.sh's SEEDS (1 2), STEPS (80),
 #           PAIRS (16), DEPTH (20), RATE (5e-5) and lengths
 # Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS differ and their SETS stand in another order.
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# Every stage is skipped if it is there already, and continued if it was interrupted. Samples of other sizes (TRAIN, TEST, DOCUMENTS) want
+# another WORK_FOLDER; SETS must hold scifact, squad and medquad when the start is trained.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 read -r source work minilm came < <(realpath -m "${@:1:4}" | paste -sd " ")
@@ -27,7 +28,8 @@ sampled() { # SET PART: training and tested queries, all documents that they are
   [ "$2" = test ] || for file in -queries.jsonl .tsv; do mv "$1/$2$file" "$1/test$file"; done
   cat "$1/train.tsv" "$1/test.tsv" > "$1/judged.tsv"
   "$PYTHON" "$here/sample_corpus.py" "$source/$1/corpus.jsonl.gz" "$1/judged.tsv" "$1/corpus.jsonl" "$DOCUMENTS"
-  cat "$1/train-queries.jsonl" "$1/test-queries.jsonl" > "$1/queries.jsonl"
+  cat "$1/train-queries.jsonl" "$1/test-queries.jsonl" > "$1/queries.jsonl.new"
+  mv "$1/queries.jsonl.new" "$1/queries.jsonl" # the last: it says that the sample is whole
 }
 searched() { # SET RETRIEVER INDEX: 200 documents a query; of CAME the fused list
   for part in train test; do

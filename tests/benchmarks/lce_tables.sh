@@ -42,7 +42,8 @@ first=$1
 if [[ $ROW == *train* ]]; then
   mkdir -p tops
   for list in "$@"; do
-    [ -s "tops/$list.trec" ] || awk -v depth="$DEPTH" '$4 <= depth' "$runs/$list.test.trec" > "tops/$list.trec"
+    awk -v depth="$DEPTH" '$4 <= depth' "$runs/$list.test.trec" > "tops/.$list.$$"
+    mv "tops/.$list.$$" "tops/$list.trec" # in one step: another call may be reading it
   done
   for retriever in "$@"; do
     $MOEIR mine-negatives --run "$runs/$retriever.train.trec" --qrels "$train" --method "band:first=0,last=$DEPTH" --output "data/$retriever.jsonl"

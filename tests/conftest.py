@@ -124,6 +124,13 @@ def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_model_without_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an MLM head, of which nothing is dropped: several processes learn from it what one does."""
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-without-dropout", head=True, **rates)
+
+
+@pytest.fixture(scope="session")
 def t5_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A seeded T5 of two layers as transformers lays it out."""
     from tests.tiny_t5 import tiny_t5
@@ -165,15 +172,15 @@ def _built(place: Path, *arguments: object) -> Path:
     return place
 
 
-def tiny_bert(folder: Path, *, head: bool, layers: int = 4) -> Path:
-    """Write config.json, model.safetensors, tokenizer.json and vocab.txt; the seed makes the same bytes everywhere."""
+def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **changed: object) -> Path:
+    """Write config.json with what is `changed`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
     import torch
 
     from moeir.backbones.checkpoints import bert, files
     from moeir.backbones.encoder import Encoder
 
     folder.mkdir(parents=True)
-    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers}
+    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | changed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         encoder = Encoder(bert.shape(config), vocabulary_head=head)

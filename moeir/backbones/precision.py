@@ -1,6 +1,7 @@
 """Which number format to compute in: bfloat16 where the processor multiplies it natively, else float32. Scores stay float32."""
 
 import logging
+import os
 
 import torch
 
@@ -40,3 +41,15 @@ def dtype_for(name: str, device: str) -> torch.dtype:
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
     """Half precision for the products inside; nothing for float32."""
     return torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def use_deterministic_algorithms(device: str = "cpu") -> None:
+    """The same bytes from the same work; on CUDA strictly so, at some speed: what has no such form ends with torch's own error.
+
+    Of CUDA it is to be called before anything is multiplied, as cuBLAS reads its setting once.
+    """
+    cuda = device.startswith("cuda")
+    if cuda:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=not cuda)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

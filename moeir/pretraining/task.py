@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.backbones.precision import autocast
 from moeir.errors import UsageError
-from moeir.pretraining.base import Others, Pretraining
+from moeir.pretraining.base import Facts, Others, Pretraining
 from moeir.pretraining.batches import Batch, Plan, ahead
 
 SIDE, ROUNDS = 2048, 5  # of the product that is measured
@@ -37,11 +37,12 @@ class Task:
         """Spans."""
         return self._plan.spans
 
-    def outcome(self, step: int) -> tuple[Tensor, dict[str, float], int]:
+    def outcome(self, step: int) -> tuple[Tensor, Facts, int]:
         """The objective on a batch, counted from 0, and how many tokens were read."""
         if step != self._next:
             rank, ranks = (0, 1) if self._others is None else (self._others.rank, self._others.size)
-            self._batches = ahead(self._plan, step, self._plan.steps, rank=rank, ranks=ranks)
+            pinned = next(self.model.parameters()).is_cuda
+            self._batches = ahead(self._plan, step, self._plan.steps, rank=rank, ranks=ranks, pinned=pinned)
         self._next = step + 1
         device = next(self.model.parameters()).device
         batch = next(self._batches).to(device)
@@ -51,7 +52,7 @@ class Task:
     def _everywhere(self, tokens: int) -> int:
         return tokens if self._others is None else sum(self._others.said(tokens, "the tokens of a step"))
 
-    def _counted(self, batch: Batch, device: torch.device, tokens: int) -> tuple[Tensor, dict[str, float]]:
+    def _counted(self, batch: Batch, device: torch.device, tokens: int) -> tuple[Tensor, Facts]:
         if not self._products:
             with FlopCounterMode(display=False) as counter:
                 loss, facts = self._cost(batch, device)
@@ -63,7 +64,7 @@ class Task:
         self._tokens += tokens
         return self._cost(batch, device)
 
-    def _cost(self, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, float]]:
+    def _cost(self, batch: Batch, device: torch.device) -> tuple[Tensor, Facts]:
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
         return loss, facts

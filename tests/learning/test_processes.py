@@ -14,6 +14,7 @@ from moeir.learning import retrieval, texts
 from moeir.learning.dealing import Share, dealt
 from moeir.learning.distributed import World, joined
 from moeir.learning.tokens import TokenCache
+from moeir.mixtures import feedforward
 from tests.learning.held import examples, table
 from tests.processes import alike, facts, together, told
 
@@ -24,7 +25,7 @@ KINDS = {
     "taser": TASER,
     "mote": ("mote:similarity=hybrid", "contrastive"),
     "coil": ("coil", "contrastive"),
-    "sbmoe": ("sbmoe:experts=3", "contrastive"),
+    "sbmoe": ("sbmoe:experts=3,noise=false", "contrastive"),
 }
 
 
@@ -42,15 +43,16 @@ def shop(tmp_path_factory):
 
 
 @pytest.fixture
-def learn(shop, tiny_model_with_head, tmp_path):
+def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
     """`learn(size, kind, *options)`: a training by so many processes -> its folder, and what each has said."""
 
-    def learned(size, kind, *options, steps=4, name=None, **troubles):
+    def learned(size, kind, *options, steps=4, name=None, dropout=False, **troubles):
         arch, objective = KINDS[kind]
         place = tmp_path / (name or f"{kind}-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
         sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
-        model = ("--model", tiny_model_with_head, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
+        weights = tiny_model_with_head if dropout else tiny_model_without_dropout
+        model = ("--model", weights, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         command = ("finetune", *model, *sources, *sizes, *options, "--output", place)
 
         def trained(rank):
@@ -98,7 +100,9 @@ def failing(*arguments, **options):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_two_processes_learn_what_one_does(kind, learn):
+def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
+    """Where nothing is random: without dropout, and the noise of a router is a number."""
+    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
     alone, said = learn(1, kind)
     assert said[0]["code"] == 0, said
     both, said = learn(2, kind)
@@ -134,12 +138,12 @@ def test_every_process_has_as_much_to_do(size):
 
 def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
     everything = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
-    whole, _ = learn(2, "came", *everything, name="whole")
+    whole, _ = learn(2, "came", *everything, name="whole", dropout=True)
     for at in (3, 6):
-        place, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at)
+        place, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at, dropout=True)
         assert said == [None, None]
         assert not place.exists()
-        _, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}")
+        _, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", dropout=True)
         assert "continuing after step" in said[0]["stderr"]
         assert (place / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.backends import cuda, mkldnn
+from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
 from moeir.indexes.pool import Pool, QuickPool
+from moeir.kernels.full_precision import full_precision
 
 UNIT_ROUNDOFF = 2.0**-24
 COARSE_ROUNDOFF = 2.0**-9  # of bfloat16
@@ -110,20 +111,14 @@ def coarse_margin(block: Block, longest: float, lost: float) -> torch.Tensor:
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """float32 products in float32, bfloat16 products added in float32: no TF32, no autocast, whatever the process has chosen."""
-    settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [setting.fp32_precision for setting in settings]
+def exact_products(device: torch.device) -> Iterator[None]:
+    """float32 products in float32, bfloat16 products added in float32, nothing for gradients."""
     reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
-    for setting in settings:
-        setting.fp32_precision = "ieee"
     cuda.matmul.allow_bf16_reduced_precision_reduction = False
     try:
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        with torch.inference_mode(), full_precision(device):
             yield
     finally:
-        for setting, precision in zip(settings, before, strict=True):
-            setting.fp32_precision = precision
         cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
@@ -149,8 +144,8 @@ class TwoStep(base.Index):
             raise UsageError(f"device {device!r} is not one torch knows: cpu, cuda, cuda:0 …") from None
         if self._device.type not in ("cpu", "cuda"):
             raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise UsageError(f"device {device!r}: torch finds no CUDA device here; use cpu")
+        if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
+            raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
         self.longest, self.lost = 0.0, 0.0  # the largest ‖d‖, and the largest ‖d − d̂‖ if d̂ is d in bfloat16
 
@@ -172,7 +167,7 @@ class TwoStep(base.Index):
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         places = self.places
-        with full_precision(self._device):
+        with exact_products(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
                 spare = self.slack if self.slack is not None else 64 + (depth if self._coarse(block) else 0)
@@ -215,7 +210,7 @@ class TwoStep(base.Index):
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        with full_precision(self._device):
+        with exact_products(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
                 places = np.full(len(queries), base.NO_ROW, dtype=np.int64)

@@ -1,9 +1,11 @@
-"""Memory that is free but still held by the process."""
+"""Memory that is free but still held by the process, and what a CUDA device has left."""
 
 import ctypes
 import sys
 from functools import cache
 from typing import Any
+
+import torch
 
 M_MMAP_THRESHOLD, LARGE = -3, 1 << 20  # glibc's name for it, and bytes
 
@@ -29,3 +31,9 @@ def give_back() -> None:
     """Hand free memory back to the system. Batches of ever other sizes leave holes in the heap, which add up to gigabytes in an hour."""
     if (trim := _trim()) is not None:
         trim(ctypes.c_size_t(0))
+
+
+def available_bytes(device: torch.device) -> int:
+    """What a CUDA device can still give this process: its free memory, and what torch holds of it and does not use."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

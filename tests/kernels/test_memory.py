@@ -1,11 +1,11 @@
-"""Free memory goes back to the system."""
+"""Free memory goes back to the system, and what a device has left is known."""
 
 import sys
 
 import pytest
 import torch
 
-from moeir.kernels.memory import give_back
+from moeir.kernels.memory import available_bytes, give_back
 
 
 def resident() -> int:
@@ -22,3 +22,12 @@ def test_what_lies_free_between_what_is_kept_is_handed_back():
     del blocks
     give_back()
     assert filled - resident() > 150_000 and all(float(block.sum()) == 16_000 for block in kept)
+
+
+def test_what_torch_holds_without_use_is_available(monkeypatch):
+    asked = []
+    answers = {"mem_get_info": (1000, 5000), "memory_reserved": 700, "memory_allocated": 300}
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: asked.append(device) or answer)
+    device = torch.device("cuda:1")
+    assert available_bytes(device) == 1000 + 700 - 300 and asked == [device] * 3

@@ -1,11 +1,17 @@
-"""Memory that is free but still held by the process, and what a CUDA device has left."""
+"""Memory that is free but still held by the process, and how much of it is left or taken."""
 
 import ctypes
+import os
+import re
+import resource
+import socket
 import sys
 from functools import cache
 from typing import Any
 
 import torch
+
+from moeir.console import size
 
 M_MMAP_THRESHOLD, LARGE = -3, 1 << 20  # glibc's name for it, and bytes
 
@@ -37,3 +43,16 @@ def available_bytes(device: torch.device) -> int:
     """What a CUDA device can still give this process: its free memory, and what torch holds of it and does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def describe_shortage(problem: BaseException) -> str:
+    """Where memory has run out, of the host or of the CUDA device that this process computes on, and how much of it is taken."""
+    host, wanted = socket.gethostname(), re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(problem))
+    more = f"; {wanted[1]} more were wanted" if wanted else ""
+    if not torch.cuda.is_initialized() or isinstance(problem, MemoryError) or "CPU" in str(problem):
+        held, total = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return f"out of memory on the CPU of {host}: this process has taken up to {size(held)} of {size(total)}{more}"
+    device = torch.cuda.current_device()
+    (free, total), held = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
+    name = f"cuda:{device} ({torch.cuda.get_device_name(device)}) of {host}"
+    return f"out of memory on {name}: {size(total - free)} of {size(total)} are taken, {size(held)} by tensors of this process{more}"

@@ -61,7 +61,7 @@ def dtype_for(name: str, device: str) -> torch.dtype:
     if name == "auto" or on_cuda:
         probed = f"{where} multiplies bfloat16 in hardware" if native else f"{where} has no bfloat16 units"
         why = probed if name == "auto" else f"--dtype {name}"
-        log.info("dtype: %s (%s)%s", chosen, why, _tf32() if on_cuda and chosen == "float32" else "")
+        log.info("dtype: %s; %s%s", chosen, why, _tf32() if on_cuda and chosen == "float32" else "")
     return NAMES[chosen]
 
 

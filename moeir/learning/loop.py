@@ -104,8 +104,8 @@ def train(
     a CPU); a training with NaN in it ends when they are read, and is not saved before.
     """
     accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
-    if device == "cpu":  # what a CPU computes is the same bytes every time; CUDA's price is paid where it is asked for
-        precision.use_deterministic_algorithms()
+    if torch.device(device).type == "cpu":
+        precision.set_determinism(device, asked=True)
     model = task.model.to(device)
     options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)

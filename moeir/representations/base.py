@@ -3,6 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from moeir.artifacts import mapping
 from moeir.artifacts.journals import HEADER, GrowingArray
 from moeir.errors import ArtifactError, DataError
+from moeir.kernels import full_precision as products
 
 
 class Representation(ABC):
@@ -96,9 +98,9 @@ def _mapped(path: Path) -> Tensor:
     return torch.from_numpy(mapping.opened(path))
 
 
-def full_precision(device: torch.device) -> torch.autocast:
-    """Scores are computed in float32 whoever asks, under autocast too."""
-    return torch.autocast(device.type, enabled=False)
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Scores are computed in float32 whoever asks, under autocast and where the process has allowed TF32 too."""
+    return products.full_precision(device)
 
 
 class Writer:

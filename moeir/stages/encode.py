@@ -47,7 +47,7 @@ class Encode(Stage):
     pool_factor: int = option("Multivector experts: so many token vectors become one, by likeness.", 1, names=("--token-pooling",))
     max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = product("encodings", "Folder to write.")
 
@@ -130,17 +130,17 @@ class Encode(Stage):
             return []
         import torch
 
-        from moeir.backbones.precision import device_for
+        from moeir.backbones.precision import devices_for
         from moeir.stages import sharing
 
-        device, cards = device_for(self.device), torch.cuda.device_count()
-        size = self.processes or (cards if device == "cuda" else 1)
+        devices = devices_for(self.device)
+        size = self.processes or len(devices)
         if size == 1:
             return []
         self._check_counted(f"--processes {self.processes}")
         count, threads = self._count(), max(1, torch.get_num_threads() // size)
         made = enumerate(self._divided(count, size))
-        placed = [replace(one, device=f"cuda:{place % cards}" if device == "cuda" else device) for place, one in made]
+        placed = [replace(one, device=devices[place % len(devices)]) for place, one in made]
         sizes = [last - first for first, last in (one._bounds(count) for one in placed)]
         return [sharing.Share(one, str(one.shard), one.device, texts, threads) for one, texts in zip(placed, sizes, strict=True)]
 

@@ -47,7 +47,7 @@ class Training(Stage):
     deterministic: bool = option("The same bytes again on the same GPU, at some speed; a CPU does so without.", False)
     compile: bool = option("Compile the layers with torch.compile (CUDA only): minutes at the start, faster steps.", False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     cache: Path | None = option("Folder of the tokens, read once [default: beside the unfinished product].", None, affects_result=False)
     save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
@@ -88,8 +88,7 @@ class Training(Stage):
         from moeir.backbones import precision
         from moeir.learning import distributed
 
-        if self.deterministic:
-            precision.use_deterministic_algorithms(precision.device_for(self.device))
+        precision.set_determinism(precision.resolve_device(self.device), self.deterministic)
         world = distributed.joined(self.device)
         if self.compile and not world.device.startswith("cuda"):
             raise UsageError(f"--compile: is for CUDA devices, and this training runs on {world.device}; leave it out")

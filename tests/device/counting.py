@@ -94,20 +94,28 @@ class Counts:
         with self._lock:
             self.cells.clear()
 
+    def copy(self) -> "Counts":
+        """What has been counted by now."""
+        with self._lock:
+            return Counts({key: Cell(cell.count, cell.kernels, cell.bytes) for key, cell in self.cells.items()})
+
+    def less(self, before: "Counts") -> "Counts":
+        """What has happened since."""
+        found = Counts()
+        for key, cell in self.cells.items():
+            old = before.cells.get(key, Cell())
+            if cell.count != old.count:
+                found.cells[key] = Cell(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes)
+        return found
+
     @contextmanager
     def measured(self) -> Iterator["Counts"]:
         """What happens inside, in any thread, in counts of its own; it is counted here too."""
-        own = Counts()
-        with self._lock:
-            before = {key: Cell(cell.count, cell.kernels, cell.bytes) for key, cell in self.cells.items()}
+        own, before = Counts(), self.copy()
         try:
             yield own
         finally:
-            with self._lock:
-                for key, cell in self.cells.items():
-                    old = before.get(key, Cell())
-                    if cell.count > old.count:
-                        own.cells[key].add(Cell(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes))
+            own.cells.update(self.copy().less(before).cells)
 
 
 def place() -> str:

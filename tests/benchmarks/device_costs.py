@@ -38,13 +38,15 @@ VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
 STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4: behind every start, before every end
 WORDS = [f"{first}{second}{third}" for first in "bdklmnrst" for second in "aeiou" for third in "dgklmnprst"]
 SIGNS = "normalise=true,markers=true,augmentation=true,punctuation=false"
+FLOPS = "contrastive:flops_query=0.01,flops_document=0.01"
 TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dropout
     "dense": ("dense", "contrastive", 0.1),
     "dense, no dropout": ("dense", "contrastive", 0.0),
     "came": ("came", "competitive", 0.1),
     "came, no dropout": ("came", "competitive", 0.0),
-    "splade max": ("splade", "contrastive:flops_query=0.01,flops_document=0.01", 0.1),
-    "splade sum": ("splade:pooling=sum", "contrastive:flops_query=0.01,flops_document=0.01", 0.1),
+    "splade max": ("splade", FLOPS, 0.1),
+    "splade max, no dropout": ("splade", FLOPS, 0.0),
+    "splade sum": ("splade:pooling=sum", FLOPS, 0.1),
     "taser token": ("taser:routing=token", "contrastive", 0.1),
     "colbert": (f"colbert:{SIGNS}", "contrastive", 0.0),
 }
@@ -186,6 +188,15 @@ def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
     return one_step(machine, work_through)
 
 
+def measured(machine: pretended.Machine, work: Path, name: str, given: argparse.Namespace) -> Counts:
+    """Of a row of the table."""
+    if name in YARDSTICKS:
+        return yardstick(machine, work, name)
+    if name in TRAININGS:
+        return trained(machine, work, name, given.finetune.split())
+    return encoded(machine, work, name, given.encode.split())
+
+
 def show(name: str, counts: Counts, given: argparse.Namespace) -> None:
     """A row of the table, and what was asked for besides."""
     cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
@@ -231,13 +242,12 @@ def main() -> None:
             made_weights(work / f"weights-{dropout}", dropout)
         for name in rows:
             face.offered(machine, given.lists)
-            if name in YARDSTICKS:
-                counts = yardstick(machine, work, name)
-            elif name in TRAININGS:
-                counts = trained(machine, work, name, given.finetune.split())
+            try:
+                counts = measured(machine, work, name, given)
+            except (RuntimeError, SystemExit) as problem:
+                print(f"| {name} | fails: {type(problem).__name__}: {str(problem).strip().splitlines()[-1]} |", flush=True)
             else:
-                counts = encoded(machine, work, name, given.encode.split())
-            show(name, counts, given)
+                show(name, counts, given)
 
 
 if __name__ == "__main__":

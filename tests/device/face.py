@@ -187,20 +187,33 @@ def shown(made: Machine) -> Iterator[None]:
 
     changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _functions(made).items()]
     changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _applied), (threading.Thread, "run", _run)]
+    changes += [(torch, name, _lifting(getattr(torch, name))) for name in ("tensor", "as_tensor", "asarray")]
+    changes.append((torch.Tensor, "new_tensor", _lifting(torch.Tensor.new_tensor)))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    lifted = torch._C._only_lift_cpu_tensors()
     types = list(lists._foreach_supported_types)
     for owner, name, value in changes:
         setattr(owner, name, value)
-    torch._C._set_only_lift_cpu_tensors(True)
     offered(made, made.lists)
     try:
         yield
     finally:
         lists._foreach_supported_types[:] = types
-        torch._C._set_only_lift_cpu_tensors(lifted)
         for owner, name, value in before:
             setattr(owner, name, value)
+
+
+def _lifting(plain: Any) -> Any:
+    """A function that makes numbers into a tensor: on the host first, and moved where all can see it; a setting of each thread."""
+
+    def made(*given: Any, **named: Any) -> Any:
+        before = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
+        try:
+            return plain(*given, **named)
+        finally:
+            torch._C._set_only_lift_cpu_tensors(before)
+
+    return made
 
 
 def offered(made: Machine, whether: bool) -> None:

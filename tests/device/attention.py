@@ -244,7 +244,7 @@ def _grouped(func: Any, left: Any, right: Any, offs: Any = None, bias: Any = Non
             raise RuntimeError(f"expected strides of a multiple of 16 bytes, found {steps} of {one.dtype}")
     groups = 1 if offs is None else len(offs)
     out = _host_groups(left.host, right.host, None if offs is None else offs.host.tolist())
-    if left.dtype == torch.bfloat16 and machine().capability[0] >= 9:
+    if left.dtype == torch.bfloat16 and machine().capability[0] in (9, 10):
         machine().launch("_grouped_mm")
     else:  # group by group, by offsets that the host has to know
         machine().wait("_grouped_mm without a kernel")

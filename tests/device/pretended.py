@@ -539,6 +539,8 @@ def active(
     GUARD.pretended_set_cards(cards, 10 * capability[0] + capability[1])
     GUARD.pretended_choose_card(0)
     _machines.append(made)
+    for card in made.cards:
+        card.generator.manual_seed(torch.initial_seed() % 2**63)
     with ExitStack() as stack:
         stack.callback(_machines.pop)
         stack.enter_context(face.shown(made))

@@ -1,5 +1,6 @@
 """Operations that are kernels on CUDA alone: fused attention, attention of packed texts, products of groups of rows, dropout."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ def on_one_card(name: str, *tensors: Tensor | None) -> int:
     """The card that all of them are on; refused otherwise."""
     devices = {str(one.device) for one in tensors if one is not None}
     if len(devices) > 1 or any(one is not None and not isinstance(one, DeviceTensor) for one in tensors):
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {' and '.join(sorted(devices))}! ({name})")
+        found = " and ".join(sorted(devices))
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {found}! ({name})")
     return next(one.device.index for one in tensors if one is not None)
 
 
@@ -101,16 +103,24 @@ def _attend_back(gradient: Any, query: Any, key: Any, value: Any, bias: Any, see
 
 @handles("_scaled_dot_product_flash_attention")
 def _flash(
-    func: Any, query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, debug: bool = False, *, scale: float | None = None
+    func: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    debug: bool = False,
+    *,
+    scale: Any = None,
 ) -> Any:
     if query.dtype not in HALVES or query.shape[-1] > 256 or query.shape[-1] % 8:
         raise RuntimeError("FlashAttention only supports half precision and head widths up to 256, multiples of 8")
     out, seed = _attend(query, key, value, None, dropout_p, is_causal, scale)
     machine().launch("_scaled_dot_product_flash_attention")
     card, nothing = query.device.index, torch.empty(0)
-    sums = DeviceTensor(torch.zeros(query.shape[:-1]), card)
     state = torch.stack([seed, torch.zeros_like(seed)])
-    return out, sums, None, None, query.shape[2], key.shape[2], DeviceTensor(state, card), DeviceTensor(nothing, card), DeviceTensor(nothing.clone(), card)
+    sums, drawn, unused, shown = (DeviceTensor(one, card) for one in (torch.zeros(query.shape[:-1]), state, nothing, nothing.clone()))
+    return out, sums, None, None, query.shape[2], key.shape[2], drawn, unused, shown
 
 
 @handles("_scaled_dot_product_flash_attention_backward")
@@ -125,7 +135,16 @@ def _flash_back(
 
 @handles("_scaled_dot_product_efficient_attention")
 def _efficient(
-    func: Any, query: Any, key: Any, value: Any, bias: Any, sums_wanted: bool, dropout_p: float = 0.0, is_causal: bool = False, *, scale: Any = None
+    func: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    sums_wanted: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
 ) -> Any:
     if bias is not None and (bias.stride(-1) not in (0, 1) or any(step % 8 for step in bias.stride()[:-1])):
         raise RuntimeError("attn_bias is not correctly aligned: strides must be multiples of 8 elements")
@@ -169,12 +188,12 @@ def _packed(query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_
         raise RuntimeError("batch size must be positive")
     bounds_q, bounds_k = starts_q.host.tolist(), starts_k.host.tolist()
     for bounds, tokens, longest in ((bounds_q, query, max_q), (bounds_k, key, max_k)):
-        lengths = [last - first for first, last in zip(bounds, bounds[1:])]
+        lengths = [last - first for first, last in pairwise(bounds)]
         if bounds[0] != 0 or bounds[-1] != len(tokens) or min(lengths) < 0:
             raise RuntimeError(f"cu_seqlens {bounds[0]} … {bounds[-1]} are not those of {len(tokens)} tokens")
         if max(lengths) > longest:
             raise RuntimeError(f"the longest text has {max(lengths)} tokens, and is said to have {longest}")
-    return [(slice(*q), slice(*k)) for q, k in zip(zip(bounds_q, bounds_q[1:]), zip(bounds_k, bounds_k[1:]))]
+    return [(slice(*q), slice(*k)) for q, k in zip(pairwise(bounds_q), pairwise(bounds_k), strict=True)]
 
 
 def _near(queries: int, keys: int, causal: bool, window: Any) -> Tensor | None:
@@ -207,7 +226,8 @@ def _varlen(
     machine().launch("zeros")  # of what would be the state of a generator
     card = query.device.index
     state = torch.zeros(2, dtype=torch.uint64)
-    return DeviceTensor(out.transpose(0, 1).contiguous().to(query.dtype), card), DeviceTensor(torch.zeros(q.shape[:2]), card), DeviceTensor(state, card)
+    made = (out.transpose(0, 1).contiguous().to(query.dtype), torch.zeros(q.shape[:2]), state)
+    return tuple(DeviceTensor(one, card) for one in made)
 
 
 @handles("torch_attn::_varlen_attn_backward")
@@ -231,9 +251,8 @@ def _varlen_back(
 @handles("_grouped_mm")
 def _grouped(func: Any, left: Any, right: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
     card = on_one_card("_grouped_mm", left, right, offs, bias)
-    if left.dtype != torch.bfloat16 or right.dtype != torch.bfloat16:
-        if left.dtype != right.dtype or not left.is_floating_point():
-            raise RuntimeError("grouped_mm: expected factors of one floating-point format")
+    if left.dtype != right.dtype or not left.is_floating_point():
+        raise RuntimeError("grouped_mm: expected factors of one floating-point format")
     if offs is None and (left.dim() == 2 or right.dim() == 2):
         raise RuntimeError("Have to provide offsets if there is a 2d matrix")
     if offs is not None and (offs.dtype != torch.int32 or offs.dim() != 1):
@@ -274,7 +293,8 @@ def _host_groups(left: Tensor, right: Tensor, ends: list[int] | None) -> Tensor:
 @handles("mm.dtype", "bmm.dtype")
 def _product(func: Any, left: Any, right: Any, out_dtype: torch.dtype) -> Tensor:
     card = on_one_card("mm", left, right)
-    if out_dtype != left.dtype and not (left.dtype in HALVES and out_dtype == torch.float32) or left.dtype != right.dtype:
+    allowed = out_dtype == left.dtype or (left.dtype in HALVES and out_dtype == torch.float32)
+    if not allowed or left.dtype != right.dtype:
         raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
     machine().launch("mm.dtype")
     return DeviceTensor(left.host.to(out_dtype) @ right.host.to(out_dtype), card)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, OWN = f"{ROOT / 'moeir'}/", f"{ROOT / 'tests' / 'device'}/"
+PACKAGE = f"{ROOT / 'moeir'}/"
+OWN = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in ("attention", "counting", "face", "pretended"))
 LAUNCH, SYNC, BLOCKING, COPY, BACK = "launch", "sync", "blocking host-to-device", "non-blocking host-to-device", "device-to-host"
 KINDS = (LAUNCH, SYNC, BLOCKING, COPY, BACK)
 
@@ -125,7 +126,7 @@ def place() -> str:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE):
             return f"moeir/{name[len(PACKAGE) :]}:{frame.f_lineno}"
-        if other is None and not name.startswith((OWN, "<")) and "/torch/" not in name:
+        if other is None and not name.startswith((*OWN, "<")) and "/torch/" not in name:
             known = name.split("site-packages/")[-1] if "site-packages/" in name else None
             known = name[len(str(ROOT)) + 1 :] if known is None and name.startswith(str(ROOT)) else known
             other = None if known is None else f"{known}:{frame.f_lineno}"

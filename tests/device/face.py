@@ -85,7 +85,7 @@ class Generator(torch._C.Generator):
         made = super().__new__(cls)
         if torch.device(device).type == "cuda":
             made.card = machine().card(torch.device(device)).index
-            machine().generators[made._cdata] = made.card  # what an operation is given is another object of Python
+            machine().generators[made._cdata] = made  # what an operation is given is another object of Python
         return made
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -111,7 +111,8 @@ def _choose(device: Any) -> None:
 def _properties(shown: Machine, device: Any = None) -> SimpleNamespace:
     shown.card(device)
     major, minor = shown.capability
-    return SimpleNamespace(name=NAME, major=major, minor=minor, total_memory=TOTAL_BYTES, multi_processor_count=132, warp_size=32, gcnArchName="")
+    facts = {"total_memory": TOTAL_BYTES, "multi_processor_count": 132, "warp_size": 32, "gcnArchName": ""}
+    return SimpleNamespace(name=NAME, major=major, minor=minor, **facts)
 
 
 def _seeded(shown: Machine, seed: int, cards: list[Card]) -> None:

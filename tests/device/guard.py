@@ -29,7 +29,7 @@ def load() -> ctypes.CDLL:
     """Compile the guard if that was not done yet, and load it into this process; Unavailable where that is not possible."""
     if not _library:
         if "torch" in sys.modules:
-            raise Unavailable("torch is imported already, and the pretended device has to be there first: run `pytest tests/device` by itself")
+            raise Unavailable("torch is imported already, and the pretended device has to be there before it: run `pytest tests/device`")
         if (torch_folder() / "lib" / "libtorch_cuda.so").exists():
             raise Unavailable("this torch is built for CUDA and finds no card; the pretended device needs the CPU build")
         _library.append(ctypes.CDLL(str(compiled()), mode=ctypes.RTLD_GLOBAL))

@@ -72,7 +72,7 @@ class Machine:
     counts: Counts = field(default_factory=Counts)
     fail_at: int | None = None
     lists: bool = True
-    generators: dict[int, int] = field(default_factory=dict)
+    generators: dict[int, Any] = field(default_factory=dict)
 
     def card(self, device: torch.device | str | int | None = None) -> Card:
         """That of a device, the current one for None or a device without a number."""
@@ -102,8 +102,9 @@ class Machine:
 
 def out_of_memory(size: int, card: Card) -> torch.OutOfMemoryError:
     """As torch says it."""
-    words = f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU {card.index} has a total capacity of {TOTAL_BYTES / 2**30:.2f} GiB"
-    return torch.OutOfMemoryError(f"{words} of which {card.free_bytes / 2**20:.2f} MiB is free.")
+    asked, free = size / 2**20, card.free_bytes / 2**20
+    words = f"CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU {card.index} has a total capacity of {TOTAL_BYTES / 2**30:.2f} GiB"
+    return torch.OutOfMemoryError(f"{words} of which {free:.2f} MiB is free.")
 
 
 _machines: list[Machine] = []
@@ -163,7 +164,8 @@ class DeviceTensor(torch.Tensor):
     def numpy(self, *, force: bool = False) -> Any:
         if force:
             return self.detach().cpu().numpy()
-        raise TypeError(f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
+        advice = "Use Tensor.cpu() to copy the tensor to host memory first."
+        raise TypeError(f"can't convert {self.device} device type tensor to numpy. {advice}")
 
     def __array__(self, *options: Any, **named: Any) -> Any:
         return self.numpy()
@@ -210,12 +212,13 @@ class CardMode(TorchDispatchMode):
 
 # ---------------------------------------------------------------- what is known of operations
 NO_KERNEL = {  # of the host alone
-    *("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "lift_fresh", "detach_", "set_", "_reshape_alias"),
-    *("_has_same_storage_numel", "is_same_size", "record_stream", "_unsafe_view", "unsqueeze_", "squeeze_", "squeeze_.dim", "transpose_", "t_"),
+    *("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "lift_fresh", "detach_", "set_"),
+    *("_has_same_storage_numel", "is_same_size", "record_stream", "_unsafe_view", "_reshape_alias"),
+    *("unsqueeze_", "squeeze_", "squeeze_.dim", "transpose_", "t_"),
 }
 WAITS = {  # how often the host waits inside
-    "nonzero": 1, "masked_select": 1, "_unique2": 1, "unique_dim": 1, "unique_consecutive": 1, "bincount": 2, "equal": 1, "histc": 1, "multinomial": 1,
-    "repeat_interleave.Tensor": 1, "_local_scalar_dense": 1,
+    "nonzero": 1, "masked_select": 1, "_unique2": 1, "unique_dim": 1, "unique_consecutive": 1, "bincount": 2, "equal": 1, "histc": 1,
+    "multinomial": 1, "repeat_interleave.Tensor": 1,
 }  # fmt: skip
 KERNELS = {"nonzero": 3, "sort": 3, "sort.stable": 3, "embedding_dense_backward": 3, "cumsum": 2, "_unique2": 5, "masked_select": 4}
 INDEXING = {"index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor"}
@@ -331,7 +334,7 @@ def _host_run(func: Any, fact: Known, args: Any, kwargs: dict[str, Any], card: i
         chosen = kwargs.get("generator")
         if chosen is None:
             kwargs["generator"] = machine().cards[card].generator
-        elif machine().generators.get(chosen._cdata) != card:
+        elif getattr(machine().generators.get(chosen._cdata), "card", None) != card:
             raise RuntimeError(f"Expected a 'cuda:{card}' device type for generator but found '{chosen.device}'")
         return func(*args, **kwargs)
     if fact.random:
@@ -381,7 +384,7 @@ def _wrapped(out: Any, card: int, back: dict[int, DeviceTensor], fact: Known) ->
 def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor], theirs: list[Tensor]) -> None:
     """Refuse what CUDA refuses: tensors of two cards, and of the host but single numbers where kernels take them, and indices."""
     if fact.name in PRODUCTS and not (ours[0].is_floating_point() or ours[0].is_complex()):
-        raise RuntimeError(f'"addmm_cuda" not implemented for \'{str(ours[0].dtype).removeprefix("torch.").title()}\'')
+        raise RuntimeError(f"\"addmm_cuda\" not implemented for '{str(ours[0].dtype).removeprefix('torch.').title()}'")
     others = {one.device for one in ours}
     if len(others) > 1:
         raise _mixed(fact, *sorted(map(str, others)))
@@ -389,7 +392,8 @@ def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[De
         return
     if fact.name in INDEXING:
         values = args[2] if len(args) > 2 else kwargs.get("values")
-        allowed = isinstance(args[0], DeviceTensor) and (not isinstance(values, Tensor) or isinstance(values, DeviceTensor) or values.dim() == 0)
+        allowed = isinstance(args[0], DeviceTensor)
+        allowed &= not isinstance(values, Tensor) or isinstance(values, DeviceTensor) or values.dim() == 0
     elif fact.pointwise or fact.name in HOST_NUMBER or fact.lists:
         outs = [value for key, value in kwargs.items() if key.startswith("out") and isinstance(value, Tensor)]
         written = [args[0], *outs] if fact.in_place else outs

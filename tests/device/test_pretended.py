@@ -15,7 +15,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
 from tests.device import face, guard, pretended
-from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts, list_kernels
+from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, list_kernels
 
 MIXED = "Expected all tensors to be on the same device"
 
@@ -89,13 +89,13 @@ def test_single_numbers_of_the_host_and_its_indices_are_taken():
     assert (ours + torch.tensor(2.0)).is_cuda and ours.masked_fill(ours > 0, torch.tensor(1.0)).is_cuda
     assert ours[torch.tensor([0, 2])].is_cuda
     ours[0] = torch.tensor(3.0)
-    ours[torch.tensor([1])] = ours[:1]
+    ours[torch.tensor([1])] = ours[:1].clone()
     assert ours[1].tolist() == [3.0] * 4
 
 
 @pytest.mark.parametrize("work", [lambda ours: ours.numpy(), np.asarray, lambda ours: np.array([ours, ours])])
 def test_numpy_is_reached_through_the_host_only(work):
-    with pytest.raises(TypeError, match="Use Tensor.cpu"):
+    with pytest.raises(TypeError, match=r"Use Tensor\.cpu"):
         work(on(2))
     assert on(2).cpu().numpy().shape == (2,)
 
@@ -125,7 +125,7 @@ def test_cards_memory_and_capability_are_chosen():
         assert torch.cuda.mem_get_info()[0] == 1000
         torch.zeros(200, device="cuda")
         assert torch.cuda.max_memory_allocated() == 800
-        with pytest.raises(torch.OutOfMemoryError, match="out of memory. Tried to allocate"):
+        with pytest.raises(torch.OutOfMemoryError, match=r"out of memory\. Tried to allocate"):
             torch.zeros(300, device="cuda")
     assert torch.cuda.device_count() == 2
 
@@ -149,7 +149,8 @@ def test_cards_draw_numbers_of_their_own_that_a_seed_brings_back():
     assert torch.randn(3).equal(host) and torch.randn(3, device="cuda").equal(first)
     made = torch.Generator("cuda").manual_seed(1)
     assert made.device == torch.device("cuda", 0)
-    assert torch.randn(3, device="cuda", generator=made).equal(torch.randn(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1)))
+    first = torch.randn(3, device="cuda", generator=made)
+    assert first.equal(torch.randn(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1)))
     with pytest.raises(RuntimeError, match="device type for generator"):
         torch.randn(3, device="cuda", generator=torch.Generator())
 
@@ -262,7 +263,7 @@ def test_attention_is_that_of_the_host(dtype, mask, machine):
     given = {"none": None, "bool": seen, "float": torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, float("-inf"))}[mask]
     found = []
     for device in ("cpu", "cuda"):
-        own = [part.to(device).requires_grad_() for part in parts]
+        own = [part.detach().clone().to(device).requires_grad_() for part in parts]
         out = F.scaled_dot_product_attention(*own, attn_mask=None if given is None else given.to(device))
         out.float().square().sum().backward()
         found.append([out, *(part.grad for part in own)])
@@ -397,7 +398,7 @@ STEADY = {
     "sum": (lambda ours: (ours * 2).sum(), 2),
     "sort": (lambda ours: ours.sort(), 1),
     "where": (lambda ours: torch.where(ours > 0, ours, 0.0), 3),  # the number is a tensor first
-    "masked number": (lambda ours: ours.__setitem__(ours > 0, 1.0), 3),
+    "masked number": (lambda ours: ours.__setitem__(ours > 0, 1.0), 2),
     "told": (lambda ours: ours.repeat_interleave(torch.ones(6, dtype=torch.int64, device="cuda"), output_size=6), None),
     "index": (lambda ours: ours[torch.arange(3, device="cuda")], 2),
     "topk": (lambda ours: ours.topk(2), 1),
@@ -438,7 +439,6 @@ def test_copies_block_unless_they_are_pinned_and_told_not_to(machine):
 
 def test_a_copy_to_the_host_that_does_not_block_is_not_there_before_somebody_waits(machine):
     ours = torch.tensor([1.0, 2.0], device="cuda")
-    counts = Counts()
     with machine.counts.measured() as counts:
         host = ours.to("cpu", non_blocking=True)
     assert counts.syncs == 0 and counts.count(BACK) == 1 and host.is_pinned()

@@ -15,7 +15,9 @@ without blocking is not there before the host has waited: until then it reads no
 Not pretended: time, memory but for a single tensor larger than what is free, the order in which a GPU adds up, and streams.
 """
 
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -224,6 +226,7 @@ KERNELS = {"nonzero": 3, "sort": 3, "sort.stable": 3, "embedding_dense_backward"
 INDEXING = {"index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor"}
 HOST_NUMBER = {"masked_fill.Tensor", "masked_fill_.Tensor", "where.self", "fill_.Tensor", "fill.Tensor", "lerp.Tensor", "lerp.Scalar"}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"}
+NOT_DETERMINISTIC = {"_embedding_bag_dense_backward", "kthvalue", "median.dim", "nanmedian.dim", "histc", "put_", "index_reduce_"}
 FROM_HOST = ("_like", "_like.generator")
 
 
@@ -292,6 +295,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not ours:
         return _made(func, fact, args, kwargs, device, theirs)
     _check_devices(fact, args, kwargs, ours, theirs)
+    if torch.are_deterministic_algorithms_enabled():
+        _check_determinism(fact, args, kwargs, ours)
     card = ours[0].device.index
     if device is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
@@ -402,6 +407,25 @@ def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[De
         allowed = False
     if not allowed:
         raise _mixed(fact, str(ours[0].device), "cpu")
+
+
+def _check_determinism(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor]) -> None:
+    """Refuse, or warn of, what has no deterministic form on CUDA, as `torch.use_deterministic_algorithms` promises."""
+    problem = None
+    if fact.name in PRODUCTS and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        problem = "CuBLAS is deterministic only with CUBLAS_WORKSPACE_CONFIG=:4096:8 or :16:8"
+    elif fact.name in NOT_DETERMINISTIC or (fact.name == "cumsum" and ours[0].is_floating_point()):
+        problem = f"{fact.name} does not have a deterministic implementation"
+    elif fact.name.startswith("scatter_reduce") and not {"amax", "amin"} & {
+        one for one in (*args, *kwargs.values()) if isinstance(one, str)
+    }:
+        problem = "scatter_reduce that adds does not have a deterministic implementation"
+    elif fact.name == "bincount" and len(ours) > 1:
+        problem = "bincount with weights does not have a deterministic implementation"
+    if problem and torch.is_deterministic_algorithms_warn_only_enabled():
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    elif problem:
+        raise RuntimeError(problem)
 
 
 def _mixed(fact: Known, one: str, other: str) -> RuntimeError:

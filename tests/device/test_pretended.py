@@ -164,6 +164,24 @@ def test_every_draw_follows_the_cards_seed(draw):
     assert found[0].equal(found[1]) and not draw(given).equal(found[0])
 
 
+def test_strict_determinism_refuses_what_cuda_has_no_form_of(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    ours = on(3, 4)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="CUBLAS_WORKSPACE_CONFIG"):
+            ours @ ours.T
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        assert (ours @ ours.T).shape == (3, 3) and ours.long().cumsum(0).is_cuda
+        with pytest.raises(RuntimeError, match="deterministic"):
+            ours.cumsum(0)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="deterministic"):
+            ours.cumsum(0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 # ---------------------------------------------------------------- torch's own code
 def test_a_model_learns_as_on_the_host():
     rows, found = torch.randn(5, 8), {}

@@ -151,9 +151,10 @@ def encoded(machine: pretended.Machine, work: Path, name: str, more: list[str]) 
 
 def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
     """transformers' BertModel: first tokens of queries and documents, contrastive loss, clipping, fused AdamW; or a batch encoded."""
-    from transformers import AutoModel
+    from transformers import BertConfig, BertModel
 
-    model = AutoModel.from_pretrained(work / ("weights-0.0" if "no dropout" in name else "weights-0.1"), add_pooling_layer=False).to("cuda")
+    config = BertConfig.from_pretrained(work / ("weights-0.0" if "no dropout" in name else "weights-0.1"))
+    model = BertModel(config, add_pooling_layer=False).to("cuda")
     dice = random.Random(5)
 
     def batch(texts: int, least: int, most: int) -> dict[str, torch.Tensor]:

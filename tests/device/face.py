@@ -183,13 +183,12 @@ def _functions(shown: Machine) -> dict[str, Any]:
 
 @contextmanager
 def shown(made: Machine) -> Iterator[None]:
-    """Show the cards inside: in torch.cuda, to new threads, to modules that move, and to torch.tensor."""
+    """Show the cards inside: in torch.cuda, to new threads, to backward passes, and to modules that move."""
     from torch.utils import _foreach_utils as lists
 
     changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _functions(made).items()]
     changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _applied), (threading.Thread, "run", _run)]
-    changes += [(torch, name, _lifting(getattr(torch, name))) for name in ("tensor", "as_tensor", "asarray")]
-    changes.append((torch.Tensor, "new_tensor", _lifting(torch.Tensor.new_tensor)))
+    changes.append((torch.autograd.function.BackwardCFunction, "apply", _backward))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     types = list(lists._foreach_supported_types)
     for owner, name, value in changes:
@@ -203,20 +202,6 @@ def shown(made: Machine) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _lifting(plain: Any) -> Any:
-    """A function that makes numbers into a tensor: on the host first, and moved where all can see it; a setting of each thread."""
-
-    def made(*given: Any, **named: Any) -> Any:
-        before = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True)
-        try:
-            return plain(*given, **named)
-        finally:
-            torch._C._set_only_lift_cpu_tensors(before)
-
-    return made
-
-
 def offered(made: Machine, whether: bool) -> None:
     """Whether operations on lists of tensors are offered, from now on."""
     from torch.utils import _foreach_utils as lists
@@ -226,7 +211,7 @@ def offered(made: Machine, whether: bool) -> None:
     types[:] = [one for one in types if one is not DeviceTensor] + ([DeviceTensor] if whether else [])
 
 
-_plain_apply, _plain_run = torch.nn.Module._apply, threading.Thread.run
+_plain_apply, _plain_run, _plain_backward = torch.nn.Module._apply, threading.Thread.run, torch.autograd.function.BackwardCFunction.apply
 
 
 def _applied(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn.Module:
@@ -240,5 +225,21 @@ def _applied(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn
 
 
 def _run(self: threading.Thread) -> None:
-    with CardMode():
+    with lifting(), CardMode():
         _plain_run(self)
+
+
+def _backward(self: Any, *gradients: Any) -> Any:
+    with lifting():  # in a thread of torch's own
+        return _plain_backward(self, *gradients)
+
+
+@contextmanager
+def lifting() -> Iterator[None]:
+    """Numbers become tensors of the host first, and are moved where a mode can see it; a setting of each thread."""
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(before)

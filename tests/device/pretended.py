@@ -572,5 +572,6 @@ def active(
     with ExitStack() as stack:
         stack.callback(_machines.pop)
         stack.enter_context(face.shown(made))
+        stack.enter_context(face.lifting())
         stack.enter_context(CardMode())
         yield made

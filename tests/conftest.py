@@ -21,6 +21,7 @@ hypothesis.settings.load_profile("same")
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 TOY = Path(__file__).parent / "toy"
+DEVICE = Path(__file__).parent / "device"
 SPECIAL = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONFIG = {
     "model_type": "bert",
@@ -85,6 +86,12 @@ def run_outside(*arguments: object, stdin: str = "", program: str | None = None,
         check=False,
     )
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`tests/device` wants torch for itself: it is a run of its own, `pytest tests/device`, and part of no other."""
+    asked = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in asked) else None
 
 
 def pytest_runtest_setup() -> None:

@@ -194,6 +194,23 @@ def test_token_losses_are_those_of_the_cpu(precision, device):
     assert correct[0] == correct[1]
 
 
+def test_rows_go_through_the_linear_map_that_each_chose(device):
+    experts = pytest.importorskip("moeir.kernels.grouped_linear")
+    choice = torch.tensor([1, 0, 1, 1, 3, 0, 1, 3, 3])  # nobody chose the third
+    parts = [drawn(9, 16, precision="bfloat16"), drawn(4, 8, 16, seed=2, precision="bfloat16"), drawn(4, 8, seed=3, precision="bfloat16")]
+    found = []
+    for place in ("cpu", device):
+        rows, weights, biases = leaves = [part.clone().to(place).requires_grad_() for part in parts]
+        if place == "cpu":
+            out = torch.stack([row @ weights[expert].T + biases[expert] for row, expert in zip(rows, choice.tolist(), strict=True)])
+        else:
+            out = experts.grouped_linear(rows, weights, biases, experts.ExpertGroups.from_choice(choice.to(place), 4))
+        (out.float() * drawn(9, 8, seed=9).to(place)).sum().backward()
+        found.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
+    for expected, value in zip(*found, strict=True):
+        assert (value - expected).abs().max() <= MARGINS["bfloat16"] * max(1.0, float(expected.abs().max()))
+
+
 # ---------------------------------------------------------------- tokens against tokens
 def starts(lengths, device):
     return torch.tensor([0, *lengths]).cumsum(0).to(device)

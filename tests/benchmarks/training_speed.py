@@ -7,8 +7,8 @@ first step is not timed. Processor time is the steadier measure where others use
 process's, beyond what it had before its first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
 longest, `columns` the same with a forward pass for each column of passages, `plain` our loop with the head that keeps [B, L, V]; `came` is
 compared with its three experts as three models. The share of the peak is that of the products our step needs, as torch counts them, in
-the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart. --before DIR
-compares ours with that of another checkout, and with nothing else.
+the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart.
+--before DIR compares ours with that of another checkout, and with nothing else.
 """
 
 import argparse

@@ -178,9 +178,9 @@ def _opened(folder: Path, dtype: torch.dtype) -> Any:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        options: dict[str, Any] = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
-        options["attn_implementation"] = "eager"  # CUDA's kernels do not take T5's position bias as it lies in memory
-        model, facts = FAMILIES[family].from_pretrained(folder, dtype=dtype, **options)
+        model, facts = FAMILIES[family].from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
     except (SafetensorError, OSError, ValueError, RuntimeError) as problem:
         raise ArtifactError(f"{folder}: its weights cannot be opened: {' '.join(str(problem).split())[:300]}") from None
     if missing := sorted(facts["missing_keys"]):

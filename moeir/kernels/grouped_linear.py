@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+GROUPED = (9, 10)  # compute capabilities, Hopper and Blackwell
 ALIGNED = 8  # rows: a group begins where 16 bytes of bfloat16 do, also where a gradient reads it down its columns
 
 
@@ -65,7 +66,8 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 def has_grouped_linear(rows: Tensor, width: int) -> bool:
-    """Whether grouped products are to be had: on CUDA of compute capability 8.0 or more, under bfloat16 autocast, of widths that align."""
+    """Whether grouped products are to be had without a wait: on CUDA of compute capability 9 or 10 (elsewhere torch asks for the lengths of
+    the groups and multiplies one by one), under bfloat16 autocast, of widths that align."""
     if not rows.is_cuda or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return False
-    return rows.shape[-1] % ALIGNED == 0 and width % ALIGNED == 0 and _capability(rows.device) >= (8, 0)
+    return rows.shape[-1] % ALIGNED == 0 and width % ALIGNED == 0 and _capability(rows.device)[0] in GROUPED

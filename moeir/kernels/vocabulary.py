@@ -103,7 +103,7 @@ def _strongest_of_all(rows: Tensor, layout: Layout, words: Tensor, bias: Tensor)
         for part, logits in tiles(block, rows, words):
             values, column = logits.view(len(block.lengths), block.lengths[0], -1).max(1)  # [n, v]
             best[own, part], columns[own, part] = values, column
-    text, term = (best.float() > -bias).nonzero(as_tuple=True)
+    text, term = (part.contiguous() for part in (best.float() > -bias).nonzero(as_tuple=True))
     return text, term, layout.starts.index_select(0, text) + columns[text, term]
 
 

@@ -1,5 +1,6 @@
 """Our encoder gives the numbers of `transformers`, for every text of a batch, whatever else is in the batch."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder, PreNorm, Shape
+from moeir.backbones.layers import compile_layers, set_attention_dropout
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
 
@@ -152,6 +154,38 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
     torch.manual_seed(2)
     assert torch.equal(encoder(tokens), first), "dropout follows torch's generator"
     encoder.eval()
+    assert torch.equal(encoder(tokens), encoder(tokens))
+
+
+@pytest.mark.parametrize("kind", ["plain", "prenorm"])
+def test_compiled_layers_say_the_same_and_learn_the_same(kind):
+    """By what torch.compile traces; the kernels that it writes for CUDA are compared on a real device."""
+    torch.manual_seed(1)
+    shape = Shape(61, 24, 2, 4, 40, positions=16, spread=0.3, dropout=0.0, attention_dropout=0.0)
+    encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    compiled = copy.deepcopy(encoder)
+    compile_layers(compiled, backend="aot_eager")
+    for batch in (Tokens.pack(texts(), "query"), Tokens.pack(texts()[:3], "query")):
+        found = []
+        for one in (encoder, compiled):
+            one.zero_grad()
+            for states in (one(batch), one.firsts(batch)):
+                states.square().sum().backward()
+            found.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
+        for name, value in found[0].items():
+            assert value is found[1][name] is None or torch.allclose(found[1][name], value, atol=1e-5, rtol=1e-5), name
+
+
+@pytest.mark.parametrize("kind", ["plain", "prenorm"])
+def test_the_dropout_of_attention_weights_can_be_set_whatever_the_configuration_says(kind):
+    shape = Shape(61, 24, 2, 4, 40, positions=16, dropout=0.0)
+    encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    if kind == "prenorm":
+        for layer in encoder.layers:
+            layer.attention.dropout.p = 0.0  # of what attention hands on: ModernBERT names both by one number
+    tokens = Tokens.pack(texts(), "document")
+    assert not torch.equal(encoder(tokens), encoder(tokens))
+    set_attention_dropout(encoder, 0.0)
     assert torch.equal(encoder(tokens), encoder(tokens))
 
 

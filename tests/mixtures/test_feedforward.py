@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from moeir.backbones.encoder import Encoder, FeedForward, Shape
+from moeir.backbones.encoder import Encoder, FeedForward, PreNorm, Shape
+from moeir.backbones.layers import GatedFeedForward
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
+from moeir.kernels.grouped_linear import ExpertGroups
 from moeir.mixtures import feedforward
 from moeir.mixtures.feedforward import RoutedFeedForward, specialise, specialised
 from tests.oracles import routing as oracles
@@ -190,3 +192,28 @@ def test_half_precision_routes_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         made(x, packed, block)
     assert made.routed.probabilities.dtype == torch.float32
+
+
+@pytest.mark.parametrize("prenorm", [False, True])
+@pytest.mark.parametrize("learned", [True, False])
+def test_grouped_products_say_what_expert_by_expert_says(prenorm, learned):
+    """What CUDA takes under bfloat16 autocast, on a CPU: the same expert for each token, its values and gradients within bfloat16."""
+    torch.manual_seed(3)
+    plain = GatedFeedForward(SHAPE, PreNorm(windows=(None,) * 4, thetas=(10.0,) * 4)) if prenorm else FeedForward(SHAPE)
+    made = RoutedFeedForward(plain, experts=3, routing="token").train()
+    for expert in made.experts:
+        for parameter in expert.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    states = torch.randn(40, SHAPE.hidden, requires_grad=True)
+    choice, slopes = torch.randint(3, (40,)), torch.randn(40, SHAPE.hidden)
+    strength = torch.ones(40, 1, requires_grad=True) if learned else None
+    leaves = [states, *made.experts.parameters(), *([strength] if learned else [])]
+    found = []
+    for grouped in (True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            groups = ExpertGroups.from_choice(choice, 3)
+            out = made._grouped(states, groups, strength) if grouped else made._by_choice(states, choice, strength)
+        gradients = torch.autograd.grad((out.float() * slopes).sum(), leaves, allow_unused=True)
+        found.append([out.detach().float(), *(one.float() for one in gradients if one is not None)])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 0.03 * other.norm()

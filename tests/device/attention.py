@@ -146,7 +146,9 @@ def _efficient(
     *,
     scale: Any = None,
 ) -> Any:
-    if bias is not None and (bias.stride(-1) not in (0, 1) or any(step % 8 for step in bias.stride()[:-1])):
+    if bias is not None and (
+        bias.stride(-1) != 1 or any(step % 8 for step, size in zip(bias.stride(), bias.shape, strict=True) if size > 1 and step > 1)
+    ):
         raise RuntimeError("attn_bias is not correctly aligned: strides must be multiples of 8 elements")
     out, seed = _attend(query, key, value, bias, dropout_p, is_causal, scale)
     machine().launch("_scaled_dot_product_efficient_attention")

@@ -300,6 +300,13 @@ def test_a_mask_of_truths_costs_what_it_takes_to_make_numbers_of_it(machine):
     assert cheap.launches == 1 and dear.launches == 5  # two numbers, the choice between them, padding to 8, attention
 
 
+def test_a_mask_that_does_not_lie_row_by_row_takes_the_plain_formula(machine):
+    parts, mask = [on(2, 4, 8, 8) for _ in range(3)], on(1, 8, 8, 4).permute(0, 3, 1, 2)  # as a position bias that was looked up
+    apart = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask))
+    beside = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask.contiguous()))
+    assert apart.count(LAUNCH, "bmm") == 2 and beside.count(LAUNCH, "bmm") == 0
+
+
 def test_dropped_weights_are_drawn_and_replayed():
     torch.manual_seed(2)
     value = torch.eye(16, device="cuda").expand(3, 2, 16, 16)[:, :, :, :8].contiguous().requires_grad_()

@@ -1,7 +1,6 @@
 """Attention over packed texts: no text sees another, and padding exists at most inside this file."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -87,23 +86,19 @@ class Layout:
             self._angles[theta, width] = angles.cos(), angles.sin()
         return self._angles[theta, width]
 
-    def groups(self, max_tokens: float = math.inf) -> list[Group]:
-        """Runs of neighbouring texts of one length; of at most `max_tokens` tokens, or of one text."""
+    @cached_property
+    def equal_length_groups(self) -> list[Group]:
+        """Runs of neighbouring texts of one length."""
         groups: list[Group] = []
         row = 0
         for length in self.lengths:
-            if groups and groups[-1][2] == length and (groups[-1][1] + 1) * length <= max_tokens:
+            if groups and groups[-1][2] == length:
                 first, texts, _ = groups[-1]
                 groups[-1] = (first, texts + 1, length)
             else:
                 groups.append((row, 1, length))
             row += length
         return groups
-
-    @cached_property
-    def equal_length_groups(self) -> list[Group]:
-        """The same without a limit."""
-        return self.groups()
 
     def group_masks(self, reach: int | None) -> list[Tensor | None]:
         """Of each group what its tokens attend to, as `_attention_mask` has it."""
@@ -292,19 +287,3 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, starts: T
     window = (-1, -1) if reach is None else (reach, reach)
     mixed: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.longest, window_size=window)
     return mixed
-
-
-def text_blocks(lengths: Sequence[int], max_tokens: int) -> Iterator[tuple[int, int, int, int]]:
-    """Neighbouring texts of at most `max_tokens` tokens together, or one text: (first text, last + 1, first token, last + 1).
-
-    >>> list(text_blocks([3, 3, 5], 6))
-    [(0, 2, 0, 6), (2, 3, 6, 11)]
-    """
-    text = token = 0
-    while text < len(lengths):
-        last, end = text + 1, token + lengths[text]
-        while last < len(lengths) and end + lengths[last] - token <= max_tokens:
-            last, end = last + 1, end + lengths[last]
-        if end > token:
-            yield text, last, token, end
-        text, token = last, end

@@ -22,10 +22,10 @@ def best_matches(queries: Tensor, query_terms: Tensor, documents: Tensor, docume
     fresh[1:] = (terms[1:] != terms[:-1]) | (owners[order][1:] != owners[order][:-1])
     groups = fresh.cumsum(0) - 1  # the tokens of one term in one document
     found = []
-    for begin, end in _blocks((last - first).tolist()):
+    for begin, end, total in _blocks((last - first).tolist()):
         lengths = (last - first)[begin:end]
-        token = torch.repeat_interleave(torch.arange(begin, end, device=terms.device), lengths)
-        before = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+        token = torch.repeat_interleave(torch.arange(begin, end, device=terms.device), lengths, output_size=total)
+        before = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths, output_size=total)
         place = torch.arange(len(token), device=terms.device) - before + first[token]
         product = (queries.index_select(0, token) * documents.index_select(0, order[place])).sum(-1)
         new = torch.ones_like(token, dtype=torch.bool)
@@ -40,13 +40,13 @@ def best_matches(queries: Tensor, query_terms: Tensor, documents: Tensor, docume
     return pairs[0], pairs[1]
 
 
-def _blocks(lengths: list[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring query tokens with at most PAIRS_AT_ONCE pairs together, or one token."""
+def _blocks(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring query tokens with at most PAIRS_AT_ONCE pairs together, or one token: first, last + 1, pairs."""
     begin = pairs = 0
     for place, length in enumerate(lengths):
         if place > begin and pairs + length > PAIRS_AT_ONCE:
-            yield begin, place
+            yield begin, place, pairs
             begin, pairs = place, 0
         pairs += length
     if pairs:
-        yield begin, len(lengths)
+        yield begin, len(lengths), pairs

@@ -5,13 +5,13 @@ computed again: exact values and gradients at the memory of the pairs (notes in 
 after). A sum needs every positive position (`saturated.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from moeir.kernels.attention import Layout, text_blocks
+from moeir.kernels.attention import Layout
 from moeir.kernels.pairs import products
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
@@ -30,6 +30,22 @@ class Block:
     rows: Tensor
     quiet: Tensor | None
     padded: bool
+
+
+def text_blocks(lengths: Sequence[int], max_tokens: int) -> Iterator[tuple[int, int, int, int]]:
+    """Neighbouring texts of at most `max_tokens` tokens together, or one text: (first text, last + 1, first token, last + 1).
+
+    >>> list(text_blocks([3, 3, 5], 6))
+    [(0, 2, 0, 6), (2, 3, 6, 11)]
+    """
+    text = token = 0
+    while text < len(lengths):
+        last, end = text + 1, token + lengths[text]
+        while last < len(lengths) and end + lengths[last] - token <= max_tokens:
+            last, end = last + 1, end + lengths[last]
+        if end > token:
+            yield text, last, token, end
+        text, token = last, end
 
 
 def blocks(layout: Layout) -> Iterator[Block]:

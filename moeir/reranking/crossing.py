@@ -41,7 +41,7 @@ def scored(
 def _packed(pairs: Pairs, order: Numbers, max_tokens: int, device: str) -> Iterator[Tokens]:
     """Batches of neighbours in an order, of at most `max_tokens` tokens or of one pair."""
     for rows in cut(order, pairs.lengths[order], max_tokens):
-        tokens = pairs.packed(rows)
+        tokens = pairs.packed(rows).sort_by_length()
         yield tokens.pinned() if device.startswith("cuda") else tokens
 
 

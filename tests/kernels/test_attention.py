@@ -43,15 +43,8 @@ def by_loop(query, key, value, place, reach=None):
 
 
 def test_groups_are_runs_of_one_length():
-    assert layout([3, 3, 2, 3]).groups() == [(0, 2, 3), (6, 1, 2), (8, 1, 3)]
-    assert layout([]).groups() == []
-
-
-@pytest.mark.parametrize(
-    "most, expected", [(6, [(0, 2, 3), (6, 1, 3)]), (5, [(0, 1, 3), (3, 1, 3), (6, 1, 3)]), (1, [(0, 1, 3), (3, 1, 3), (6, 1, 3)])]
-)
-def test_groups_stay_below_a_number_of_tokens_or_hold_one_text(most, expected):
-    assert layout([3, 3, 3]).groups(most) == expected
+    assert layout([3, 3, 2, 3]).equal_length_groups == [(0, 2, 3), (6, 1, 2), (8, 1, 3)]
+    assert layout([]).equal_length_groups == []
 
 
 @settings(deadline=None, max_examples=25)

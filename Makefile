@@ -25,6 +25,7 @@ lint: environment
 	$(BIN)/lint-imports --config setup.cfg --no-logo
 
 test: lint
+	$(BIN)/python -m pytest tests/device
 	$(BIN)/python -m pytest
 
 clean:

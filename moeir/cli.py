@@ -4,7 +4,6 @@ import importlib
 import inspect
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +13,13 @@ import typer
 from typer import _click as click
 
 from moeir import __version__, console, settings
-from moeir.errors import MoeirError
+from moeir.errors import MoeirError, is_out_of_memory
 from moeir.stages import base
 
 STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
     "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
-_OF_MEMORY = re.compile("out of memory|allocate memory")  # what torch says of a processor or a device that has none left
 log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then asks for large pages: a training step waits less for its memory
 
@@ -153,7 +151,7 @@ def _outcome(arguments: list[str]) -> int:
     except OSError as problem:
         return _failed(problem, 1)
     except (MemoryError, RuntimeError) as problem:
-        if isinstance(problem, RuntimeError) and not _OF_MEMORY.search(str(problem)):
+        if not is_out_of_memory(problem):
             raise
         return _failed(problem, 1, "out of memory; lower the batch size or shard the work")
 

@@ -31,6 +31,7 @@ def rules(**said: object) -> Setup:
 
 
 SPECS = [
+    Bad("no such device to look at experts on", None, USAGE + " --device cuda:99", 2, "--device cuda:99: torch sees"),
     Bad("a thousand experts too many", None, INIT + "--arch taser:experts=20000", 2, "experts=20000: expected 2 to 1024"),
     Bad("one expert to choose from", None, INIT + "--arch sbmoe:experts=1", 2, "experts=1: expected 2 to 1024"),
     Bad("an option that is no number", None, INIT + "--arch taser:temperature=inf", 2, "temperature: expected a number, found 'inf'"),

@@ -215,6 +215,7 @@ FLAGS = [
     Bad("unknown objective", None, TRAIN + "good.jsonl --objective competitve", 2, "did you mean 'competitive'?"),
     Bad("no such device", None, ENCODE + "came --device cuda:99", 2, "--device cuda:99: torch sees"),
     Bad("no device to compute on", None, ENCODE + "came --device meta", 2, "--device meta: expected auto, cpu, cuda"),
+    Bad("a device without a number", None, ENCODE + "came --device cuda:one", 2, "--device cuda:one: expected auto, cpu, cuda or cuda:N"),
     Bad("no such dtype", None, ENCODE.replace("float32", "int3") + "came", 2, "--dtype int3: expected auto"),
     Bad("unknown measure", None, EVALUATE + "one.trec --measure nDGC@10", 2, "did you mean nDCG"),
     Bad("an expert that is not there", None, SEARCH + "idx --expert lexicon", 2, "--expert lexicon: idx has lexical, local, global"),

@@ -8,6 +8,7 @@ PRETRAIN = "pretrain --model tiny --arch cross-encoder --corpus corpus.jsonl --o
 CASCADE = RERANK + "one.trec --depth 10 --then "
 
 RERANKING = [
+    Bad("no such device to rerank on", None, RERANK + "one.trec --device cuda:99", 2, "--device cuda:99: torch sees"),
     Bad("a head that is none", None, TRAIN.replace("encoder", "encoder:head=mean"), 2, "head=mean: expected hf or linear"),
     Bad("no room for a document", None, TRAIN + " --query-length 63", 2, "leaves no room for a document in a pair of 64"),
     Bad("a group of one", None, TRAIN + " --objective lce --negatives 0", 2, "--negatives 0: a positive is to be told from negatives"),

@@ -9,6 +9,7 @@ SEARCHING = [
     Bad("no queries", None, "search --index idx --output out.trec", 2, "search needs --queries"),
     Bad("no threads", None, SEARCH + "idx --threads 0", 2, "--threads 0: expected at least 1"),
     Bad("batches of nothing", None, SEARCH + "idx --batch-size 0", 2, "--batch-size 0: expected at least 1"),
+    Bad("no such device to search on", None, SEARCH + "idx --device cuda:99", 2, "--device cuda:99: torch sees"),
     Bad("the same index twice", None, SEARCH + "idx --index idx", 2, "the same index is given twice"),
     Bad("parts of two kinds", None, SEARCH + "idx --index bm25", 4, "bm25: made with another checkpoint than idx"),
     Bad("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "shows words for --explain or --interactive"),

@@ -8,6 +8,7 @@ SCORED = GOOD.replace("}", ', "positive_scores": [1.5], "negative_scores": [0.5]
 TWO = TRAIN + "good.jsonl --train good.jsonl"
 
 TRAINING = [
+    Bad("no such device to train on", None, TRAIN + "good.jsonl --device cuda:99", 2, "--device cuda:99: torch sees"),
     Bad("a rate for every set", None, TRAIN + "good.jsonl --sampling-rate 1 --sampling-rate 2", 2,
         "expected one for each --train, 1; found 2"),
     Bad("a set never walked", None, TRAIN + "good.jsonl --sampling-rate 0", 2, "--sampling-rate 0: expected 0.001 to 1000"),

@@ -21,6 +21,7 @@ hypothesis.settings.load_profile("same")
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 TOY = Path(__file__).parent / "toy"
+DEVICE = Path(__file__).parent / "device"
 SPECIAL = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONFIG = {
     "model_type": "bert",
@@ -87,6 +88,12 @@ def run_outside(*arguments: object, stdin: str = "", program: str | None = None,
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`tests/device` wants torch for itself: it is a run of its own, `pytest tests/device`, and part of no other."""
+    asked = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in asked) else None
+
+
 def pytest_runtest_setup() -> None:
     """torch draws the same in a test whatever ran before it."""
     if "torch" in sys.modules:
@@ -121,6 +128,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with an MLM head."""
     return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-with-head", head=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_without_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an MLM head, of which nothing is dropped: several processes learn from it what one does."""
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-without-dropout", head=True, **rates)
 
 
 @pytest.fixture(scope="session")
@@ -165,15 +179,15 @@ def _built(place: Path, *arguments: object) -> Path:
     return place
 
 
-def tiny_bert(folder: Path, *, head: bool, layers: int = 4) -> Path:
-    """Write config.json, model.safetensors, tokenizer.json and vocab.txt; the seed makes the same bytes everywhere."""
+def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **changed: object) -> Path:
+    """Write config.json with what is `changed`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
     import torch
 
     from moeir.backbones.checkpoints import bert, files
     from moeir.backbones.encoder import Encoder
 
     folder.mkdir(parents=True)
-    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers}
+    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | changed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         encoder = Encoder(bert.shape(config), vocabulary_head=head)

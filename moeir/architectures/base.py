@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -49,15 +49,20 @@ class Encoded:
         """The scores that a loss is taken of, each with the experts it adds up."""
         return self.sums or {name: (name,) for name in self.representations}
 
-    def select(self, rows: Tensor) -> "Encoded":
-        """The texts `rows` [n], in that order; differentiable."""
-        representations = {name: part.select(rows) for name, part in self.representations.items()}
-        return Encoded(representations, {name: part.select(rows) for name, part in self.routing.items()}, self.sums)
+    def select(self, rows: Tensor, *, permutation: bool = False) -> "Encoded":
+        """The texts `rows` [n], in that order; differentiable. Of a `permutation` of all texts the device is not asked how much it is."""
+        representations = {name: part.select(rows, permutation=permutation) for name, part in self.representations.items()}
+        routing = {name: part.select(rows, permutation=permutation) for name, part in self.routing.items()}
+        return Encoded(representations, routing, self.sums)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Encoded":
         """The same with every tensor changed, always in the same order."""
         representations = {name: part.map(change) for name, part in self.representations.items()}
         return Encoded(representations, {name: part.map(change) for name, part in self.routing.items()}, self.sums)
+
+    def positive(self) -> "Encoded":
+        """The same without weights of 0, which sparse representations have on CUDA: there they are dropped where somebody waits anyway."""
+        return replace(self, representations={name: part.positive() for name, part in self.representations.items()})
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in the order of `map`."""
@@ -174,14 +179,14 @@ class Architecture(nn.Module, ABC):
 
     def forward(self, tokens: Tokens) -> Encoded:
         """Every expert's representation of B texts, in their order."""
-        ordered, back = tokens.by_length()
+        ordered = tokens.sort_by_length()
         states = self.states(ordered)
         made = {}
         for expert in self.kinds:
-            representation = self.represent(expert, states[expert], ordered).select(back)
-            scale = self.scales.get(expert, 1.0)
+            representation, scale = self.represent(expert, states[expert], ordered), self.scales.get(expert, 1.0)
             made[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
-        return Encoded(made, {name: said.select(back) for name, said in self._routing().items()}, self.sums)
+        encoded = Encoded(made, self._routing(), self.sums)
+        return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
         """Ids cut to `length`, the last special token kept; with markers and query augmentation if the architecture has them.
@@ -224,6 +229,20 @@ def gathered(parts: Sequence[Encoded]) -> Encoded:
     representations = {name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()}
     routing = {name: Routing.concatenate([part.routing[name] for part in parts]) for name in routers}
     return Encoded(representations, routing, parts[0].sums)
+
+
+def copy_to_host(encoded: Encoded) -> Callable[[], Encoded]:
+    """Start copying every tensor to host memory; what is returned waits for that, once, and gives them, without weights of 0."""
+    copied = encoded.map(lambda tensor: tensor.to("cpu", non_blocking=True))
+    devices = {tensor.device for tensor in encoded.tensors() if tensor.is_cuda}
+    events = [torch.cuda.current_stream(device).record_event() for device in devices]
+
+    def wait() -> Encoded:
+        for event in events:
+            event.synchronize()
+        return copied.positive()
+
+    return wait
 
 
 def moved(encoded: Encoded, device: torch.device | str) -> Encoded:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.base import Architecture, Encoded, ReadingRules, gathered
@@ -21,6 +22,14 @@ from moeir.values import render
 
 FORMAT, LARGEST_SCALE = 1, 1e6
 FACTS = "moeir.json"
+
+
+@dataclass(frozen=True)
+class TokenBatches:
+    """Texts as batches of tokens sorted by length; `order` [B] are the rows that lead back to the texts' own order."""
+
+    tokens: tuple[Tokens, ...]
+    order: Tensor
 
 
 @dataclass
@@ -64,21 +73,28 @@ class OpenCheckpoint:
         if not texts:
             raise UsageError("encode: expected at least one text")
         self.check_encodes("encode")
-        return self.encoded(self.ids(texts, side), side, max_tokens=max_tokens)
+        return self.encode_batches(self.read_batches(texts, side, max_tokens=max_tokens)).positive()
+
+    def read_batches(self, texts: Sequence[str], side: str, *, max_tokens: int = 8192) -> "TokenBatches":
+        """Texts as batches of packed tokens in host memory, pinned where the checkpoint is on CUDA; each of at most `max_tokens` tokens or
+        one text, sorted by length."""
+        ids, silent = self.ids(texts, side)
+        lengths = [len(text) for text in ids]
+        rows = sorted(range(len(ids)), key=lengths.__getitem__)
+        batches = []
+        for batch in budgeted(rows, lengths, max_tokens):
+            tokens = Tokens.pack([ids[text] for text in batch], side, None if silent is None else [silent[text] for text in batch])
+            batches.append(tokens.pinned() if self.device.type == "cuda" else tokens)
+        order = torch.empty(len(rows), dtype=torch.int64)
+        order[torch.tensor(rows, dtype=torch.int64)] = torch.arange(len(rows))
+        return TokenBatches(tuple(batches), order.pin_memory() if self.device.type == "cuda" else order)
 
     @torch.no_grad()
-    def encoded(self, read: tuple[list[list[int]], list[int] | None], side: str, *, max_tokens: int = 8192) -> Encoded:
-        """The same of what `ids` has made of at least one text."""
+    def encode_batches(self, batches: "TokenBatches") -> Encoded:
+        """Their representations in the order of the texts, on the checkpoint's device; sparse ones may hold weights of 0 there."""
         self.architecture.eval()
-        ids, silent = read
-        order = sorted(range(len(ids)), key=lambda text: len(ids[text]))
-        parts = []
-        for batch in budgeted(order, [len(text) for text in ids], max_tokens):
-            quiet = None if silent is None else [silent[text] for text in batch]
-            parts.append(self.architecture(Tokens.pack([ids[text] for text in batch], side, quiet).to(self.device)))
-        back = torch.empty(len(order), dtype=torch.int64, device=self.device)
-        back[torch.tensor(order, device=self.device)] = torch.arange(len(order), device=self.device)
-        return gathered(parts).select(back)
+        parts = [self.architecture(tokens.to(self.device)) for tokens in batches.tokens]
+        return gathered(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
 
     def save(self, folder: Path) -> None:
         """config.json, model.safetensors, tokenizer files and moeir.json into an existing folder."""

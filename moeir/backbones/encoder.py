@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from moeir.backbones.layers import FeedForward, Layer
 from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
-from moeir.kernels.noise import Dropout
 
 __all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "first_states", "run"]
 
@@ -27,7 +26,7 @@ class Embeddings(nn.Module):
         self.places = nn.Embedding(shape.first_position + shape.positions, width) if prenorm is None else None
         self.kinds = nn.Embedding(shape.segments, width) if shape.segments else None
         self.norm = nn.LayerNorm(width, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.dropout = Dropout(shape.dropout if prenorm is None else prenorm.embedding_dropout)
+        self.dropout = nn.Dropout(shape.dropout if prenorm is None else prenorm.embedding_dropout)
         self.project = None if shape.embedding is None else nn.Linear(width, shape.hidden)
         self.first_position = shape.first_position
 
@@ -39,7 +38,7 @@ class Embeddings(nn.Module):
             added = added + self.kinds(tokens.segments if known else torch.zeros_like(tokens.ids))
         if self.places is not None:
             added = added + self.places(tokens.positions() + self.first_position)
-        normed: Tensor = self.dropout(self.norm(added), tokens.layout.noise() if self.training else None)
+        normed: Tensor = self.dropout(self.norm(added))
         return normed if self.project is None else self.project(normed)
 
 
@@ -122,8 +121,7 @@ def _computed(layer: nn.Module, work: Callable[..., Tensor], *given: object) -> 
     """What a layer makes of states, computed again for its gradient if it is one of those."""
     if not (layer.recomputed and torch.is_grad_enabled()):
         return work(*given)
-    options = {"use_reentrant": False, "preserve_rng_state": False}  # noise comes from texts, and no generator
-    made: Tensor = checkpoint(work, *given, context_fn=partial(_again, layer), **options)
+    made: Tensor = checkpoint(work, *given, context_fn=partial(_again, layer), use_reentrant=False, preserve_rng_state=True)
     return made
 
 

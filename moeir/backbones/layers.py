@@ -1,11 +1,14 @@
 """The layers of an encoder: attention, then feed-forward, normalised after each (BERT's family) or before each (ModernBERT)."""
 
+from typing import Any
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
 from moeir.backbones.tokens import Tokens
-from moeir.kernels.attention import Layout, attention, first_attention, rotated
-from moeir.kernels.noise import Dropout
+from moeir.kernels.attention import Layout, apply_rotary, attention, first_attention
 
 
 class Attention(nn.Module):
@@ -15,24 +18,31 @@ class Attention(nn.Module):
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(shape.hidden, shape.hidden) for _ in range(4))
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout, self.forget = Dropout(shape.dropout), Dropout(shape.attention_dropout)
+        self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
         self.heads = shape.heads
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        query, key, value = (part(states).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key, self.value))
-        noise = layout.noise() if self.training else None
-        return self._joined(states, attention(query, key, value, layout, forgetting=self.forget.forgetting(noise)), noise)
+        """states [T, H] -> [T, H]."""
+        query, key, value = self._project(states, self.query, self.key, self.value)
+        return self._add_and_norm(states, attention(query, key, value, layout, dropout=self._dropout_rate))
 
-    def firsts(self, states: Tensor, layout: Layout) -> Tensor:
+    def forward_cls(self, states: Tensor, layout: Layout) -> Tensor:
         """What `forward` gives for the first token of each text: [T, H] -> [B, H]."""
-        looking = states.index_select(0, layout.starts[:-1])
-        pairs = ((self.query, looking), (self.key, states), (self.value, states))
-        query, key, value = (part(read).unflatten(-1, (self.heads, -1)) for part, read in pairs)
-        noise = layout.noise().index_select(0, layout.starts[:-1]) if self.training else None
-        return self._joined(looking, first_attention(query, key, value, layout, self.forget.forgetting(noise)), noise)
+        first_states = states.index_select(0, layout.starts[:-1])
+        (query,), (key, value) = self._project(first_states, self.query), self._project(states, self.key, self.value)
+        return self._add_and_norm(first_states, first_attention(query, key, value, layout, self._dropout_rate))
 
-    def _joined(self, states: Tensor, mixed: Tensor, noise: Tensor | None) -> Tensor:
-        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2)), noise))
+    def _project(self, states: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
+        """The heads [n, heads, width] of each map, by one product."""
+        weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
+        return F.linear(states, weight, bias).unflatten(-1, (len(maps), self.heads, -1)).unbind(1)
+
+    @property
+    def _dropout_rate(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
+        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
         return added
 
 
@@ -48,17 +58,17 @@ class RotaryAttention(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
         self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
         self.output = nn.Linear(hidden, hidden, bias=bias)
-        self.dropout, self.forget = Dropout(shape.attention_dropout), Dropout(shape.attention_dropout)
+        self.dropout, self.attention_dropout = nn.Dropout(shape.attention_dropout), shape.attention_dropout
         self.heads = shape.heads
         self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.norm(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        turns = layout.turns(self.theta, query.shape[-1])
-        query, key = rotated(query, *turns), rotated(key, *turns)
-        noise = layout.noise() if self.training else None
-        mixed = attention(query, key, value, layout, self.window, self.forget.forgetting(noise))
-        added: Tensor = states + self.dropout(self.output(mixed.flatten(-2)), noise)
+        angles = layout.rotary_angles(self.theta, query.shape[-1])
+        query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
+        mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0)
+        added: Tensor = states + self.dropout(self.output(mixed.flatten(-2)))
         return added
 
 
@@ -72,23 +82,26 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(shape.hidden, shape.inner)
         self.down = nn.Linear(shape.inner, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = nn.Dropout(shape.dropout)
         self.activation = ACTIVATIONS[shape.activation]
 
-    def change(self, states: Tensor, noise: Tensor | None) -> Tensor:
-        """What is added to the states, before dropout: [n, H] -> [n, H]. `noise` [n] are the numbers that dropout comes from, if any."""
+    def change(self, states: Tensor) -> Tensor:
+        """What is added to the states, before dropout: [n, H] -> [n, H]."""
         added: Tensor = self.down(self.activation(self.up(states)))
         return added
 
-    def joined(self, states: Tensor, change: Tensor, noise: Tensor | None) -> Tensor:
+    def joined(self, states: Tensor, change: Tensor) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        normed: Tensor = self.norm(states + self.dropout(change, noise))
+        normed: Tensor = self.norm(states + self.dropout(change))
         return normed
+
+    def transform(self, states: Tensor) -> Tensor:
+        """All of it: [n, H] -> [n, H]."""
+        return self.joined(states, self.change(states))
 
     def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         """states [T, H] after attention; `block` [T, H], what the layer was given, is for mixtures whose gate reads it."""
-        noise = tokens.layout.noise() if self.training else None
-        return self.joined(states, self.change(states, noise), noise)
+        return self.transform(states)
 
 
 class GatedFeedForward(FeedForward):
@@ -99,16 +112,16 @@ class GatedFeedForward(FeedForward):
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=prenorm.norm_bias)
         self.up = nn.Linear(shape.hidden, 2 * shape.inner, bias=prenorm.feedforward_bias)
         self.down = nn.Linear(shape.inner, shape.hidden, bias=prenorm.feedforward_bias)
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = nn.Dropout(shape.dropout)
         self.activation = ACTIVATIONS[shape.activation]
 
-    def change(self, states: Tensor, noise: Tensor | None) -> Tensor:
+    def change(self, states: Tensor) -> Tensor:
         """What is added to the states: [n, H] -> [n, H]."""
         opened, gate = self.up(self.norm(states)).chunk(2, dim=-1)
-        added: Tensor = self.down(self.dropout(self.activation(opened) * gate, noise))
+        added: Tensor = self.down(self.dropout(self.activation(opened) * gate))
         return added
 
-    def joined(self, states: Tensor, change: Tensor, noise: Tensor | None) -> Tensor:
+    def joined(self, states: Tensor, change: Tensor) -> Tensor:
         """The residual alone: [n, H] -> [n, H]."""
         return states + change
 
@@ -144,6 +157,23 @@ class Layer(nn.Module):
         layout = tokens.layout
         if not self.plain:
             return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
-        attended = self.attention.firsts(states, layout)
-        noise = layout.noise().index_select(0, tokens.starts[:-1]) if self.training else None
-        return self.feedforward.joined(attended, self.feedforward.change(attended, noise), noise)
+        attended = self.attention.forward_cls(states, layout)
+        return self.feedforward.transform(attended)
+
+
+def set_attention_dropout(model: nn.Module, rate: float) -> None:
+    """Drop attention weights with this probability in every layer of a model, whatever its configuration says."""
+    for module in model.modules():
+        if "attention_dropout" in vars(module):
+            module.attention_dropout = rate
+
+
+def compile_layers(model: nn.Module, **options: Any) -> None:
+    """Have torch compile what a layer does before and after attention; `options` are those of `torch.compile`.
+
+    Attention itself is one kernel already. Shapes are dynamic: a batch's number of tokens is another at every step.
+    """
+    compiled = {Attention: ("_project", "_add_and_norm"), FeedForward: ("transform",), GatedFeedForward: ("transform",)}
+    for module in model.modules():
+        for name in compiled.get(type(module), ()):
+            setattr(module, name, torch.compile(getattr(module, name), dynamic=True, **options))

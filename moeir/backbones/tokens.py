@@ -3,12 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from itertools import chain
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from moeir.kernels.attention import Layout
+from moeir.kernels.attention import Layout, attended_tokens
+from moeir.kernels.memory import copy_to_device
 
 SIDES = ("query", "document", "pair")
 
@@ -30,8 +33,9 @@ class Tokens:
     """ids [T], starts [B+1]; text b is ids[starts[b]:starts[b+1]].
 
     `side` is query, document or pair: a batch never mixes them. `segments` [T] are token types, None for all zero. `silent` [T]
-    marks tokens that attend but are not attended to (ColBERT's query augmentation), None for no such tokens.
-    `lengths` are the text lengths, kept on the host.
+    marks tokens that attend but are not attended to (ColBERT's query augmentation), None for no such tokens; `attended` are the rows of
+    all others with their own starts [B+1], where `silent` was known on the host. `lengths` are the text lengths, kept on the host.
+    `order` [B] are the rows that lead back to the order the texts came in, where they were sorted on the host; None for as they are.
     """
 
     ids: Tensor
@@ -40,58 +44,68 @@ class Tokens:
     lengths: tuple[int, ...]
     segments: Tensor | None = None
     silent: Tensor | None = None
+    attended: tuple[Tensor, Tensor] | None = None
+    order: Tensor | None = None
 
     @classmethod
     def pack(cls, texts: Sequence[Sequence[int]], side: str, silent: Sequence[int] | None = None) -> Self:
         """From id lists; `silent` counts the tokens at the end of each text that are not attended to."""
         assert side in SIDES, side
-        lengths = tuple(len(text) for text in texts)
-        ids = torch.tensor([number for text in texts for number in text], dtype=torch.int64)
-        starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
-        quiet = None
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        starts = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
+        ids = np.fromiter(chain.from_iterable(texts), np.int64, int(starts[-1]))
+        no_attend = None
         if silent is not None and any(silent):
-            quiet = torch.cat([torch.arange(length) >= length - count for length, count in zip(lengths, silent, strict=True)])
-        return cls(ids, starts, side, lengths, silent=quiet)
+            owners = np.repeat(np.arange(len(lengths)), lengths)
+            no_attend = torch.from_numpy(np.arange(len(ids)) - starts[owners] >= (lengths - np.asarray(silent))[owners])
+        return cls(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(lengths.tolist()), silent=no_attend)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.starts) - 1
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the texts lie, for attention and for noise."""
-        return Layout(self.lengths, self.starts, self.silent, self.ids)
+        """Where the texts lie, for attention."""
+        return Layout(self.lengths, self.starts, self.silent, self.attended)
 
     def owners(self) -> Tensor:
         """[T] the text each token belongs to."""
-        sizes = self.starts[1:] - self.starts[:-1]
-        return torch.repeat_interleave(torch.arange(len(self), device=self.starts.device), sizes, output_size=len(self.ids))
+        return self.layout.owners
 
     def positions(self) -> Tensor:
         """[T] the place of each token in its text, from 0."""
-        return self.layout.positions()
+        return self.layout.positions
 
     def to(self, device: torch.device | str) -> Self:
         """The same on a device; what is pinned is moved while the host goes on."""
-        return self._each(lambda part: part.to(device, non_blocking=part.is_pinned()))
+        return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()))
 
     def pinned(self) -> Self:
         """The same in memory that a CUDA device reads by itself."""
-        return self._each(Tensor.pin_memory)
+        prepared = self
+        if self.silent is not None and self.attended is None:
+            prepared = replace(self, attended=attended_tokens(self.silent, self.starts))
+        return prepared._map(Tensor.pin_memory)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        names = ("ids", "starts", "segments", "silent")
-        return replace(self, **{name: change(part) for name in names if (part := getattr(self, name)) is not None})
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        names = ("ids", "starts", "segments", "silent", "order")
+        changed: dict[str, Any] = {name: change(part) for name in names if (part := getattr(self, name)) is not None}
+        if self.attended is not None:
+            changed["attended"] = (change(self.attended[0]), change(self.attended[1]))
+        return replace(self, **changed)
 
-    def by_length(self) -> tuple[Self, Tensor]:
-        """Texts of one length beside one another, and rows [B] that lead back: sorted.select(rows) is the old order."""
-        order = sorted(range(len(self)), key=lambda text: self.lengths[text])
-        rows = torch.tensor(order, dtype=torch.int64, device=self.ids.device)
-        back = torch.empty_like(rows)
-        back[rows] = torch.arange(len(order), device=rows.device)
-        lengths = tuple(self.lengths[text] for text in order)
-        sizes = torch.tensor(lengths, dtype=torch.int64, device=rows.device)
-        starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        owners = torch.repeat_interleave(torch.arange(len(order), device=rows.device), sizes, output_size=len(self.ids))
-        places = torch.arange(len(owners), device=rows.device) - starts[owners] + self.starts[rows][owners]
-        moved = {name: None if (part := getattr(self, name)) is None else part[places] for name in ("segments", "silent")}
-        return replace(self, ids=self.ids[places], starts=starts, lengths=lengths, **moved), back
+    def sort_by_length(self) -> Self:
+        """The same with texts of one length beside one another, and the `order` that leads back; sorted ones stay as they are."""
+        lengths, device = np.asarray(self.lengths, dtype=np.int64), self.ids.device
+        if self.order is not None or (lengths[1:] >= lengths[:-1]).all():
+            return self
+        rows = np.argsort(lengths, kind="stable")
+        order, sizes = np.empty_like(rows), lengths[rows]
+        order[rows] = np.arange(len(rows))
+        starts = np.concatenate([[0], sizes.cumsum()])
+        sorted_layout = Layout(tuple(sizes.tolist()), copy_to_device(starts, device))
+        first = self.starts.index_select(0, copy_to_device(rows, device))  # [B] where each text begins among the old tokens
+        tokens = sorted_layout.positions + first.index_select(0, sorted_layout.owners)
+        moved = {name: part.index_select(0, tokens) for name in ("ids", "segments", "silent") if (part := getattr(self, name)) is not None}
+        back = copy_to_device(order, device)
+        return replace(self, starts=sorted_layout.starts, lengths=sorted_layout.lengths, order=back, attended=None, **moved)

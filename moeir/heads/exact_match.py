@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import UsageError
+from moeir.kernels.attention import attended_tokens
 from moeir.representations.exact_match import ExactMatch
 
 
@@ -33,8 +34,7 @@ class TokenMatch(nn.Module):
         kept = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
         if self._separator is not None:
             kept &= tokens.ids != self._separator
-        places = kept.nonzero()[:, 0]
+        places, starts = attended_tokens(~kept, tokens.starts)
         vectors = self.projection(states.index_select(0, places)).float()
         vectors = vectors if self.norm is None else self.norm(vectors).float()
-        counts = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
-        return ExactMatch(tokens.ids[places], vectors.relu() if self.relu else vectors, counts[tokens.starts])
+        return ExactMatch(tokens.ids.index_select(0, places), vectors.relu() if self.relu else vectors, starts)

@@ -35,6 +35,9 @@ class Lexical(nn.Module):
         else:  # maximum first, then log(1 + x): the same, as both grow together
             texts, terms, positions = winners(transformed, tokens.layout, words, head.bias)
             logits = activations(transformed, words, head.bias, terms, positions)
-            kept = (logits > 0).nonzero()[:, 0]  # what was positive by rounding only is absent
-            texts, terms, weights = texts[kept], terms[kept], torch.log1p(logits[kept])
+            if logits.is_cuda:  # what was positive by rounding only is a weight of 0: to drop it here the host would have to wait
+                weights = torch.log1p(logits.relu())
+            else:
+                kept = (logits > 0).nonzero()[:, 0]
+                texts, terms, weights = texts[kept], terms[kept], torch.log1p(logits[kept])
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))

@@ -4,7 +4,6 @@ from torch import Tensor, nn
 
 from moeir.backbones.shape import ACTIVATIONS, Shape
 from moeir.backbones.tokens import Tokens
-from moeir.kernels.noise import Dropout
 from moeir.representations.base import full_precision
 from moeir.representations.dense import Dense
 
@@ -21,8 +20,8 @@ class Relevance(nn.Module):
             self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
         if own is not None and own.norm:
             self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.first = Dropout(own.dropout if own is not None and own.before else 0.0)
-        self.dropout = Dropout(0.0 if own is None else own.dropout)
+        self.first = nn.Dropout(own.dropout if own is not None and own.before else 0.0)
+        self.dropout = nn.Dropout(0.0 if own is None else own.dropout)
         self.output = nn.Linear(hidden, 1, bias=bias)
         for module in (self.dense, self.output):
             if module is not None:
@@ -34,13 +33,12 @@ class Relevance(nn.Module):
         """pooled [B, H] -> vectors [B, 1]: a pair's only number is its score. `pooler` is BERT's, where that is the dense map."""
         with full_precision(pooled.device):
             states = pooled.float()
-            noise = tokens.layout.noise().index_select(0, tokens.starts[:-1]) if self.training else None
             if self.shape is not None:
                 dense = pooler if self.dense is None else self.dense
                 assert dense is not None
-                states = ACTIVATIONS[self.shape.activation](dense(self.first(states, noise)))
+                states = ACTIVATIONS[self.shape.activation](dense(self.first(states)))
                 states = states if self.norm is None else self.norm(states)
-            return Dense(self.output(self.dropout(states, noise)))
+            return Dense(self.output(self.dropout(states)))
 
 
 def one_output(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.tokens import Signs, Tokens
 from moeir.errors import UsageError
+from moeir.kernels.attention import attended_tokens
 from moeir.representations.multivector import MultiVector
 
 PADDINGS = ("neginf", "zero")
@@ -45,8 +46,8 @@ class Tokenwise(nn.Module):
         """states [T, H] -> vectors [T', D] in float32."""
         vectors = self.projection(states).float()
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
-        representation = MultiVector(vectors, tokens.starts)
-        if len(self.dropped):
+        representation = MultiVector(vectors, tokens.starts, tokens.layout.longest)
+        if len(self.dropped) and (tokens.side != "query" or self._separator is not None):
             representation = _keeping(representation, self.kept(tokens), tokens)
         if self.padding == "zero" and tokens.side != "query":
             representation = _with_zero(representation)
@@ -64,15 +65,15 @@ class Tokenwise(nn.Module):
 
 
 def _keeping(texts: MultiVector, kept: Tensor, tokens: Tokens) -> MultiVector:
-    lengths = torch.zeros(len(texts), dtype=torch.int64, device=kept.device).index_add(0, tokens.owners(), kept.long())
-    starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    return MultiVector(texts.vectors.index_select(0, kept.nonzero()[:, 0]), starts)
+    rows, starts = attended_tokens(~kept, tokens.starts)
+    return MultiVector(texts.vectors.index_select(0, rows), starts, texts.longest)
 
 
 def _with_zero(texts: MultiVector) -> MultiVector:
     """One zero vector behind each text: every later token moves by as many places as texts end before it."""
-    count, lengths = len(texts), texts.starts[1:] - texts.starts[:-1]
+    count, total = len(texts), len(texts.vectors)
     shift = torch.arange(count + 1, device=texts.starts.device)
-    places = torch.arange(len(texts.vectors), device=shift.device) + torch.repeat_interleave(shift[:-1], lengths)
+    places = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
     vectors = texts.vectors.new_zeros(len(texts.vectors) + count, texts.vectors.shape[1])
-    return MultiVector(vectors.index_copy(0, places, texts.vectors), texts.starts + shift)
+    longest = None if texts.longest is None else texts.longest + 1
+    return MultiVector(vectors.index_copy(0, places, texts.vectors), texts.starts + shift, longest)

@@ -8,19 +8,24 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch.backends import cuda, mkldnn
+from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
 from moeir.indexes.pool import Pool, QuickPool
+from moeir.indexes.storage import Vectors
+from moeir.kernels.full_precision import full_precision
+from moeir.kernels.memory import available_bytes
 
 UNIT_ROUNDOFF = 2.0**-24
 COARSE_ROUNDOFF = 2.0**-9  # of bfloat16
 LARGE = 2.0**100  # scores beyond this are scanned in float32
+BYTES_OF_ELEMENT = 16  # that a CUDA device needs for a number of `elements_at_once`: a score, its factors and its copies
 UNDERFLOW = 2.0**-100  # above all that float32 can lose below its smallest number in one score of 2^25 products
 LARGEST_FLOAT = float(torch.finfo(torch.float32).max)
 
@@ -33,7 +38,7 @@ class Block:
     lines: np.ndarray
     vectors: torch.Tensor
 
-    @property
+    @cached_property
     def norms(self) -> torch.Tensor:
         """Σ_i ‖q_i‖, float64 [Q]."""
         norms: torch.Tensor = self.vectors.double().norm(dim=2).sum(dim=1)
@@ -110,20 +115,14 @@ def coarse_margin(block: Block, longest: float, lost: float) -> torch.Tensor:
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """float32 products in float32, bfloat16 products added in float32: no TF32, no autocast, whatever the process has chosen."""
-    settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [setting.fp32_precision for setting in settings]
+def exact_products(device: torch.device) -> Iterator[None]:
+    """float32 products in float32, bfloat16 products added in float32, nothing for gradients."""
     reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
-    for setting in settings:
-        setting.fp32_precision = "ieee"
     cuda.matmul.allow_bf16_reduced_precision_reduction = False
     try:
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        with torch.inference_mode(), full_precision(device):
             yield
     finally:
-        for setting, precision in zip(settings, before, strict=True):
-            setting.fp32_precision = precision
         cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
@@ -149,10 +148,16 @@ class TwoStep(base.Index):
             raise UsageError(f"device {device!r} is not one torch knows: cpu, cuda, cuda:0 …") from None
         if self._device.type not in ("cpu", "cuda"):
             raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise UsageError(f"device {device!r}: torch finds no CUDA device here; use cpu")
+        if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
+            raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
         self.longest, self.lost = 0.0, 0.0  # the largest ‖d‖, and the largest ‖d − d̂‖ if d̂ is d in bfloat16
+
+    def _fit(self, vectors: Vectors) -> None:
+        """On CUDA no more numbers at a time than there is room for beside the vectors."""
+        if self._device.type == "cuda":
+            vectors.load()
+            self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_OF_ELEMENT))
 
     def pairs_at_once(self, width: int) -> int:
         """How many pairs of vectors [D] may be multiplied in float64 at a time."""
@@ -172,7 +177,7 @@ class TwoStep(base.Index):
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         places = self.places
-        with full_precision(self._device):
+        with exact_products(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
                 spare = self.slack if self.slack is not None else 64 + (depth if self._coarse(block) else 0)
@@ -205,17 +210,17 @@ class TwoStep(base.Index):
         found = pool.rows[query, position]
         values = self._exact(block, query, found).float().cpu().numpy()
         hits, ends = found.cpu().numpy(), keep.sum(dim=1).cumsum(0).tolist()
-        for i in certain.nonzero()[:, 0].tolist():
+        proven = certain.tolist()
+        for i in (i for i in range(queries) if proven[i]):
             own, line = slice(ends[i - 1] if i else 0, ends[i]), block.lines[i]
             real = values[own] > self.unfound
             base.place_hits(hits[own][real], values[own][real], places, rows[line], scores[line])
-        again = (~certain).nonzero()[:, 0]
-        if len(again):
-            self._search(block.part(again), depth, 4 * size, places, rows, scores)
+        if again := [i for i in range(queries) if not proven[i]]:
+            self._search(block.part(torch.tensor(again)), depth, 4 * size, places, rows, scores)
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        with full_precision(self._device):
+        with exact_products(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
                 places = np.full(len(queries), base.NO_ROW, dtype=np.int64)

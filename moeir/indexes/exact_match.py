@@ -12,10 +12,10 @@ from moeir.artifacts.journals import GrowingArray
 from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
 from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halved, rounding, slices
-from moeir.indexes.maxsim import spread
+from moeir.indexes.ragged import spread
 from moeir.indexes.storage import ROWS_AT_ONCE, Vectors
 
-NO_TERM = -1
+NO_TERM, BYTES_OF_ROW = -1, 4
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,16 @@ class TermBlock(Block):
         return TermBlock(self.lines[chosen.cpu().numpy()], self.vectors[chosen], self.terms[chosen.cpu()])
 
     def by_term(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Each term with the queries [a] and places [a] of its tokens."""
-        for term in self.terms.unique().tolist():
-            if term != NO_TERM:
-                query, place = (self.terms == term).nonzero(as_tuple=True)
-                yield term, query, place
+        """Each term with the queries [a] of its tokens and their vectors [a, D], on the device."""
+        terms = self.terms.flatten()
+        order = terms.argsort(stable=True)
+        order = order[terms[order] != NO_TERM]
+        numbers, counts = terms[order].unique_consecutive(return_counts=True)
+        order = order.to(self.vectors.device)
+        query, tokens = order // self.terms.shape[1], self.vectors.flatten(0, 1)[order]
+        ends = counts.cumsum(0).tolist()
+        for term, begin, end in zip(numbers.tolist(), [0, *ends], ends, strict=False):
+            yield term, query[begin:end], tokens[begin:end]
 
 
 class ExactMatch(TwoStep, Index):
@@ -47,10 +52,11 @@ class ExactMatch(TwoStep, Index):
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
-        self._vectors = Vectors(self._device)
+        self._vectors = Vectors(self._device, beside=BYTES_OF_ROW)
         self._shards: list[tuple[torch.Tensor, torch.Tensor]] = []  # terms and rows of the tokens, as they came
         self._places: torch.Tensor | None = None  # where each posting's vector lies; None: in the order of the postings
         self._terms = self._starts = self._rows = torch.zeros(0, dtype=torch.int64)
+        self._own_rows: torch.Tensor | None = None  # `_rows` on the device that holds the vectors
         self._built, self._documents = False, 0
 
     def __len__(self) -> int:
@@ -78,11 +84,20 @@ class ExactMatch(TwoStep, Index):
             self._rows = rows[self._places]
             self._terms, counts = terms[self._places].unique_consecutive(return_counts=True)
             self._starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            self._own_rows = None
         self._built = True
+
+    def _rows_at_home(self) -> torch.Tensor:
+        """The documents of all postings, where the vectors are."""
+        if self._own_rows is None:
+            self._own_rows = self._rows.to(self._vectors.home)
+        return self._own_rows
 
     def _stored(self, postings: slice | torch.Tensor) -> torch.Tensor:
         """Vectors float16 [n, D] of postings, a stretch or by number [n], on the device."""
-        return self._vectors[postings if self._places is None else self._places[postings]]
+        if self._places is None:
+            return self._vectors[postings]
+        return self._vectors[self._places[postings if isinstance(postings, slice) else postings.cpu()]]
 
     def settings(self) -> dict[str, Any]:
         extent = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.longest}
@@ -110,6 +125,7 @@ class ExactMatch(TwoStep, Index):
     def _blocks(self, queries: Any) -> Iterator[Block]:
         self._build()
         self._vectors.check_width(queries.vectors.shape[1])
+        self._fit(self._vectors)
         starts = queries.starts.cpu().long()
         lengths = starts.diff()
         lines = lengths.argsort(stable=True)
@@ -129,8 +145,8 @@ class ExactMatch(TwoStep, Index):
         for part in slices(len(self), step):
             scores = torch.zeros(len(block.lines), part.stop - part.start, device=self._device)
             reached = torch.zeros_like(scores, dtype=torch.int32)
-            for term, query, place in block.by_term():
-                self._scan_term(term, block.vectors[query, place], query.to(self._device), part, scores, reached)
+            for term, query, tokens in block.by_term():
+                self._scan_term(term, tokens, query, part, scores, reached)
             pool.push(scores.masked_fill_(reached == 0, float("-inf")), torch.arange(part.start, part.stop, device=self._device))
 
     def _scan_term(
@@ -142,7 +158,7 @@ class ExactMatch(TwoStep, Index):
         own = self._rows[start : int(self._starts[term + 1])]
         first, last = torch.searchsorted(own, torch.tensor([part.start, part.stop], dtype=own.dtype)).tolist()
         for begin, end in _whole_rows(own, first, last, self.elements_at_once // (4 * max(tokens.shape))):
-            rows, groups = own[begin:end].unique_consecutive(return_inverse=True)
+            rows, groups = self._rows_at_home()[start + begin : start + end].unique_consecutive(return_inverse=True)
             similarity = self._stored(slice(start + begin, start + end)).float() @ tokens.T           # [p, a]
             best = similarity.new_full((len(rows), len(tokens)), float("-inf"))
             best.scatter_reduce_(0, groups.to(self._device)[:, None].expand_as(similarity), similarity, "amax")
@@ -154,7 +170,7 @@ class ExactMatch(TwoStep, Index):
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         assert isinstance(block, TermBlock)
         scores = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
-        query, rows = query.cpu(), rows.cpu().to(self._rows.dtype)
+        query, rows = query.cpu(), rows.to(self._vectors.home, self._rows.dtype)
         length = block.terms.shape[1]
         for part in slices(len(rows), self.elements_at_once // (16 * length)):
             first, last = int(query[part.start]), int(query[part.stop - 1]) + 1
@@ -169,10 +185,12 @@ class ExactMatch(TwoStep, Index):
 
     def _best(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The best product of one token [D] with those of its term in each document, at least 0: rows [n] -> float64 [n]."""
-        own = self._rows[self._starts[term] : self._starts[term + 1]]
+        start = int(self._starts[term])
+        own = self._rows_at_home()[start : int(self._starts[term + 1])]
         first, last = (torch.searchsorted(own, rows, right=right) for right in (False, True))
-        owners = torch.repeat_interleave(torch.arange(len(rows)), last - first)
-        postings = torch.arange(len(owners)) + (last - (last - first).cumsum(0))[owners] + self._starts[term]
+        counts = last - first
+        owners = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
+        postings = torch.arange(len(owners), device=rows.device) + (last - counts.cumsum(0))[owners] + start
         best = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
         for part in slices(len(owners), self.pairs_at_once(len(token))):
             found = dots(token.expand(part.stop - part.start, -1), self._stored(postings[part]))

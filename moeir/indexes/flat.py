@@ -57,6 +57,7 @@ class Flat(TwoStep, Index):
     def _blocks(self, queries: Any) -> Iterator[Block]:
         vectors = queries.vectors
         self._vectors.check_width(vectors.shape[1])
+        self._fit(self._vectors)
         step = self.queries_at_once or min(1024, self.elements_at_once // max(vectors.shape[1], 1))
         for part in slices(len(vectors), step):
             yield Block(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
@@ -101,6 +102,7 @@ class Flat(TwoStep, Index):
                     halves.pair_products(bits(shard), queries, query.numpy()[own], rows.numpy()[own] - first, found)
                     values[own] = found
             return scores
+        rows = rows.to(self._vectors.home)
         for part in slices(len(rows), self.pairs_at_once(self._vectors.width)):
             scores[part] = dots(block.vectors[query[part], 0], self._vectors[rows[part]])
         return scores

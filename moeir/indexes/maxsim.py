@@ -10,7 +10,7 @@ import torch
 from moeir.indexes import halves
 from moeir.indexes.base import Index
 from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halved, rounding, slices
-from moeir.indexes.ragged import Ragged, queries_in_blocks, spread
+from moeir.indexes.ragged import Ragged, queries_in_blocks
 from moeir.kernels.bfloat16 import multiplies_bfloat16
 
 PRODUCTS_AT_ONCE = 2**20  # of a stretch of texts with a block of queries, so that they stay near the processor
@@ -32,7 +32,6 @@ class MaxSim(TwoStep, Index):
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
         self._texts = Ragged(self._device)
-        self._by_length: tuple[torch.Tensor, np.ndarray] | None = None
         self.coarse = multiplies_bfloat16(device)
 
     def __len__(self) -> int:
@@ -40,7 +39,7 @@ class MaxSim(TwoStep, Index):
 
     def add(self, shard: Any) -> None:
         self._texts.add(shard)
-        self.longest, self.lost, self._by_length = self._texts.vectors.longest, self._texts.vectors.lost, None
+        self.longest, self.lost = self._texts.vectors.longest, self._texts.vectors.lost
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), **self._texts.facts()}
@@ -58,24 +57,22 @@ class MaxSim(TwoStep, Index):
 
     def _blocks(self, queries: Any) -> Iterator[Block]:
         self._texts.vectors.check_width(queries.vectors.shape[1])
+        self._fit(self._texts.vectors)
         return queries_in_blocks(queries, self.queries_at_once or (128 if self._device.type == "cuda" else 32), self._device)
-
-    def _documents(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Their tokens float16 [N, M, D], the last repeated as padding, and which are real, bool [N, M]."""
-        positions, real = spread(self._texts.starts[rows], self._texts.lengths[rows])
-        return self._texts.vectors[positions.flatten()].view(*positions.shape, -1), real.to(self._device)
 
     def _scan(self, block: Block, pool: Pool) -> None:
         if self._device.type == "cpu" and self._coarse(block):
             self._scan_packed(block, pool)
             return
         queries, kind = block.vectors.flatten(0, 1), torch.bfloat16 if self._coarse(block) else torch.float32  # [Q * L, D]
-        rows, lengths = self._sorted()
-        for first, last in stretches(lengths, self.elements_at_once // max(queries.shape), self.documents_at_once):
-            documents, _ = self._documents(rows[first:last])
-            similarity = documents.flatten(0, 1).to(kind) @ queries.to(kind).T      # [N * M, Q * L]
-            best = similarity.view(*documents.shape[:2], -1).amax(dim=1)            # [N, Q * L]; repeats never win alone
-            pool.push(best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous(), rows[first:last].to(self._device))
+        queries = queries.to(kind).T
+        for rows, texts in self._texts.read_by_length():
+            for first, last in stretches(texts.sizes, self.elements_at_once // max(queries.shape), self.documents_at_once):
+                documents, _ = texts.padded(first, last)
+                similarity = documents.flatten(0, 1).to(kind) @ queries                 # [N * M, Q * L]
+                best = similarity.view(*documents.shape[:2], -1).amax(dim=1)            # [N, Q * L]; repeats never win alone
+                scores = best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous()
+                pool.push(scores, rows[first:last])
 
     def _scan_packed(self, block: Block, pool: Pool) -> None:
         """No padding and no gathering: texts as they lie, rounded to bfloat16, and the maximum over each one's rows."""
@@ -95,16 +92,17 @@ class MaxSim(TwoStep, Index):
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":
             return self._texts.exact(block, query, rows)
-        scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
-        rows = rows.cpu()
-        lengths = self._texts.lengths[rows]
-        ends = torch.bincount(query.cpu(), minlength=len(block.lines)).cumsum(0).tolist()
+        numbers, rows = query.cpu().numpy(), rows.cpu()
+        order = np.lexsort((self._texts.lengths[rows].numpy(), numbers))  # by query, then by length
+        texts = self._texts.select(rows[torch.from_numpy(order)])
+        found = torch.empty(len(rows), dtype=torch.float64, device=self._device)
+        ends = np.bincount(numbers, minlength=len(block.lines)).cumsum().tolist()
         for line, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            members = begin + lengths[begin:end].argsort(stable=True)
-            for first, last in stretches(lengths[members].numpy(), self.pairs_at_once(self._texts.vectors.width), None):
-                part = members[first:last]
-                documents, real = self._documents(rows[part])
-                scores[part.to(self._device)] = self._pairs(block.vectors[line], documents, real)
+            for first, last in stretches(texts.sizes[begin:end], self.pairs_at_once(self._texts.vectors.width), None):
+                documents, real = texts.padded(begin + first, begin + last)
+                found[begin + first : begin + last] = self._pairs(block.vectors[line], documents, real)
+        scores = torch.empty_like(found)
+        scores[torch.from_numpy(order).to(self._device)] = found
         return scores
 
     def _findable(self, rows: np.ndarray) -> np.ndarray:
@@ -127,15 +125,6 @@ class MaxSim(TwoStep, Index):
 
     def tokens_of(self, row: int) -> np.ndarray:
         return self._texts.tokens_of(row)
-
-    def _sorted(self) -> tuple[torch.Tensor, np.ndarray]:
-        """Rows of documents with tokens, shortest first, and their lengths."""
-        if self._by_length is None:
-            lengths = self._texts.lengths
-            rows = lengths.argsort(stable=True)
-            rows = rows[lengths[rows] > 0]
-            self._by_length = rows, lengths[rows].numpy()
-        return self._by_length
 
 
 def stretches(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Token vectors of texts of any length, packed end to end, as late interaction needs them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,29 @@ from moeir.indexes import halves
 from moeir.indexes.candidates import UNDERFLOW, Block, rounding, slices
 from moeir.indexes.lanes import LANES
 from moeir.indexes.storage import Vectors, bits
+from moeir.kernels.memory import available_bytes
+
+BYTES_LOADED = 2**28  # of vectors that are copied to a CUDA device at a time, where they do not all fit there
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Some texts in an order of their own: where their tokens lie in `vectors` [T, D] float16.
+
+    `starts` and `lengths` int64 [n] are on the device that holds the vectors, `sizes` [n] are the lengths again, on the host.
+    """
+
+    vectors: Vectors | torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    sizes: np.ndarray
+
+    def padded(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens [N, M, D] of texts `first` to `last` (not included), the last of each repeated as padding, and which are real [N, M]."""
+        longest = int(self.sizes[first:last].max())
+        positions, real = spread(self.starts[first:last], self.lengths[first:last], longest)
+        found = self.vectors[positions.flatten()]
+        return found.view(*positions.shape, -1), real.to(found.device)
 
 
 class Ragged:
@@ -20,6 +44,7 @@ class Ragged:
     def __init__(self, device: torch.device) -> None:
         self.vectors = Vectors(device)
         self.starts = torch.zeros(1, dtype=torch.int64)
+        self._by_length: tuple[torch.Tensor, Texts] | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -38,7 +63,7 @@ class Ragged:
             return f"row {rows + row}: its token vector {token - int(starts[row])}"
 
         self.vectors.add(shard.vectors[: int(starts[-1])], owner)
-        self.starts = torch.cat([self.starts, self.starts[-1] + starts[1:]])
+        self.starts, self._by_length = torch.cat([self.starts, self.starts[-1] + starts[1:]]), None
 
     def facts(self) -> dict[str, Any]:
         """What `engine.json` holds of it."""
@@ -74,6 +99,37 @@ class Ragged:
             last = min(last, first + documents) if documents else last
             yield first, last
             first = last
+
+    def select(self, rows: torch.Tensor) -> Texts:
+        """The texts `rows` int64 [n] of the host, in that order."""
+        starts, lengths, home = self.starts[rows], self.lengths[rows], self.vectors.home
+        return Texts(self.vectors, starts.to(home), lengths.to(home), lengths.numpy())
+
+    def read_by_length(self) -> Iterator[tuple[torch.Tensor, Texts]]:
+        """All texts that have tokens, shortest first: their rows int64 [n] on the device, and the texts.
+
+        They come at once, from wherever the vectors lie, and from a CUDA device that does not hold them in parts, each copied there whole.
+        """
+        device = self.vectors.device
+        if self.vectors.home.type == device.type:
+            if self._by_length is None:
+                rows = self._shortest_first(0, len(self))
+                self._by_length = rows.to(device), self.select(rows)
+            yield self._by_length
+            return
+        most = min(BYTES_LOADED, available_bytes(device) // 4)
+        for first, last in self.stretches(max(1, most // (2 * self.vectors.width))):
+            if not len(rows := self._shortest_first(first, last)):
+                continue
+            begin, end = int(self.starts[first]), int(self.starts[last])
+            starts, lengths = self.starts[rows] - begin, self.lengths[rows]
+            yield rows.to(device), Texts(self.vectors[slice(begin, end)], starts.to(device), lengths.to(device), lengths.numpy())
+
+    def _shortest_first(self, first: int, last: int) -> torch.Tensor:
+        """Rows `first` to `last` (not included) of texts that have tokens."""
+        lengths = self.starts[first : last + 1].diff()
+        rows = lengths.argsort(stable=True)
+        return rows[lengths[rows] > 0] + first
 
     def exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Σ_i max_j of exact products, on a processor: query of the block [P], text [P] -> float64 [P], −∞ without tokens."""
@@ -113,12 +169,12 @@ def queries_in_blocks(queries: Any, step: int, device: torch.device) -> Iterator
         yield Block(part.numpy(), vectors.masked_fill(~real[..., None].to(device), 0.0))  # 0 before the sum
 
 
-def spread(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions int64 [B, L] of the tokens of packed texts, the last one repeated, and which are real.
+def spread(starts: torch.Tensor, lengths: torch.Tensor, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions int64 [B, L] of the tokens of packed texts, the last one repeated, and which are real, on the device of `starts`.
 
     >>> spread(torch.tensor([0, 2]), torch.tensor([2, 3]))[0].tolist()
     [[0, 1, 1], [2, 3, 4]]
     """
-    steps = torch.arange(int(lengths.max()))
+    steps = torch.arange(int(lengths.max()) if longest is None else longest, device=starts.device)
     real = steps < lengths[:, None]
     return starts[:, None] + steps.minimum(lengths[:, None] - 1), real

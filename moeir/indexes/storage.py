@@ -10,15 +10,21 @@ from moeir.artifacts import mapping
 from moeir.artifacts.journals import GrowingArray
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes import halves
+from moeir.kernels.memory import available_bytes
 
 ROWS_AT_ONCE = 2**14
+WORKSPACE = 2**32  # bytes of a CUDA device that a search may fill with scores, or half of what is available where that is less
 
 
 class Vectors:
-    """Vectors [N, D] float16, the norm of the longest, and the most that one loses when it is rounded to bfloat16."""
+    """Vectors [N, D] float16, the norm of the longest, and the most that one loses when it is rounded to bfloat16.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    On CUDA they are copied to the device if they fit, with `beside` more bytes for each that an engine keeps there; else they stay on the
+    host, and what is read of them goes through pinned memory.
+    """
+
+    def __init__(self, device: torch.device, beside: int = 0) -> None:
+        self.device, self._beside = device, beside
         self.longest, self.lost = 0.0, 0.0
         self._shards: list[torch.Tensor] = []
         self._resident: torch.Tensor | None = None
@@ -27,10 +33,14 @@ class Vectors:
         return sum(len(shard) for shard in self._shards)
 
     def __getitem__(self, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Rows by slice or by number, on the device."""
+        """Rows by slice or by number (best on `home`), on the device."""
         if self.device.type == "cuda":
             whole = self._whole()
-            return whole[rows].to(self.device) if isinstance(rows, slice) else whole[rows.to(whole.device)].to(self.device)
+            found = whole[rows if isinstance(rows, slice) else rows.to(whole.device)]
+            if not found.is_cuda:
+                found = found.pin_memory().to(self.device, non_blocking=True)
+                mapping.read(found.nbytes)
+            return found
         if isinstance(rows, slice):
             pieces = [shard[part] for shard, part, _ in self._pieces(rows)]
             return pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, self.width, dtype=torch.float16), *pieces])
@@ -41,6 +51,16 @@ class Vectors:
             own = (rows >= first) & (rows < first + len(shard))
             found[own] = shard[rows[own] - first]
         return found
+
+    def load(self) -> None:
+        """On CUDA: copy them to the device now, if they fit there."""
+        if self.device.type == "cuda":
+            self._whole()
+
+    @property
+    def home(self) -> torch.device:
+        """Where the vectors lie, and the numbers of rows should: the device if they fit there, else the host."""
+        return self._whole().device if self.device.type == "cuda" else self.device
 
     @property
     def width(self) -> int:
@@ -115,14 +135,15 @@ class Vectors:
                 yield shard, own, first + own.start - start
 
     def _whole(self) -> torch.Tensor:
+        """On CUDA: all of them, on the device if they fit there."""
         if self._resident is None:
             if len(self._shards) != 1:
                 self._shards = [torch.cat(self._shards)]
             self._resident = self._shards[0]
-            if self.device.type == "cuda":
-                free, _ = torch.cuda.mem_get_info(self.device)
-                if 2 * self._resident.nbytes < free:
-                    self._resident = self._resident.to(self.device)
+            available = available_bytes(self.device)
+            if self._resident.nbytes + self._beside * len(self._resident) <= available - min(WORKSPACE, available // 2):
+                self._resident = self._resident.to(self.device)
+                mapping.read(self._resident.nbytes)
         return self._resident
 
 

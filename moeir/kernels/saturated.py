@@ -23,13 +23,13 @@ def saturated_sums(states: Tensor, layout: Layout, embedding: Tensor, bias: Tens
     """
     rows, words = factors(states.detach(), embedding.detach())
     with torch.autocast(states.device.type, enabled=False):
-        places = _positive(rows, layout, words, bias.detach())
+        places = None if states.is_cuda else _positive(rows, layout, words, bias.detach())
         if places is None:
             texts, terms, weights = _SaturatedSum.apply(states, embedding, bias, layout, rows.dtype)
             return texts, terms, weights
         logits = activations(states, embedding, bias, places[1], places[0])
     kept = (logits > 0).nonzero()[:, 0]  # what was positive by rounding only is absent
-    owners = torch.repeat_interleave(layout.starts.diff(), output_size=len(states))[places[0][kept]]
+    owners = layout.owners[places[0][kept]]
     pairs, members = torch.unique(owners * len(embedding) + places[1][kept], return_inverse=True)
     weights = logits.new_zeros(len(pairs)).index_add(0, members, torch.log1p(logits[kept]))
     return pairs // len(embedding), pairs % len(embedding), weights
@@ -55,15 +55,13 @@ class _SaturatedSum(torch.autograd.Function):
         ctx: Any, states: Tensor, embedding: Tensor, bias: Tensor, layout: Layout, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows, words = states.to(dtype), embedding.to(dtype)
-        found = [(terms, terms, states.new_zeros(0, dtype=torch.float32)) for terms in [layout.starts[:0]]]
+        sums = torch.zeros(len(layout.lengths), len(words), device=states.device)
         for block in blocks(layout):
-            sums = torch.empty(len(block.lengths), len(words), device=states.device)
+            own = sums[block.text : block.text + len(block.lengths)]
             for part, logits in tiles(block, rows, words):
-                weights = torch.add(logits, bias[part]).relu_().log1p_()
-                sums[:, part] = _added(weights, block)
-            texts, terms = sums.nonzero(as_tuple=True)
-            found.append((texts + block.text, terms, sums[texts, terms]))
-        texts, terms, weights = (torch.cat(column) for column in zip(*found, strict=True))
+                own[:, part] = _added(torch.add(logits, bias[part]).relu_().log1p_(), block)
+        texts, terms = sums.nonzero(as_tuple=True)
+        weights = sums[texts, terms]
         ctx.save_for_backward(states, embedding, bias, texts, terms)
         ctx.layout, ctx.dtype = layout, dtype
         ctx.mark_non_differentiable(texts, terms)
@@ -81,13 +79,14 @@ def _gradients(
     """Of states, embedding and bias, from the logits computed again."""
     rows, words = states.to(dtype), embedding.to(dtype)
     found = [torch.zeros_like(part, dtype=torch.float32) for part in (states, embedding, bias)]
+    wanted = gradient.new_zeros(len(layout.lengths), len(words))
+    wanted[texts, terms] = gradient
     for block in blocks(layout):
-        wanted = _wanted(block, texts, terms, gradient, len(words))
-        owners = torch.repeat_interleave(torch.tensor(block.lengths, device=texts.device), output_size=len(block.rows))
+        asked = wanted[block.text : block.text + len(block.lengths)]
         own = rows.index_select(0, block.rows)
         for part, logits in tiles(block, rows, words):
             known = torch.add(logits, bias[part])
-            slopes = wanted[:, part].index_select(0, owners).mul_(known > 0).div_(known.clamp_(min=0).add_(1))  # [n, v]
+            slopes = _spread(asked[:, part], block).mul_(known > 0).div_(known.clamp_(min=0).add_(1))  # [n, v]
             found[2][part] += slopes.sum(0)
             slopes = slopes.to(dtype)
             found[0].index_add_(0, block.rows, (slopes @ words[part]).float())
@@ -102,10 +101,8 @@ def _added(weights: Tensor, block: Block) -> Tensor:
     return torch.stack([own.sum(0) for own in weights.split(list(block.lengths))])
 
 
-def _wanted(block: Block, texts: Tensor, terms: Tensor, gradient: Tensor, vocabulary: int) -> Tensor:
-    """The gradient of a block's sums, [texts, V]."""
-    bounds = torch.tensor([block.text, block.text + len(block.lengths)], device=texts.device)
-    own = slice(*torch.searchsorted(texts, bounds).tolist())
-    wanted = gradient.new_zeros(len(block.lengths), vocabulary)
-    wanted[texts[own] - block.text, terms[own]] = gradient[own]
-    return wanted
+def _spread(values: Tensor, block: Block) -> Tensor:
+    """Values [texts, v] once for each of a text's rows: [n, v]."""
+    if block.padded:
+        return values[:, None].expand(-1, block.lengths[0], -1).flatten(0, 1).clone()
+    return torch.repeat_interleave(values, torch.tensor(block.lengths), 0, output_size=len(block.rows))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moeir.kernels.attention import Layout
+from moeir.kernels.attention import Layout, text_blocks
 from moeir.kernels.pairs import products
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
@@ -34,15 +34,9 @@ class Block:
 
 def blocks(layout: Layout) -> Iterator[Block]:
     """All texts, at most TOKENS_AT_ONCE tokens at a time or one text; on CUDA padded to the longest in a block."""
-    device = layout.starts.device
-    text = token = 0
-    while text < len(layout.lengths):
-        last, end = text + 1, token + layout.lengths[text]
-        while last < len(layout.lengths) and end + layout.lengths[last] - token <= TOKENS_AT_ONCE[device.type]:
-            last, end = last + 1, end + layout.lengths[last]
-        if end > token:
-            yield (_padded if device.type == "cuda" else _packed)(layout, text, layout.lengths[text:last], token, end)
-        text, token = last, end
+    kind = layout.starts.device.type
+    for text, last, first, end in text_blocks(layout.lengths, TOKENS_AT_ONCE[kind]):
+        yield (_padded if kind == "cuda" else _packed)(layout, text, layout.lengths[text:last], first, end)
 
 
 def _packed(layout: Layout, text: int, lengths: tuple[int, ...], first: int, last: int) -> Block:
@@ -83,10 +77,13 @@ def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> 
     """Which terms are positive somewhere in each text, and where they are strongest.
 
     states [T, H], embedding [V, H], bias [V] -> texts, terms, positions, each [pairs], ordered by text, then term.
-    Silent tokens never win. Half precision if the caller runs under autocast.
+    Silent tokens never win. Half precision if the caller runs under autocast. On CUDA the maxima of all texts are held at once, 6 or 8
+    bytes a term, so that the device is asked once how many are positive.
     """
-    found = [torch.zeros(2, 0, dtype=torch.int64, device=states.device)]
     rows, words = factors(states, embedding)
+    if states.is_cuda:
+        return _strongest_of_all(rows, layout, words, bias)
+    found = [torch.zeros(2, 0, dtype=torch.int64)]
     for block in blocks(layout):
         for part, logits in tiles(block, rows, words):
             texts, terms, places = _strongest(logits, block, -bias[part])
@@ -96,12 +93,22 @@ def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> 
     return pairs // len(words), pairs % len(words), positions
 
 
+def _strongest_of_all(rows: Tensor, layout: Layout, words: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For CUDA: the largest logit of every text and term, and its column in the padded block; then which are positive."""
+    texts = len(layout.lengths)
+    best = rows.new_full((texts, len(words)), float("-inf"))
+    columns = torch.zeros(best.shape, dtype=torch.int32, device=best.device)
+    for block in blocks(layout):
+        own = slice(block.text, block.text + len(block.lengths))
+        for part, logits in tiles(block, rows, words):
+            values, column = logits.view(len(block.lengths), block.lengths[0], -1).max(1)  # [n, v]
+            best[own, part], columns[own, part] = values, column
+    text, term = (best.float() > -bias).nonzero(as_tuple=True)
+    return text, term, layout.starts.index_select(0, text) + columns[text, term]
+
+
 def _strongest(logits: Tensor, block: Block, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The texts and terms whose largest logit is above the floor [v], and the rows where it stands: each [pairs]."""
-    if block.padded:
-        best, place = logits.view(len(block.lengths), block.lengths[0], -1).max(1)  # [n, v]
-        texts, terms = (best.float() > floor).nonzero(as_tuple=True)
-        return texts, terms, texts * block.lengths[0] + place[texts, terms]
     parts = logits.split(list(block.lengths))
     best = torch.stack([part.amax(0) if len(part) else part.new_full(part.shape[1:], float("-inf")) for part in parts])
     texts, terms = (best.float() > floor).nonzero(as_tuple=True)

@@ -1,10 +1,11 @@
 """Gradient caching: a batch of any size with the activations of a part of it. Gao et al. 2021 (GradCache).
 
 All parts but the last are encoded without keeping anything; the loss is taken of all representations; then each part is encoded again and
-gets the gradient of its representations. That is exact, with dropout too: what is dropped of a text is a function of the text and the seed.
+gets the gradient of its representations. That is exact, with dropout too: the state of torch's generator is saved and replayed.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,16 +31,38 @@ def _encoded_again(encode: Encode, tokens: Tokens) -> Encoded:
 class _Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, held: list[Encoded]) -> tuple[Tensor, ...]:
+        ctx.encode, ctx.tokens, ctx.before = encode, tokens, GeneratorState.now()
         with torch.no_grad():
             held.append(encode(tokens))
-        ctx.encode, ctx.tokens = encode, tokens
         ctx.set_materialize_grads(False)
         return tuple(part for part in held[0].tensors() if part.is_floating_point())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        after = GeneratorState.now()
+        ctx.before.restore()
         with torch.enable_grad():
             again = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
+        after.restore()
         wanted = [(part, given) for part, given in zip(again, gradients, strict=True) if given is not None]
         torch.autograd.backward([part for part, _ in wanted], [given for _, given in wanted])
         return None, None, None, None
+
+
+@dataclass(frozen=True)
+class GeneratorState:
+    """Where torch's generators stand: the processor's, and the one of the CUDA device in use if CUDA has started; neither is waited for."""
+
+    cpu: Tensor
+    cuda: Tensor | None
+
+    @classmethod
+    def now(cls) -> "GeneratorState":
+        """As they are."""
+        return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
+
+    def restore(self) -> None:
+        """Bring them back."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda)

@@ -38,7 +38,8 @@ WHOLE = Share()
 
 
 class Dealt(NamedTuple):
-    """A process's share of the texts of a side, in the parts they are encoded in; `count` tokens are those of all processes.
+    """A process's share of the texts of a side, in the parts they are encoded in, each sorted by length; `count` tokens are those of all
+    processes.
 
     With the parts of all processes end to end, text i of the batch is number back[i]; where `back` is None it is number i.
     """
@@ -49,7 +50,8 @@ class Dealt(NamedTuple):
 
     def pinned(self) -> Self:
         """The same in memory that a CUDA device reads by itself."""
-        return self._replace(parts=tuple(part.pinned() for part in self.parts))
+        back = None if self.back is None else self.back.pin_memory()
+        return self._replace(parts=tuple(part.pinned() for part in self.parts), back=back)
 
 
 def dealt(texts: Texts, rows: Sequence[int], side: str, share: Share) -> Dealt:
@@ -58,12 +60,12 @@ def dealt(texts: Texts, rows: Sequence[int], side: str, share: Share) -> Dealt:
     sizes = texts.starts[chosen + 1] - texts.starts[chosen]
     total = int(sizes.sum())
     if share.size == 1 and (share.at_once is None or total <= share.at_once):
-        return Dealt((texts.packed(rows, side),), None, total)
+        return Dealt((texts.packed(rows, side).sort_by_length(),), None, total)
     by_length = np.argsort(sizes, kind="stable")
     turn, place = np.divmod(np.arange(len(chosen)), share.size)
     owners = np.where(turn % 2, share.size - 1 - place, place)  # back and forth: else one would always get the longer text
     own = by_length[owners == share.rank]
-    parts = tuple(texts.packed(chosen[some].tolist(), side) for some in _cut(own, sizes, share.at_once or total))
+    parts = tuple(texts.packed(chosen[some].tolist(), side).sort_by_length() for some in _cut(own, sizes, share.at_once or total))
     order = by_length[np.argsort(owners, kind="stable")]
     return Dealt(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
 

@@ -3,13 +3,14 @@
 Every word goes to the main process and comes back to all, so that one that does not come, or dies, or fails, is named to every other.
 """
 
+import atexit
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any, NoReturn
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 
 from moeir.architectures import base
 from moeir.architectures.base import Encoded
-from moeir.backbones.precision import device_for
-from moeir.errors import MoeirError
+from moeir.backbones.precision import device_for, resolve_device
+from moeir.errors import MoeirError, OutOfMemory, UsageError, is_out_of_memory
 
 MINUTES = 10.0  # that the others wait for one
 PREPARING = timedelta(days=7)  # before the first step a process may read texts as long as it takes
+CONNECTING = timedelta(minutes=1)  # that processes may always take to connect, and for a collective
+SPARE = 1.25  # times the memory that is needed, so that it grows seldom
 NUMBERS_AT_ONCE = 1 << 24  # of gradients: 64 MiB
 
 
@@ -37,11 +40,36 @@ class Told(MoeirError):
         self.code = code  # type: ignore[misc]
 
 
+class PeerLost(MoeirError):
+    """A collective that others did not end: why is for them to say."""
+
+
+class Buffer:
+    """Memory for collectives, kept from one to the next: where it does not have to grow, no process can run out of it in between."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def grow(self, size: int, device: torch.device) -> bool:
+        """Make room for so many bytes on a device; whether there was not."""
+        if len(self._bytes) >= size and self._bytes.device == device:
+            return False
+        self._bytes = self._bytes[:0].clone()  # what is there goes first
+        with torch.inference_mode(False):
+            self._bytes = torch.empty(int(SPARE * size), dtype=torch.uint8, device=device)
+        return True
+
+    def rows(self, count: int, size: int) -> list[Tensor]:
+        """So many rows of so many bytes."""
+        return list(self._bytes[: count * size].view(count, size))
+
+
 @dataclass(frozen=True)
 class World:
     """The processes of one training: this one is `rank` of `size`, on `device`.
 
-    `names` say where each runs, `group` is what their words go through; `patience` is how long they wait for one another.
+    `names` say where each runs; words go through `group`, tensors through `tensors` (None: the group of all); `patience` is how long they
+    wait for one another.
     """
 
     rank: int = 0
@@ -50,6 +78,8 @@ class World:
     names: tuple[str, ...] = ("this process",)
     group: Any = None
     patience: timedelta = PREPARING
+    tensors: Any = None
+    buffer: Buffer = field(default_factory=Buffer, compare=False, repr=False)
 
     @property
     def main(self) -> bool:
@@ -57,8 +87,17 @@ class World:
         return self.rank == 0
 
     def patient(self, minutes: float) -> "World":
-        """The same with other patience."""
-        return replace(self, patience=timedelta(minutes=minutes))
+        """The same with other patience, which is NCCL's too: it ends a process whose collective takes longer."""
+        patience = timedelta(minutes=minutes)
+        if self.size == 1:
+            return replace(self, patience=patience)
+        self.said(None, "the first step")
+        nccl = self.device.startswith("cuda")
+        with _peers_alive():
+            tensors = dist.new_group(backend="nccl" if nccl else "gloo", timeout=max(patience, CONNECTING))
+        if nccl:
+            atexit.register(tensors.abort)  # it would wait for what a dead process has left undone
+        return replace(self, patience=patience, tensors=tensors)
 
     def said(self, words: Any, moment: str) -> list[Any]:
         """What each process says at this moment, by rank; JSON. Ends them all if one fails, is gone, or does not come in time."""
@@ -72,7 +111,8 @@ class World:
         except (MoeirError, OSError) as problem:
             if self.size == 1 or isinstance(problem, Told):
                 raise
-            self._exchanged({"problem": [str(problem), getattr(problem, "code", 1)]}, "an error", problem)
+            words = {"problem": [str(problem), getattr(problem, "code", 1)], "follows": isinstance(problem, PeerLost)}
+            self._exchanged(words, "an error", problem)
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -106,11 +146,13 @@ class World:
         """The tensors of every process, by rank, without gradient; they may have other lengths elsewhere, but no other types."""
         shapes = self.said([list(part.shape) for part in own], moment)
         sizes = [[torch.Size(shape).numel() * part.element_size() for shape, part in zip(row, own, strict=True)] for row in shapes]
-        packed = torch.zeros(max(map(sum, sizes)), dtype=torch.uint8, device=own[0].device)
+        longest = max(map(sum, sizes))
+        if self.buffer.grow((self.size + 1) * longest, own[0].device):  # in all of them or in none
+            self.said(None, f"memory for {moment}")
+        packed, *received = self.buffer.rows(self.size + 1, longest)
         torch.cat([part.detach().contiguous().view(-1).view(torch.uint8) for part in own], out=packed[: sum(sizes[self.rank])])
-        received = [torch.empty_like(packed) for _ in shapes]
-        with _alive():
-            dist.all_gather(received, packed)
+        with _peers_alive():
+            dist.all_gather(received, packed, self.tensors)
         pieces = [found[: sum(row)].split(row) for found, row in zip(received, sizes, strict=True)]
         return [
             [piece.clone().view(part.dtype).view(shape) for piece, part, shape in zip(found, own, row, strict=True)]  # clones are aligned
@@ -122,36 +164,50 @@ class World:
         if self.size == 1:
             return
         bare = [number for number, parameter in enumerate(parameters) if parameter.grad is None]
+        largest = max(NUMBERS_AT_ONCE, *(parameter.numel() for parameter in parameters))
+        buffer = parameters[0].new_empty(min(largest, sum(parameter.numel() for parameter in parameters)))  # who lacks memory says so now
         missing = set.intersection(*map(set, self.said(bare, moment)))
         with torch.no_grad():
             for some in _portions([parameter for number, parameter in enumerate(parameters) if number not in missing]):
-                zeros = (torch.zeros_like(one) if one.grad is None else one.grad for one in some)
-                flat = torch.cat([gradient.flatten() for gradient in zeros])
-                with _alive():
-                    dist.all_reduce(flat)
+                flat = buffer[: sum(one.numel() for one in some)]
+                torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in some], out=flat)
+                with _peers_alive():
+                    dist.all_reduce(flat, group=self.tensors)
                 for one, part in zip(some, flat.split([one.numel() for one in some]), strict=True):
-                    one.grad = part.view_as(one).clone()
+                    if one.grad is None:
+                        one.grad = part.view_as(one).clone()
+                    else:
+                        one.grad.copy_(part.view_as(one))
 
     def same(self, model: nn.Module) -> None:
         """Give every process the main one's weights."""
         if self.size > 1:
             for tensor in model.state_dict().values():
-                dist.broadcast(tensor, 0)
+                dist.broadcast(tensor, 0, self.tensors)
 
     def _exchanged(self, words: dict[str, Any], moment: str, own: Exception | None = None) -> list[Any]:
         everyone = self._collected(words) if self.main else self._answered(words)
-        for rank, other in enumerate(everyone):
-            name = f"process {rank} of {self.size} ({self.names[rank]})"
+        if everyone[0] is None:
+            if isinstance(own, OutOfMemory):
+                raise own  # there is nobody to tell it any more
+            self._end(self._gone(0, moment), speaks=True)
+        for rank, other in sorted(enumerate(everyone), key=lambda one: _order_of_telling(one[1])):
             if other is None:
-                minutes = f"{self.patience.total_seconds() / 60:g} minutes"
-                self._end(f"{moment}: {name} is gone, or did not come within {minutes}; its own last lines may say why", speaks=not rank)
+                self._end(self._gone(rank, moment))
             if "problem" in other:
-                if own is not None and self.main:
+                if own is not None and rank == self.rank == 0 and not isinstance(own, OutOfMemory):
                     raise own
-                self._end(f"{name}: {other['problem'][0]}", other["problem"][1])
+                self._end(f"{self._name(rank)}: {other['problem'][0]}", other["problem"][1])
             if other["moment"] != everyone[0]["moment"]:
-                self._end(f"{name} is at {other['moment']}, process 0 at {everyone[0]['moment']}")
+                self._end(f"{self._name(rank)} is at {other['moment']}, process 0 at {everyone[0]['moment']}")
         return [other["words"] for other in everyone]
+
+    def _name(self, rank: int) -> str:
+        return f"process {rank} of {self.size} ({self.names[rank]})"
+
+    def _gone(self, rank: int, moment: str) -> str:
+        minutes = f"{self.patience.total_seconds() / 60:g} minutes"
+        return f"{moment}: {self._name(rank)} is gone, or did not come within {minutes}; its own last lines may say why"
 
     def _collected(self, words: dict[str, Any]) -> list[Any]:
         """Of the main process: what all say, None for who is lost; and all are told."""
@@ -200,23 +256,58 @@ ALONE = World()
 
 @cache
 def joined(device: str) -> World:
-    """The processes that torchrun or accelerate has started; one of its own is a world too."""
-    name = device_for(device)
+    """The processes that torchrun or accelerate has started, each on the CUDA device of its number; one of its own is a world too."""
+    name, before = resolve_device(device), dist.is_initialized()
     state = PartialState(cpu=name == "cpu", timeout=PREPARING)
+    if dist.is_initialized() and not before:
+        atexit.register(leave)
     if state.num_processes == 1:
-        return World(device=name)
+        return World(device=device_for(device))
     group = dist.new_group(backend="gloo", timeout=PREPARING)
-    world = World(state.process_index, state.num_processes, str(state.device), ("",) * state.num_processes, group)
-    return replace(world, names=tuple(world.said(f"{socket.gethostname()}, process {os.getpid()}", "the start")))
+    own = name if name == "cpu" else str(state.device)  # for a CPU accelerate says cpu:0
+    world = World(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
+    where, on_cuda = socket.gethostname(), world.device != "cpu"
+    everywhere = world.said([where, os.getpid(), world.device], "the start")
+    names = (f"{host}, process {process}" + (f", {its}" if on_cuda else "") for host, process, its in everywhere)
+    world = replace(world, names=tuple(names))
+    with world.together():
+        if on_cuda:
+            _check_devices(device, [f"{its} of {host}" for host, _, its in everywhere])
+    return world
+
+
+def leave() -> None:
+    """End the group of processes; when a process ends, well or badly, it waits for nobody."""
+    joined.cache_clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _check_devices(name: str, devices: Sequence[str]) -> None:
+    """UsageError unless each process has a CUDA device of its own."""
+    if name not in ("auto", "cuda"):
+        raise UsageError(f"--device {name}: each of {len(devices)} processes takes the device of its number; expected auto, cuda or cpu")
+    for rank, device in enumerate(devices):
+        if (other := devices.index(device)) < rank:
+            raise UsageError(f"processes {other} and {rank} would share {device}; start as many on a machine as it has CUDA devices")
 
 
 @contextmanager
-def _alive() -> Iterator[None]:
-    """What the others do not answer is no error of this one's."""
+def _peers_alive() -> Iterator[None]:
+    """What the others do not answer is no error of this one's; memory that runs out is."""
     try:
         yield
     except RuntimeError as problem:
-        raise Told(f"another process is gone, and its own last lines may say why ({str(problem)[:100]})") from None
+        if is_out_of_memory(problem):
+            raise
+        raise PeerLost(f"another process is gone, and its own last lines may say why ({str(problem)[:100]})") from None
+
+
+def _order_of_telling(words: Mapping[str, Any] | None) -> int:
+    """First what went wrong, then who is gone, then what went wrong because of that."""
+    if words is None:
+        return 1
+    return 3 if "problem" not in words else 2 if words.get("follows") else 0
 
 
 def _portions(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,16 +17,19 @@ from torch import Tensor, nn
 from moeir.analysis import watching
 from moeir.analysis.watching import METRICS
 from moeir.artifacts.making import RESUME
+from moeir.backbones import precision
 from moeir.errors import MoeirError
 from moeir.kernels.memory import give_back
-from moeir.kernels.noise import numbered
 from moeir.learning import checkpoints, panel, parameters, trackers
 from moeir.learning.distributed import ALONE, World
 from moeir.learning.retrieval import Judge
+from moeir.learning.scoring import Facts
 
 LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
 NOT_LEARNED = "nothing is learned yet: look at the weights, the options of --objective, and the teacher's scores in the examples"
 SECONDS_BETWEEN_TRIMS = 60
+LOG_EVERY = 10  # steps on CUDA, where reading a loss makes the device wait
+RANKS_APART = 7_919_000_003  # of the seeds of two processes
 STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
 log = logging.getLogger(__name__)
 
@@ -76,7 +79,7 @@ class Task(Protocol):
     def size(self) -> int:
         """Training examples."""
 
-    def outcome(self, batch: int) -> tuple[Tensor, dict[str, float], int]:
+    def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
         """The loss of a batch, counted from 0, the facts of it (`loss` among them), and how many tokens were read.
 
         Of several processes each gets the whole batch's facts, and a loss whose gradients add up to those of the whole batch's.
@@ -92,17 +95,18 @@ def train(
     judge: Judge | None = None,
     tracking: trackers.Tracking | None = None,
     world: World = ALONE,
+    log_every: int | None = None,
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
 
     `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step. All processes
-    of `world` call it alike; the main one writes.
+    of `world` call it alike; the main one writes. The facts of `log_every` steps are read from the device at once (None: 10 on CUDA, 1 on
+    a CPU); a training with NaN in it ends when they are read, and is not saved before.
     """
     accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    if torch.device(device).type == "cpu":
+        precision.set_determinism(device, asked=True)
     model = task.model.to(device)
-    numbered(model)
     options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
@@ -115,9 +119,10 @@ def train(
         log.info("continuing after step %d of %d", standing.step, schedule.steps)
     model.train()
     with trackers.opened(accelerator, tracking, standing.step):
-        done = _walk(_Run(task, schedule, optimiser, accelerator, judge, world), standing, folder)
+        run = _Run(task, schedule, optimiser, accelerator, judge, world, torch.device(device))
+        done = _walk(run, standing, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
     model.eval()
-    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+    if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
         raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
     told = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if judge is None:
@@ -127,10 +132,10 @@ def train(
     return told | {"development": standing.best.facts(judge.development, done["step"])}
 
 
-def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str, Any]:
+def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path, log_every: int) -> dict[str, Any]:
     """Step by step from where the training stands to its end; what happened at the last one."""
-    schedule, best = run.schedule, standing.best
-    patience = None if run.judge is None else run.judge.development.patience
+    schedule, best, judge = run.schedule, standing.best, run.judge
+    patience = None if judge is None else judge.development.patience
     watch = watching.rebuilt(watching.kept(folder / METRICS, standing.metrics_bytes))
     place = folder / METRICS if run.world.main else Path(os.devnull)
     with open(place, "ab") as metrics, panel.shown("training", schedule.steps, standing.step, watch) as meter:
@@ -138,31 +143,37 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path) -> dict[str
             metrics.truncate(standing.metrics_bytes)
         saved = trimmed = time.monotonic()
         for step in range(standing.step, schedule.steps):
-            facts = run.step(step)
-            found = {} if run.judge is None else run.judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
-            metrics.write((json.dumps(facts | found) + "\n").encode())
+            run.step(step)
+            late = (time.monotonic() - saved) / 60 >= schedule.save_minutes
+            judging = judge is not None and judge.development.due(step + 1, schedule.steps)
+            if run.unread < log_every and not late and not judging and step + 1 < schedule.steps:
+                continue
+            records = run.read_records()
+            found = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST) if judge is not None and judging else {}
+            records[-1] |= found
+            for facts in records:
+                metrics.write((json.dumps(facts) + "\n").encode())
+                trackers.note(run.accelerator, facts)
+                for alarm in watch.take(facts):
+                    log.warning("%s", alarm)
             metrics.flush()
-            trackers.note(run.accelerator, facts | found)
-            for alarm in watch.take(facts | found):
-                log.warning("%s", alarm)
-            meter.advance(1, _shown(facts))
+            meter.advance(len(records), _shown(records[-1]))
             if best.exhausted(patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
                 break
             if time.monotonic() - trimmed >= SECONDS_BETWEEN_TRIMS:
                 give_back()
                 trimmed = time.monotonic()
-            late = (time.monotonic() - saved) / 60 >= schedule.save_minutes or (found and best.since == 0)
-            if late and step + 1 < schedule.steps and run.world.main:
+            if (late or (found and best.since == 0)) and step + 1 < schedule.steps and run.world.main:
                 now = checkpoints.Standing(step + 1, metrics.tell(), best)
                 checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
                 saved = time.monotonic()
-    return facts | found
+    return records[-1]
 
 
 @dataclass
 class _Run:
-    """What stays the same from step to step."""
+    """What stays the same from step to step, and the steps whose facts are not yet read from the device."""
 
     task: Task
     schedule: Schedule
@@ -170,33 +181,64 @@ class _Run:
     accelerator: Accelerator
     judge: Judge | None
     world: World
+    device: torch.device
+    _steps: list[tuple[int, Facts, int]] = field(default_factory=list)
+    _began: float = 0.0
 
-    def step(self, step: int) -> dict[str, float]:
-        """One update, counted from 0; what happened. An expert that no text of the batch met stays as it is: no momentum, no decay."""
-        began, rate, count = time.monotonic(), self.schedule.rate(step), self.schedule.accumulate
-        every: list[dict[str, float]] = []
+    @property
+    def unread(self) -> int:
+        """Steps whose facts are not yet read."""
+        return len(self._steps)
+
+    def step(self, step: int) -> None:
+        """One update, counted from 0. An expert that no text of the batch met stays as it is: no momentum, no decay."""
+        if not self._steps:
+            self._began = time.monotonic()
+        count = self.schedule.accumulate
+        every: list[Facts] = []
         tokens = 0
         for batch in range(step * count, (step + 1) * count):
-            torch.manual_seed(self.schedule.seed * 1_000_003 + batch)
-            loss, said, read = self.task.outcome(batch)
-            if not math.isfinite(said["loss"]):
-                raise MoeirError(f"step {step + 1}: the loss is {said['loss']}; {LOWER if step else NOT_LEARNED}")
+            torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.world.rank * RANKS_APART)
+            loss, facts, read = self.task.outcome(batch)
             self.accelerator.backward(loss / count if count > 1 else loss)
-            every.append(said)
+            every.append(facts)
             tokens += read
-        said = every[0] if count == 1 else {name: sum(facts[name] for facts in every) / count for name in every[0]}
+        facts = every[0] if count == 1 else {name: sum(one[name] for one in every) / count for name in every[0]}
         parameters = list(self.task.model.parameters())
         self.world.add_gradients(parameters, f"the gradients of step {step + 1}")
-        norm = float(self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf))
-        if not math.isfinite(norm):
-            raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
+        facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.rate(step, group["peak"])
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        seconds = time.monotonic() - began
-        facts = {"step": step + 1, **said, "gradient_norm": norm, "learning_rate": rate, "tokens": tokens}
-        return facts | {"tokens_per_second": tokens / seconds, "seconds": seconds}
+        self._steps.append((step, facts, tokens))
+
+    def read_records(self) -> list[dict[str, float]]:
+        """What happened at the steps since the last call, by one question to the device; MoeirError for a number that is none."""
+        every = read_facts([facts for _, facts, _ in self._steps])
+        seconds = (time.monotonic() - self._began) / len(self._steps)
+        memory = {}
+        if self.device.type == "cuda":
+            memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        records = []
+        for (step, _, tokens), facts in zip(self._steps, every, strict=True):
+            if not math.isfinite(facts["loss"]):
+                raise MoeirError(f"step {step + 1}: the loss is {facts['loss']}; {LOWER if step else NOT_LEARNED}")
+            norm = facts.pop("gradient_norm")
+            if not math.isfinite(norm):
+                raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
+            facts = {"step": step + 1, **facts, "gradient_norm": norm, "learning_rate": self.schedule.rate(step), "tokens": tokens}
+            records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
+        self._steps.clear()
+        return records
+
+
+def read_facts(steps: Sequence[Facts]) -> list[dict[str, float]]:
+    """The facts of some steps as numbers; all that lie on the device are read at once."""
+    tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
+    values = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [{name: next(values) if isinstance(value, Tensor) else value for name, value in facts.items()} for facts in steps]
 
 
 def _shown(facts: Mapping[str, float]) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from moeir.architectures.base import Encoded
 from moeir.errors import UsageError
 from moeir.learning import losses, penalties, weighting
-from moeir.learning.scoring import Batch, Outcome, ranking, scores, sparse, told
+from moeir.learning.scoring import Batch, Facts, Outcome, ranking, scores, sparse, told
 from moeir.representations.dense import Dense
 
 
@@ -141,7 +141,7 @@ def _localised(batch: Batch, cost: Callable[[Tensor], Tensor]) -> Outcome:
         raise UsageError("--negatives 0: a positive is to be told from negatives of its own; expected at least 1")
     ranked = {name: cost(score.gather(1, batch.own)) for name, score in scores(batch).items()}
     loss = torch.stack(list(ranked.values())).sum(0).mean()
-    return Outcome(loss, told(loss, {f"loss.{name}": float(value.detach().mean()) for name, value in ranked.items()}))
+    return Outcome(loss, told(loss, {f"loss.{name}": value.detach().mean() for name, value in ranked.items()}))
 
 
 def _first(own: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +158,7 @@ def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: fl
         raise UsageError(f"contrastive={plain:g}: expected 0 or more")
     every = scores(batch)
     ranked = {name: cost(score.gather(1, batch.own), batch.teacher) for name, score in every.items()}
-    facts = {f"loss.{name}": float(value.detach().mean()) for name, value in ranked.items()}
+    facts: Facts = {f"loss.{name}": value.detach().mean() for name, value in ranked.items()}
     if plain:
         added, said = ranking(batch, every)
         ranked = {name: value + plain * added[name] for name, value in ranked.items()}
@@ -166,7 +166,7 @@ def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: fl
     return _plain(batch, ranked, facts, strengths)
 
 
-def _plain(batch: Batch, ranked: dict[str, Tensor], facts: dict[str, float], strengths: penalties.Strengths) -> Outcome:
+def _plain(batch: Batch, ranked: dict[str, Tensor], facts: Facts, strengths: penalties.Strengths) -> Outcome:
     """The sum of the losses, its mean over queries, and every penalty."""
     sparse, active = strengths.sparse(batch.queries, batch.documents, batch.step)
     routed, used = strengths.routed(batch.queries, batch.documents)
@@ -185,12 +185,14 @@ def _ranks(batch: Batch, scores: dict[str, Tensor], scope: str, ties: str) -> di
     return {name: weighting.ranks(score, batch.positives, ignored, ties) for name, score in scores.items()}
 
 
-def _standing(places: dict[str, Tensor], shares: Tensor) -> dict[str, float]:
+def _standing(places: dict[str, Tensor], shares: Tensor) -> Facts:
     """Who is winning: mean and spread of each expert's share, its mean rank, how often its share is the strictly largest; their entropy."""
-    facts = {"entropy.shares": float(torch.special.entr(shares).sum(0).mean())}
-    for number, (name, place) in enumerate(places.items()):
-        share = shares[number]
-        rivals = torch.cat([shares[:number], shares[number + 1 :], torch.zeros_like(shares[:1])])
-        facts[f"share.{name}"], facts[f"spread.{name}"] = float(share.mean()), float(share.std(correction=0))
-        facts[f"rank.{name}"], facts[f"wins.{name}"] = float(place.mean()), float((share > rivals.amax(0)).float().mean())
+    ranks = torch.stack(list(places.values())).float()  # [E, Q]
+    best, second = torch.cat([shares, torch.zeros_like(shares[:1])]).topk(2, dim=0).values
+    wins = (shares > torch.where(shares == best, second, best)).float()
+    means = torch.stack([shares, ranks, wins]).mean(2)  # [3, E]
+    rows = dict(zip(("share", "rank", "wins"), means, strict=True)) | {"spread": shares.std(1, correction=0)}
+    facts: Facts = {"entropy.shares": torch.special.entr(shares).sum(0).mean()}
+    for number, name in enumerate(places):
+        facts |= {f"{kind}.{name}": rows[kind][number] for kind in ("share", "spread", "rank", "wins")}
     return facts

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from moeir.architectures.base import Encoded
 from moeir.errors import UsageError
+from moeir.learning.scoring import Facts
 from moeir.mixtures.routing import Routing
 from moeir.representations.sparse import Sparse
 
@@ -70,7 +71,7 @@ def usage(*sides: Routing) -> Tensor:
     """
     experts = sides[0].probabilities.shape[1]
     chosen = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
-    return torch.bincount(chosen, minlength=experts).float() / len(chosen)
+    return (chosen[:, None] == torch.arange(experts, device=chosen.device)).float().mean(0)
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ class Strengths:
         if self.entropy_of not in SCOPES:
             raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(SCOPES)}")
 
-    def sparse(self, queries: Encoded, documents: Encoded, step: int) -> tuple[Tensor, dict[str, float]]:
+    def sparse(self, queries: Encoded, documents: Encoded, step: int) -> tuple[Tensor | float, Facts]:
         """The FLOPS penalty of every sparse expert, both sides, and how many terms are active."""
-        total, facts = torch.zeros(()), {}
+        total: Tensor | float = 0.0
+        facts: Facts = {}
         strength = ramp(step, self.flops_ramp)
         for name, query in queries.representations.items():
             if not isinstance(query, Sparse):
@@ -108,26 +110,27 @@ class Strengths:
             for side, texts, said in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
                 assert isinstance(texts, Sparse)
                 penalty, weight = flops(texts), unsaid if said is None else said
-                total = total.to(penalty.device) + weight * strength * penalty
-                facts[f"flops.{name}.{side}"] = float(penalty.detach())
+                total = total + weight * strength * penalty
+                facts[f"flops.{name}.{side}"] = penalty.detach()
                 facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
         return total, facts
 
-    def routed(self, queries: Encoded, documents: Encoded) -> tuple[Tensor, dict[str, float]]:
+    def routed(self, queries: Encoded, documents: Encoded) -> tuple[Tensor | float, Facts]:
         """The penalties of learned routers, each the mean over routers and both sides; and each router's entropy and its experts' shares.
 
         The entropy is asked of routers inside layers only: SB-MoE's gate has none in its paper.
         """
-        total, facts = torch.zeros(()), {}
+        total: Tensor | float = 0.0
+        facts: Facts = {}
         pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
         layers = [pair for name, pair in pairs.items() if name.startswith("layer")]
         if layers and self.entropy:
             costs = [entropy(side, self.entropy_of) for pair in layers for side in pair]
-            total = total.to(costs[0].device) + self.entropy * SIGNS[self.entropy_sign] * torch.stack(costs).mean()
+            total = total + self.entropy * SIGNS[self.entropy_sign] * torch.stack(costs).mean()
         if pairs and self.load_balance:
             costs = [load_balance(side) for pair in pairs.values() for side in pair]
-            total = total.to(costs[0].device) + self.load_balance * torch.stack(costs).mean()
+            total = total + self.load_balance * torch.stack(costs).mean()
         for name, pair in pairs.items():
-            facts[f"entropy.{name}"] = -sum(float(entropy(side).detach()) for side in pair) / len(pair)
-            facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(usage(*pair).tolist())}
+            facts[f"entropy.{name}"] = -torch.stack([entropy(side).detach() for side in pair]).mean()
+            facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(usage(*pair))}
         return total, facts

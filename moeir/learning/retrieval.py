@@ -16,7 +16,7 @@ from moeir.backbones.tokens import Tokens
 from moeir.learning import caching, checkpoints
 from moeir.learning.batches import Steps
 from moeir.learning.distributed import ALONE, World
-from moeir.learning.objectives import Batch, Outcome
+from moeir.learning.scoring import Batch, Facts, Outcome
 from moeir.learning.tokens import Batches, Dealt, PairTexts, Share, TokenTexts
 from moeir.learning.validation import Best, Development, evaluated
 from moeir.representations.dense import Dense
@@ -60,21 +60,21 @@ class Retrieval:
         share = Share(self.world.rank, self.world.size, self.at_once)
         return Batches(self.plan, self.texts, self.steps * self.accumulate, share, pinned=self.checkpoint.device.type == "cuda")
 
-    def outcome(self, batch: int) -> tuple[Tensor, dict[str, float], int]:
+    def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
         """The objective on a batch, counted from 0, and how many tokens that was."""
-        device = self.checkpoint.device
-        drawn, queries, documents = self.batches.at(batch)
-        step = batch // self.accumulate
-        teacher = None if (said := drawn.teacher()) is None else said.to(device)
+        device, step = self.checkpoint.device, batch // self.accumulate
+        read = self.batches.at(batch)
+        ignored = read.ignored.to(device, non_blocking=True)
+        teacher = None if read.teacher is None else read.teacher.to(device, non_blocking=True)
         if self.checkpoint.architecture.pairs:
-            scores, ignored = self._encoded(documents, f"pairs of step {step + 1}"), drawn.others()
-            asked = Encoded({name: Dense(torch.ones(len(drawn.queries), 1, device=device)) for name in scores.representations})
-            made = self.objective(Batch(asked, scores, ignored.to(device), step, self.steps, teacher))
+            scores = self._encoded(read.documents, f"pairs of step {step + 1}")
+            asked = Encoded({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
+            made = self.objective(Batch(asked, scores, ignored, step, self.steps, teacher))
         else:
-            sides = (("queries", queries), ("documents", documents))
+            sides = (("queries", read.queries), ("documents", read.documents))
             encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in sides]
-            made = self.objective(Batch(*encoded, drawn.ignored().to(device), step, self.steps, teacher))
-        return made.loss, made.facts, queries.count + documents.count
+            made = self.objective(Batch(*encoded, ignored, step, self.steps, teacher))
+        return made.loss, made.facts, read.queries.count + read.documents.count
 
     def _encoded(self, texts: Dealt, moment: str) -> Encoded:
         """The texts of a side, those of all processes, in the order of the batch."""
@@ -85,7 +85,7 @@ class Retrieval:
                 return self.checkpoint.architecture(tokens.to(device))
 
         own = caching.encoded(encode, texts.parts)
-        return own if texts.back is None else self.world.gathered(own, moment).select(texts.back.to(device))
+        return own if texts.back is None else self.world.gathered(own, moment).select(texts.back.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A batch as objectives see it, what they return, and the scores and losses that most of them begin with."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,15 +31,18 @@ class Batch:
         """Documents of one query, 1 + n."""
         return len(self.documents) // len(self.queries)
 
-    @property
+    @cached_property
     def own(self) -> Tensor:
         """[Q, 1 + n] the columns of each query's own documents."""
         return self.positives[:, None] + torch.arange(self.group, device=self.ignored.device)
 
-    @property
+    @cached_property
     def positives(self) -> Tensor:
         """[Q] the column of each query's positive."""
         return torch.arange(len(self.queries), device=self.ignored.device) * self.group
+
+
+Facts = dict[str, float | Tensor]  # of a step; those that lie on the device are read when they are wanted
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Outcome:
     """A loss to step on, and what happened, for `metrics.jsonl`."""
 
     loss: Tensor
-    facts: dict[str, float]
+    facts: Facts
 
 
 def scores(batch: Batch) -> dict[str, Tensor]:
@@ -63,12 +67,12 @@ def sparse(batch: Batch, name: str) -> bool:
     return any(isinstance(batch.queries[expert], Sparse) for expert in batch.queries.trained[name])
 
 
-def ranking(batch: Batch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
+def ranking(batch: Batch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], Facts]:
     """Each score's contrastive loss for each query [Q], over the whole batch's documents."""
     ranked = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
-    return ranked, {f"loss.{name}": float(cost.detach().mean()) for name, cost in ranked.items()}
+    return ranked, {f"loss.{name}": cost.detach().mean() for name, cost in ranked.items()}
 
 
-def told(loss: Tensor, facts: dict[str, float]) -> dict[str, float]:
+def told(loss: Tensor, facts: Facts) -> Facts:
     """The facts of a step, its loss first."""
-    return {"loss": float(loss.detach())} | facts
+    return {"loss": loss.detach(), **facts}

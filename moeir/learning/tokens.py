@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from moeir.architectures.checkpoint import OpenCheckpoint
 from moeir.architectures.pairing import Pairing
@@ -99,11 +100,24 @@ class PairTexts:
 
 
 class Read(NamedTuple):
-    """What meets at a step, and its texts as tokens."""
+    """What meets at a step, and its texts as tokens.
+
+    `ignored` [Q, N] marks documents that are no negatives of a query, and of pairs those of other queries; `teacher` [Q, 1 + n] are a
+    teacher's scores, if there is one.
+    """
 
     drawn: Drawn
     queries: Dealt
     documents: Dealt
+    ignored: Tensor
+    teacher: Tensor | None
+
+    def pinned(self) -> Self:
+        """The same in memory that a CUDA device reads by itself."""
+        teacher = None if self.teacher is None else self.teacher.pin_memory()
+        return self._replace(
+            queries=self.queries.pinned(), documents=self.documents.pinned(), ignored=self.ignored.pin_memory(), teacher=teacher
+        )
 
 
 class Batches:
@@ -129,8 +143,9 @@ class Batches:
 
 def _read(plan: Steps, texts: TokenTexts | PairTexts, share: Share, step: int, *, pinned: bool) -> Read:
     drawn = plan.at(step)
-    queries, documents = texts.read(drawn, share)
-    return Read(drawn, queries.pinned(), documents.pinned()) if pinned else Read(drawn, queries, documents)
+    ignored = drawn.others() if isinstance(texts, PairTexts) else drawn.ignored()
+    read = Read(drawn, *texts.read(drawn, share), ignored, drawn.teacher())
+    return read.pinned() if pinned else read
 
 
 def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTexts:

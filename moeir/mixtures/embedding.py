@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
-from moeir.kernels.noise import Noisy
-from moeir.kernels.scattered import scattered
+from moeir.kernels.hashing import hash_integers
 from moeir.mixtures.routing import Routing, by_expert, check_experts
 
 GATES = ("learned", "random")
@@ -53,7 +52,6 @@ class EmbeddingMixture(nn.Module):
         self.experts = nn.ModuleList(Bottleneck(width, width) for _ in range(experts))
         self.gate = Bottleneck(width, experts) if gate == "learned" else None
         self.noise = nn.Linear(width, experts) if gate == "learned" and noise else None
-        self.chance = Noisy()
         self.inference, self.combine = inference, combine
         self.routed: Routing | None = None
 
@@ -75,13 +73,15 @@ class EmbeddingMixture(nn.Module):
         logits: Tensor = self.gate(vectors)
         self.routed = Routing.of_texts(logits.softmax(-1))
         if self.training and self.noise is not None:
-            keys = tokens.layout.noise().index_select(0, tokens.starts[:-1])
-            normal = torch.special.ndtri(self.chance.uniform(keys, logits.shape[-1]))
-            logits = logits + normal * F.softplus(self.noise(vectors))
+            logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
         return logits.softmax(-1)
 
     def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
-        made = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
+        if vectors.is_cuda:  # all experts of a few hundred vectors cost less than the host's question who chose which
+            rows = torch.arange(len(choice), device=choice.device)
+            made = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
+        else:
+            made = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
         if self.combine == "release":
             return F.normalize(strength * made, dim=-1, eps=SMALLEST)
         return strength * (F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made)
@@ -95,10 +95,10 @@ class EmbeddingMixture(nn.Module):
 
 def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
     """`count` numbers in [0, 1) for each text, a function of its token ids alone: [B, count]."""
-    mixed = (tokens.ids + 1) * scattered(tokens.positions() + 1)
+    mixed = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
     texts = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), mixed)
     steps = torch.arange(1, count + 1, device=texts.device)
-    bits = (scattered(texts[:, None] + scattered(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
+    bits = (hash_integers(texts[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
     return bits.float() / 2**24
 
 

@@ -6,16 +6,15 @@ Only the expert that was chosen runs. Learned routers choose by Gumbel-softmax; 
 
 import copy
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.encoder import FeedForward
+from moeir.backbones.layers import FeedForward, GatedFeedForward
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
-from moeir.kernels.noise import Noisy
+from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, has_grouped_linear
 from moeir.mixtures.routing import Routing, by_expert, check_experts
 
 LEARNED = ("sequence", "token")
@@ -50,7 +49,6 @@ class RoutedFeedForward(nn.Module):
             _share_norm(self.experts)
         self.routing, self.gate_input, self.gradient, self.temperature = routing, gate_input, gradient, temperature
         self.routed: Routing | None = None
-        self.chance = Noisy()
         if routing in LEARNED:
             hidden = plain.down.out_features
             self.gate = started_gate(hidden, experts) if gate is None else None
@@ -69,16 +67,12 @@ class RoutedFeedForward(nn.Module):
         seen = self.seen(states, tokens, block)
         with torch.autocast(seen.device.type, enabled=False):
             logits = F.linear(seen.float(), self.chooser.weight.float(), self.chooser.bias.float())  # [B or T, I]
-        said = logits.softmax(-1)
-        self.routed = Routing.of_texts(said) if self.routing == "sequence" else Routing(said, tokens.starts)
-        noise = tokens.layout.noise() if self.training else None
-        drawn = said
-        if noise is not None:
-            keys = noise.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else noise
-            drawn = gumbel_softmax(logits, self.temperature, self.chance.uniform(keys, logits.shape[-1]))
+        probabilities = logits.softmax(-1)
+        self.routed = Routing.of_texts(probabilities) if self.routing == "sequence" else Routing(probabilities, tokens.starts)
+        drawn = gumbel_softmax(logits, self.temperature, uniform_like(logits)) if self.training else probabilities
         if self.routing == "sequence":
             drawn = drawn.index_select(0, tokens.owners())  # [T, I]
-        return self._everyone(states, drawn, noise) if self.gradient == "full" else self._chosen(states, drawn, noise)
+        return self._everyone(states, drawn) if self.gradient == "full" else self._chosen(states, drawn)
 
     def seen(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         """What the gate reads, a row for each decision: [B or T, H]."""
@@ -91,44 +85,73 @@ class RoutedFeedForward(nn.Module):
         if count == 1 or not self.training:
             done: Tensor = self.experts[first](states, tokens, block)
             return done
-        noise = tokens.layout.noise()
-        choice = first + (self.chance.uniform(noise.index_select(0, tokens.starts[:-1]), 1)[:, 0] * count).long()
-        return by_expert(states, choice[tokens.owners()], len(self.experts), partial(self._applied, noise))
+        choice = first + torch.randint(count, (len(tokens),), device=states.device)
+        return self._by_choice(states, choice.index_select(0, tokens.owners()))
 
-    def _chosen(self, states: Tensor, drawn: Tensor, noise: Tensor | None) -> Tensor:
+    def _chosen(self, states: Tensor, drawn: Tensor) -> Tensor:
         """Only the chosen expert of each token: specs/decisions 12."""
         strength, choice = drawn.max(-1)
         if not self.training or self.gradient == "none":
-            return by_expert(states, choice, len(self.experts), partial(self._applied, noise))
-        unit = (1.0 + (strength - strength.detach()))[:, None]  # 1 to the last bit
+            return self._by_choice(states, choice)
+        return self._by_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # 1 to the last bit
 
-        def weighted(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
-            layer, chance = self.experts[expert], _of_rows(noise, rows)
-            change: Tensor = layer.change(own, chance)
-            strengths = unit if rows is None else unit.index_select(0, rows)
-            joined: Tensor = layer.joined(own, change * strengths.to(change.dtype), chance)
+    def _by_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
+        """Each token through the expert it chose, whose change is multiplied by `strength` [T, 1]."""
+        first = self.experts[0]
+        if has_grouped_linear(states, first.down.in_features):
+            return self._grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
+
+        def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
+            layer = self.experts[expert]
+            change: Tensor = layer.change(own)
+            if strength is not None:
+                change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)
+            joined: Tensor = layer.joined(own, change)
             return joined
 
-        return by_expert(states, choice, len(self.experts), weighted)
+        return by_expert(states, choice, len(self.experts), apply)
 
-    def _applied(self, noise: Tensor | None, expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
-        layer, chance = self.experts[expert], _of_rows(noise, rows)
-        joined: Tensor = layer.joined(own, layer.change(own, chance), chance)
-        return joined
+    def _grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
+        """The same by grouped products, for which the host need not know how many tokens chose which expert."""
+        plain, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
+        inner = self._linear("up", self._norm(states, groups.choice) if gated else states, groups)
+        if gated:
+            opened, gate = inner.chunk(2, dim=-1)
+            inner = plain.dropout(plain.activation(opened) * gate)
+        else:
+            inner = plain.activation(inner)
+        change = self._linear("down", inner, groups)
+        if strength is not None:
+            change = change * strength.to(change.dtype)
+        return states + change if gated else self._norm(states + plain.dropout(change), groups.choice)
 
-    def _everyone(self, states: Tensor, drawn: Tensor, noise: Tensor | None) -> Tensor:
+    def _linear(self, name: str, rows: Tensor, groups: ExpertGroups) -> Tensor:
+        """The linear map `name` of each token's expert."""
+        maps = [getattr(expert, name) for expert in self.experts]
+        biases = None if maps[0].bias is None else torch.stack([part.bias for part in maps])
+        return grouped_linear(rows, torch.stack([part.weight for part in maps]), biases, groups)
+
+    def _norm(self, states: Tensor, choice: Tensor) -> Tensor:
+        """The normalisation of each token's expert, in float32."""
+        norms = [expert.norm for expert in self.experts]
+        with torch.autocast(states.device.type, enabled=False):
+            normed = F.layer_norm(states.float(), norms[0].normalized_shape, eps=norms[0].eps)
+            normed = normed * F.embedding(choice, torch.stack([norm.weight for norm in norms]))
+            return normed if norms[0].bias is None else normed + F.embedding(choice, torch.stack([norm.bias for norm in norms]))
+
+    def _everyone(self, states: Tensor, drawn: Tensor) -> Tensor:
         """All experts on all tokens, straight-through over all of them: I times the cost, and the measure of `_chosen`."""
         hard = F.one_hot(drawn.argmax(-1), len(self.experts))
         through = hard + (drawn - drawn.detach())
-        changes = torch.stack([expert.change(states, noise) for expert in self.experts], dim=1)  # [T, I, H]
+        changes = torch.stack([expert.change(states) for expert in self.experts], dim=1)  # [T, I, H]
         change = (through[:, :, None].to(changes.dtype) * changes).sum(1)
-        norms = torch.stack([expert.joined(states, change, noise) for expert in self.experts], dim=1)
+        norms = torch.stack([expert.joined(states, change) for expert in self.experts], dim=1)
         return (hard[:, :, None].to(norms.dtype) * norms).sum(1)
 
 
-def _of_rows(noise: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    """The numbers of the rows that an expert was given."""
-    return noise if noise is None or rows is None else noise.index_select(0, rows)
+def uniform_like(logits: Tensor) -> Tensor:
+    """Numbers in (0, 1) from torch's generator, float32, in the shape of `logits`; neither end is ever drawn."""
+    return torch.rand_like(logits, dtype=torch.float32).clamp_(torch.finfo(torch.float32).tiny, 1 - torch.finfo(torch.float32).eps / 2)
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:

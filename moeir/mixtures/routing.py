@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Self
 
 import torch
@@ -37,9 +38,9 @@ class Routing:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def select(self, rows: Tensor) -> Self:
-        """The texts `rows` [n], in that order; differentiable."""
-        places, starts = spans(self.starts, rows)
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
+        """The texts `rows` [n], in that order; differentiable. Of a `permutation` of all texts the device is not asked how much it is."""
+        places, starts = spans(self.starts, rows, len(self.probabilities) if permutation else None)
         return type(self)(self.probabilities.index_select(0, places), starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -49,7 +50,7 @@ class Routing:
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Texts of several batches end to end."""
-        shifts = [0, *torch.tensor([int(part.starts[-1]) for part in parts]).cumsum(0).tolist()]
+        shifts = accumulate((len(part.probabilities) for part in parts), initial=0)
         starts = [part.starts[int(number > 0) :] + shift for number, (part, shift) in enumerate(zip(parts, shifts, strict=False))]
         return cls(torch.cat([part.probabilities for part in parts]), torch.cat(starts))
 

@@ -16,6 +16,8 @@ from moeir.heads.pooled import Pooled
 from moeir.kernels.token_loss import token_loss
 from moeir.pretraining.batches import Batch, MaskedTexts
 
+Facts = dict[str, float | Tensor]  # of a step; those that lie on the device are read when they are wanted
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -91,7 +93,7 @@ class Pretraining(nn.Module, ABC):
             _check(encoder, type(architecture).__name__.lower())
 
     @abstractmethod
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """The loss to step on, and the facts of this step: `loss`, and of each part its loss and the share of right predictions."""
 
     def encode(self, texts: MaskedTexts) -> Read:
@@ -110,7 +112,7 @@ class Pretraining(nn.Module, ABC):
         pool = Pooled(pooling=head.pooling if isinstance(head, Pooled) else "cls")
         return Read(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
 
-    def outcome(self, parts: Mapping[str, Loss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, dict[str, float]]:
+    def outcome(self, parts: Mapping[str, Loss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, Facts]:
         """The sum of the parts, each by its weight (1 unless said), and the facts: `loss`, `loss.PART`, `accuracy.PART`.
 
         Of several processes the facts are those of the whole batch, and the gradients of their sums add up to the whole batch's.
@@ -121,10 +123,10 @@ class Pretraining(nn.Module, ABC):
             return self._shared(parts, values, weights)
         loss = torch.stack(values).sum()
         shares = [part.correct / max(1, part.count) for part in parts.values()]
-        said = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach().tolist()  # the device is asked once
-        return loss, dict(zip(_facts(parts), said, strict=True))
+        facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
+        return loss, dict(zip(_facts(parts), facts, strict=True))
 
-    def _shared(self, parts: Mapping[str, Loss], values: list[Tensor], weights: Mapping[str, float]) -> tuple[Tensor, dict[str, float]]:
+    def _shared(self, parts: Mapping[str, Loss], values: list[Tensor], weights: Mapping[str, float]) -> tuple[Tensor, Facts]:
         assert self.others is not None
         own = [(float(part.value.detach()), int(part.correct), part.count) for part in parts.values()]
         everyone = self.others.said(own, "the losses of a step")
@@ -159,8 +161,11 @@ def masked_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
 
 def by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
     """Texts of one length beside one another, and rows [B] that lead back."""
-    tokens, back = texts.tokens.by_length()
-    places = tokens.starts[back][texts.tokens.owners()] + texts.tokens.positions()  # [T] where each token has gone
+    tokens = texts.tokens.sort_by_length()
+    if (back := tokens.order) is None:
+        return texts, torch.arange(len(tokens), device=texts.plain.device)
+    first = tokens.starts.index_select(0, back)  # [B] where each text begins now
+    places = first.index_select(0, texts.tokens.owners()) + texts.tokens.positions()  # [T] where each token has gone
     plain = torch.empty_like(texts.plain).index_copy_(0, places, texts.plain)
     return MaskedTexts(tokens, plain, places[texts.hidden].sort().values), back
 

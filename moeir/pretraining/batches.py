@@ -3,9 +3,8 @@
 What a span meets depends on (seed, epoch, span) alone, which spans share a batch on (seed, epoch).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -42,8 +41,13 @@ class MaskedTexts:
         return len(self.tokens)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device."""
-        return type(self)(self.tokens.to(device), self.plain.to(device), self.hidden.to(device))
+        """The same on a device; what is pinned is moved while the host goes on."""
+        plain, hidden = (part.to(device, non_blocking=part.is_pinned()) for part in (self.plain, self.hidden))
+        return type(self)(self.tokens.to(device), plain, hidden)
+
+    def pinned(self) -> Self:
+        """The same in memory that a CUDA device reads by itself."""
+        return type(self)(self.tokens.pinned(), self.plain.pin_memory(), self.hidden.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,16 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         """The same on a device."""
+        return self._map(lambda texts: texts.to(device))
+
+    def pinned(self) -> Self:
+        """The same in memory that a CUDA device reads by itself."""
+        return self._map(MaskedTexts.pinned)
+
+    def _map(self, change: Callable[[MaskedTexts], MaskedTexts]) -> Self:
         parts = (self.contexts, self.anchors_again, self.contexts_again)
-        contexts, first, second = (None if part is None else part.to(device) for part in parts)
-        return type(self)(self.anchors.to(device), contexts, first, second, self.step, self.steps)
+        contexts, first, second = (None if part is None else change(part) for part in parts)
+        return type(self)(change(self.anchors), contexts, first, second, self.step, self.steps)
 
 
 @dataclass(frozen=True)
@@ -221,6 +232,13 @@ class _Texts:
         return MaskedTexts(tokens, torch.from_numpy(plain), torch.from_numpy(places[hidden]))
 
 
-def ahead(plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2) -> Iterator[Batch]:
+def ahead(
+    plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False
+) -> Iterator[Batch]:
     """The batches of the steps from `first` to below `last`, made in a thread up to `depth` ahead of their use."""
-    return threads.ahead(partial(plan.at, rank=rank, ranks=ranks), first, last, depth=depth)
+
+    def batch_at(step: int) -> Batch:
+        batch = plan.at(step, rank, ranks)
+        return batch.pinned() if pinned else batch
+
+    return threads.ahead(batch_at, first, last, depth=depth)

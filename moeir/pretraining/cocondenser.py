@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Loss, Pretraining, check_number, joined
+from moeir.pretraining.base import Facts, Loss, Pretraining, check_number, joined
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.condensing import condensed
 from moeir.pretraining.decoder import BidirectionalDecoder
@@ -28,7 +28,7 @@ class Cocondenser(Pretraining):
         self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
         self.weights = {"contrastive": contrastive_weight}
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` (late), `head` and `contrastive`."""
         assert batch.contexts is not None
         read = self.encode(joined(batch.anchors, batch.contexts))

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining
+from moeir.pretraining.base import Facts, Pretraining
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.condensing import condensed
 from moeir.pretraining.decoder import BidirectionalDecoder
@@ -20,6 +20,6 @@ class Condenser(Pretraining):
         super().__init__(architecture, rate=rate)
         self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` (late) and `head`."""
         return self.outcome(condensed(self.decoder, self.encode(batch.anchors)))

@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, aligned, joined, masked_loss
+from moeir.pretraining.base import Facts, Pretraining, aligned, joined, masked_loss
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.decoder import BidirectionalDecoder
 
@@ -23,7 +23,7 @@ class Cotmae(Pretraining):
         super().__init__(architecture, rate=rate, decoder_rate=decoder_rate)
         self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
         assert batch.contexts is not None and batch.anchors_again is not None and batch.contexts_again is not None
         read = self.encode(joined(batch.anchors, batch.contexts))

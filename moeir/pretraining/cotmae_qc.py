@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, check_number, masked_loss
+from moeir.pretraining.base import Facts, Pretraining, check_number, masked_loss
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -27,7 +27,7 @@ class CotmaeQc(Pretraining):
         self.decoder = CausalDecoder(architecture.encoder.shape, layers=layers, window=window)
         self.weights = {"decoder": decoder_weight}
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """The query never meets the encoder's layers."""
         assert batch.contexts is not None
         read = self.encode(batch.anchors)

@@ -15,8 +15,7 @@ from moeir.backbones.layers import Layer
 from moeir.backbones.shape import ACTIVATIONS, Shape
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import Layout, rotated
-from moeir.kernels.noise import Dropout
+from moeir.kernels.attention import Layout, apply_rotary
 from moeir.kernels.selective import Seen, causal, selective
 from moeir.pretraining.base import Loss, aligned, check_number, predicted
 from moeir.pretraining.batches import MaskedTexts
@@ -69,8 +68,8 @@ class CausalBlock(nn.Module):
         self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=shape.epsilon) for _ in range(2))
         self.joint, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-        self.dropouts = nn.ModuleList(Dropout(shape.dropout) for _ in range(2))
-        self.forget, self.heads = Dropout(shape.attention_dropout), shape.heads
+        self.dropouts = nn.ModuleList(nn.Dropout(shape.dropout) for _ in range(2))
+        self.attention_dropout, self.heads = shape.attention_dropout, shape.heads
         self.activation = ACTIVATIONS[shape.activation]
         self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # embeddings without positions need rotary ones
 
@@ -78,12 +77,11 @@ class CausalBlock(nn.Module):
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.theta is not None:
-            turns = layout.turns(self.theta, query.shape[-1])
-            query, key = rotated(query, *turns), rotated(key, *turns)
-        noise = layout.noise() if self.training else None
-        mixed = selective(query, key, value, layout, seen, self.forget.forgetting(noise))
-        states = states + self.dropouts[0](self.output(mixed.flatten(-2)), noise)
-        added: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))), noise)
+            angles = layout.rotary_angles(self.theta, query.shape[-1])
+            query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
+        mixed = selective(query, key, value, layout, seen, self.attention_dropout if self.training else 0.0)
+        states = states + self.dropouts[0](self.output(mixed.flatten(-2)))
+        added: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
         return added
 
 
@@ -103,7 +101,7 @@ class CausalDecoder(nn.Module):
         blocks = [CausalBlock(shape) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = nn.Dropout(shape.dropout)
         self.seen = causal(window)
         start(self, shape.spread)
         for block in blocks:
@@ -114,7 +112,7 @@ class CausalDecoder(nn.Module):
         """vectors [B, H] -> states [T, H], normalised; those of position t are for token t + 1."""
         tokens = replace(texts.tokens, ids=texts.plain)
         layout = tokens.layout
-        states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens), layout.noise() if self.training else None)
+        states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens))
         for block in self.blocks:
             states = block(states, layout, self.seen)
         normed: Tensor = self.norm(states)
@@ -123,7 +121,7 @@ class CausalDecoder(nn.Module):
     def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
         """The mean cost of every token but the first of each text, each from all it may see before it."""
         vectors, texts = aligned(vectors, texts)
-        telling = torch.ones_like(texts.plain, dtype=torch.bool)
-        telling[texts.tokens.starts[1:] - 1] = False  # nothing follows the last token
-        rows = telling.nonzero()[:, 0]
+        owners = torch.arange(len(texts), device=texts.plain.device)  # a row for every token but a text's last, which nothing follows
+        shift = torch.repeat_interleave(owners, texts.tokens.starts.diff() - 1, output_size=len(texts.plain) - len(texts))
+        rows = torch.arange(len(shift), device=shift.device) + shift
         return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows + 1], encoder)

@@ -9,8 +9,8 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FeedForward
 from moeir.backbones.shape import Shape
 from moeir.backbones.tokens import Signs
-from moeir.kernels.noise import Dropout
-from moeir.kernels.scattered import scattered
+from moeir.kernels.attention import attended_tokens
+from moeir.kernels.hashing import hash_integers
 from moeir.kernels.selective import Seen, selective
 from moeir.pretraining.base import Loss, aligned, predicted, special
 from moeir.pretraining.batches import MaskedTexts
@@ -33,7 +33,7 @@ class EnhancedDecoder(nn.Module):
         hidden, self.rate, self.heads = shape.hidden, rate, shape.heads
         self.query, self.key, self.value, self.output = (nn.Linear(hidden, hidden) for _ in range(4))
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
-        self.dropout, self.forget = Dropout(shape.dropout), Dropout(shape.attention_dropout)
+        self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
         self.feedforward = FeedForward(shape)
         lacking = shape.prenorm is not None or shape.width != hidden
         self.places = nn.Embedding(shape.positions, hidden) if lacking else None
@@ -51,16 +51,16 @@ class EnhancedDecoder(nn.Module):
         telling = placed(vectors, encoder.embeddings(tokens), tokens)
         parts = (self.query(asking), self.key(telling), self.value(telling))
         query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        noise = tokens.layout.noise() if self.training else None
-        mixed = selective(query, key, value, tokens.layout, sampled(seeds(texts), self.rate), self.forget.forgetting(noise))
-        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2)), noise))
+        seen = sampled(seeds(texts), self.rate)
+        mixed = selective(query, key, value, tokens.layout, seen, self.attention_dropout if self.training else 0.0)
+        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2))))
         made: Tensor = self.feedforward(attended, tokens, asking)
         return made
 
     def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, signs: Signs) -> Loss:
         """The mean cost of every token but the special ones."""
         vectors, texts = aligned(vectors, texts)
-        rows = (~special(texts, signs)).nonzero()[:, 0]
+        rows, _ = attended_tokens(special(texts, signs), texts.tokens.starts)
         return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows], encoder)
 
 
@@ -68,7 +68,7 @@ def seeds(texts: MaskedTexts) -> Tensor:
     """A number [B] for each text, from its tokens and from which of them are hidden: another at each epoch, the same in any batch."""
     tokens = texts.tokens
     marked = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
-    each = scattered(marked + STRIDE * (tokens.positions() + 1))
+    each = hash_integers(marked + STRIDE * (tokens.positions() + 1))
     return each.new_zeros(len(tokens)).index_add_(0, tokens.owners(), each)
 
 
@@ -78,7 +78,7 @@ def sampled(numbers: Tensor, rate: float) -> Seen:
     def seen(texts: Tensor, length: int) -> Tensor:
         places = torch.arange(length, device=texts.device)
         pairs = (places[:, None] << 20) + places + 1
-        drawn = scattered(numbers[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
+        drawn = hash_integers(numbers[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
         return ((drawn >= int(rate * 0x80000000)) & (places[:, None] != places)) | (places == 0)
 
     return seen

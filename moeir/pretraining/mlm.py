@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, masked_loss
+from moeir.pretraining.base import Facts, Pretraining, masked_loss
 from moeir.pretraining.batches import Batch
 
 
@@ -16,7 +16,7 @@ class Mlm(Pretraining):
     def __init__(self, architecture: Architecture, *, rate: float = 0.15) -> None:
         super().__init__(architecture, rate=rate)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Cross-entropy, its mean over all hidden tokens of the batch."""
         read = self.encode(batch.anchors)
         return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder)})

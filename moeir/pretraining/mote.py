@@ -10,7 +10,7 @@ from torch import Tensor
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
 from moeir.heads.lexical import Lexical
-from moeir.pretraining.base import Loss, Pretraining, Read, check_number, masked_loss, special
+from moeir.pretraining.base import Facts, Loss, Pretraining, Read, check_number, masked_loss, special
 from moeir.pretraining.batches import Batch, MaskedTexts
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -53,7 +53,7 @@ class Mote(Pretraining):
         self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
         self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts are named after what was encoded: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         given = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
-from moeir.pretraining.base import Pretraining, masked_loss
+from moeir.pretraining.base import Facts, Pretraining, masked_loss
 from moeir.pretraining.batches import Batch
 from moeir.pretraining.enhanced import EnhancedDecoder
 
@@ -23,7 +23,7 @@ class Retromae(Pretraining):
             raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of tokens that is hidden")
         self.decoder = EnhancedDecoder(architecture.encoder.shape, rate=decoder_rate)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` and `decoder`."""
         read = self.encode(batch.anchors)
         told = self.decoder(read.vectors, batch.anchors, read.encoder, self.architecture.signs)

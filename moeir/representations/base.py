@@ -3,16 +3,19 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.artifacts import mapping
 from moeir.artifacts.journals import HEADER, GrowingArray
 from moeir.errors import ArtifactError, DataError
+from moeir.kernels import full_precision as products
 
 
 class Representation(ABC):
@@ -34,8 +37,8 @@ class Representation(ABC):
         """Similarity of text i here with document i: [B], float32."""
 
     @abstractmethod
-    def select(self, rows: Tensor) -> Self:
-        """The texts `rows` [n], in that order; differentiable."""
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
+        """The texts `rows` [n], in that order; differentiable. Of a `permutation` of all texts the device is not asked how much it is."""
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -44,6 +47,10 @@ class Representation(ABC):
     @abstractmethod
     def scaled(self, factor: float) -> Self:
         """Values times `factor`, which multiplies every score."""
+
+    def positive(self) -> Self:
+        """The same without weights of 0, where there can be any."""
+        return self
 
     @classmethod
     @abstractmethod
@@ -91,9 +98,9 @@ def _mapped(path: Path) -> Tensor:
     return torch.from_numpy(mapping.opened(path))
 
 
-def full_precision(device: torch.device) -> torch.autocast:
-    """Scores are computed in float32 whoever asks, under autocast too."""
-    return torch.autocast(device.type, enabled=False)
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Scores are computed in float32 whoever asks, under autocast and where the process has allowed TF32 too."""
+    return products.full_precision(device)
 
 
 class Writer:
@@ -144,14 +151,23 @@ def _numpy(column: Tensor) -> np.ndarray[Any, Any]:
     return values
 
 
-def spans(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the parts of chosen texts lie: (positions [t], new starts [n+1]).
+def spans(starts: Tensor, rows: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
+    """Where the parts of chosen texts lie: (positions [t], new starts [n+1]). `total` is t, where it is known: CUDA need not be asked.
 
     >>> spans(torch.tensor([0, 2, 3]), torch.tensor([1, 0]))
     (tensor([2, 0, 1]), tensor([0, 1, 3]))
     """
-    lengths = (starts[1:] - starts[:-1])[rows]
-    fresh = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    owners = torch.repeat_interleave(torch.arange(len(rows), device=starts.device), lengths)
-    places = torch.arange(len(owners), device=starts.device) - fresh[owners] + starts[rows][owners]
-    return places, fresh
+    lengths = starts.diff().index_select(0, rows)
+    fresh = cumulate(lengths)
+    owners = torch.repeat_interleave(torch.arange(len(rows), device=starts.device), lengths, output_size=total)
+    moved = starts.index_select(0, rows) - fresh[:-1]
+    return torch.arange(len(owners), device=starts.device) + moved.index_select(0, owners), fresh
+
+
+def cumulate(lengths: Tensor) -> Tensor:
+    """Where each of n stretches begins, and the last ends: lengths [n] -> [n+1].
+
+    >>> cumulate(torch.tensor([2, 1]))
+    tensor([0, 2, 3])
+    """
+    return F.pad(lengths.cumsum(0), (1, 0))

@@ -28,7 +28,7 @@ class Dense(Representation):
     def paired(self, documents: Self) -> Tensor:
         return (self.vectors.float() * documents.vectors.float()).sum(-1)
 
-    def select(self, rows: Tensor) -> Self:
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
         return type(self)(self.vectors.index_select(0, rows))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moeir.kernels.exact_match import best_matches
 from moeir.kernels.pairs import products
-from moeir.representations.base import Representation, full_precision, spans
+from moeir.representations.base import Representation, cumulate, full_precision, spans
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class ExactMatch(Representation):
 
     def owners(self) -> Tensor:
         """[T] the text of each token."""
-        lengths = self.starts[1:] - self.starts[:-1]
-        return torch.repeat_interleave(torch.arange(len(self), device=self.starts.device), lengths, output_size=len(self.terms))
+        texts = torch.arange(len(self), device=self.starts.device)
+        return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
         found, query, document = self._matches(documents, self.terms.long(), documents.terms.long())
@@ -52,8 +52,8 @@ class ExactMatch(Representation):
             query, document = best_matches(left, mine, right, theirs, documents.owners())
             return products(left, right, query, document).relu(), query, document
 
-    def select(self, rows: Tensor) -> Self:
-        places, starts = spans(self.starts, rows)
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
+        places, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
         return replace(self, terms=self.terms[places], vectors=self.vectors.index_select(0, places), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -64,8 +64,7 @@ class ExactMatch(Representation):
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        lengths = torch.cat([part.starts[1:] - part.starts[:-1] for part in parts])
-        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        starts = cumulate(torch.cat([part.starts.diff() for part in parts]))
         return cls(torch.cat([part.terms for part in parts]), torch.cat([part.vectors for part in parts]), starts)
 
     def columns(self) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
-from moeir.representations.base import Representation, full_precision, spans
+from moeir.representations.base import Representation, cumulate, full_precision, spans
 
 
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
@@ -51,10 +51,14 @@ def clusters(points: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class MultiVector(Representation):
-    """Text b has vectors[starts[b]:starts[b+1]]. vectors [T, D], starts [B+1]."""
+    """Text b has vectors[starts[b]:starts[b+1]]. vectors [T, D], starts [B+1].
+
+    No text has more than `longest` vectors; None: nobody knows without asking the device.
+    """
 
     vectors: Tensor
     starts: Tensor
+    longest: int | None = None
     kind: ClassVar[str] = "multivector"
     files: ClassVar[dict[str, str]] = {"vectors": "float16"}
 
@@ -72,7 +76,7 @@ class MultiVector(Representation):
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.vectors.device):
-            return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts)
+            return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts, documents.longest)
 
     def paired(self, documents: Self) -> Tensor:
         rows = torch.arange(len(self), device=self.starts.device)
@@ -95,8 +99,8 @@ class MultiVector(Representation):
         means = sums / torch.bincount(owner, minlength=fresh[-1])[:, None]
         return type(self)(means.to(self.vectors.device), torch.tensor(fresh, device=self.starts.device))
 
-    def select(self, rows: Tensor) -> Self:
-        places, starts = spans(self.starts, rows)
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
+        places, starts = spans(self.starts, rows, len(self.vectors) if permutation else None)
         return replace(self, vectors=self.vectors.index_select(0, places), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -107,9 +111,10 @@ class MultiVector(Representation):
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        lengths = torch.cat([part.starts[1:] - part.starts[:-1] for part in parts])
-        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        return cls(torch.cat([part.vectors for part in parts]), starts)
+        starts = cumulate(torch.cat([part.starts.diff() for part in parts]))
+        bounds = [part.longest for part in parts]
+        longest = None if None in bounds else max(bound for bound in bounds if bound is not None)
+        return cls(torch.cat([part.vectors for part in parts]), starts, longest)
 
     def columns(self) -> dict[str, Tensor]:
         return {"vectors": self.vectors}

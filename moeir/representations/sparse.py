@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, full_precision, spans
+from moeir.representations.base import Representation, cumulate, full_precision, spans
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Sparse(Representation):
     @classmethod
     def from_pairs(cls, texts: Tensor, terms: Tensor, weights: Tensor, count: int, vocabulary: int) -> Self:
         """From (text, term, weight) triples ordered by text, then term; `count` texts."""
-        starts = torch.cat([texts.new_zeros(1), torch.bincount(texts, minlength=count).cumsum(0)])
+        starts = torch.searchsorted(texts, torch.arange(count + 1, device=texts.device))
         return cls(starts, terms, weights, vocabulary)
 
     @classmethod
@@ -38,11 +38,15 @@ class Sparse(Representation):
 
     def matrix(self) -> Tensor:
         """weights [B, V], float32; differentiable."""
-        lengths = self.starts[1:] - self.starts[:-1]
-        texts = torch.repeat_interleave(torch.arange(len(self), device=self.terms.device), lengths)
+        texts = self.owners()
         flat = torch.zeros(len(self) * self.vocabulary, device=self.weights.device)
         places = texts * self.vocabulary + self.terms.long()
         return flat.index_copy(0, places, self.weights.float()).view(len(self), self.vocabulary)
+
+    def owners(self) -> Tensor:
+        """[pairs] the text of each."""
+        texts = torch.arange(len(self), device=self.terms.device)
+        return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.weights.device):
@@ -53,8 +57,7 @@ class Sparse(Representation):
 
     def heaviest(self, most: int | None = None, least: float | None = None) -> Self:
         """At most `most` terms of each text, those of the largest weights (of equal ones the lower term), and none of less than `least`."""
-        texts = torch.repeat_interleave(torch.arange(len(self), device=self.terms.device), self.starts[1:] - self.starts[:-1])
-        weights = self.weights.abs()
+        texts, weights = self.owners(), self.weights.abs()
         kept = weights >= (0.0 if least is None else least)
         if most is not None:
             order = weights.argsort(descending=True, stable=True)
@@ -62,9 +65,15 @@ class Sparse(Representation):
             kept[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < most
         return type(self).from_pairs(texts[kept], self.terms[kept], self.weights[kept], len(self), self.vocabulary)
 
-    def select(self, rows: Tensor) -> Self:
-        places, starts = spans(self.starts, rows)
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
+        places, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
         return replace(self, starts=starts, terms=self.terms[places], weights=self.weights.index_select(0, places))
+
+    def positive(self) -> Self:
+        kept = self.weights > 0
+        if bool(kept.all()):
+            return self
+        return type(self).from_pairs(self.owners()[kept], self.terms[kept], self.weights[kept], len(self), self.vocabulary)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, starts=change(self.starts), terms=change(self.terms), weights=change(self.weights))
@@ -74,8 +83,7 @@ class Sparse(Representation):
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        lengths = torch.cat([part.starts[1:] - part.starts[:-1] for part in parts])
-        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        starts = cumulate(torch.cat([part.starts.diff() for part in parts]))
         terms, weights = torch.cat([part.terms for part in parts]), torch.cat([part.weights for part in parts])
         return cls(starts, terms, weights, parts[0].vocabulary)
 

@@ -68,7 +68,7 @@ class Conversation:
             raise UsageError(f":{name}: no such command; :help lists them")
 
     def _query(self, text: str) -> Iterator[Line]:
-        speed = Speed()
+        speed = Speed(self._opened.device)
         found, _ = self._opened.runs([QUERY], [text], self._depth, self._experts, self._fuse, speed=speed)
         _, batch = next(iter(self._opened.encoded([text], 1, Speed())))
         encoded = {expert: batch[expert] for expert in self._experts}

@@ -88,7 +88,7 @@ class OpenIndex:
         `speed` is told how long each step of each batch took, `advance` how many queries are done.
         """
         exact, options = exact_sum(fuse)
-        speed = Speed() if speed is None else speed
+        speed = Speed(self.device) if speed is None else speed
         engines = {name: self.engines[name] for name in experts}
         parts: dict[str, list[Part]] = {name: [] for name in [*experts, *(["fused"] if exact and len(experts) > 1 else [])]}
         proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)

@@ -20,20 +20,27 @@ PERCENTILES = (50, 95, 99)
 
 
 class Speed:
-    """The seconds that each batch spent in each step; those of compiling a loop at its first call ever are kept apart."""
+    """The seconds that each batch spent in each step on a device; those of compiling a loop at its first call ever are kept apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
         self.steps: dict[str, list[tuple[float, int]]] = {}
         self.compiling = 0.0
 
     @contextmanager
     def step(self, name: str, queries: int) -> Iterator[None]:
         """Time what is done for a batch of queries."""
-        began, before = time.perf_counter(), self.compiling
+        began, before = self._clock(), self.compiling
         with event.install_timer("numba:compile", self._compiled):
             yield
-        spent = time.perf_counter() - began - (self.compiling - before)
+        spent = self._clock() - began - (self.compiling - before)
         self.steps.setdefault(name, []).append((spent, queries))
+
+    def _clock(self) -> float:
+        """Seconds; a CUDA device has finished by then what it was told to do."""
+        if self._device.startswith("cuda"):
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
 
     def _compiled(self, seconds: float) -> None:
         self.compiling += seconds

@@ -78,7 +78,7 @@ class Analyze(Stage):
     rows: int = option("shares: rows; each the mean of a stretch of the training.", 20)
     max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("float32, bfloat16 or auto.", "float32")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     form: str = option("table, tsv, jsonl, or auto: a table on stdout, a file as its name ends.", "auto", names=("--format",))
     output: Path = product("analysis", "Where to write: .svg or .png is a picture, .tsv or .jsonl a list; - is stdout.", STREAM)
 

@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import settings
 from moeir.artifacts import checksums, making, manifests, shards
 from moeir.console import hush, size
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
 
 if TYPE_CHECKING:
     from moeir.learning.distributed import World
@@ -22,6 +22,12 @@ STREAM = Path("-")
 START, END = "the start", "the end"
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
 HUBS = ("hf:", "irds:")
+LESS_MEMORY = {
+    "batch_size": "lower --batch-size",
+    "max_tokens": "lower --max-tokens",
+    "gradient_cache": "set or lower --gradient-cache",
+    "recompute": "add --recompute",
+}
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
 FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)
@@ -52,7 +58,7 @@ class Stage:
     def begin(self, *, force: bool) -> None:
         """Carry it out, after its checks; a stage that gives its shards to other processes says so here."""
         world = self.world()
-        with world.together():
+        with world.together(), _memory_explained(self):
             if world.main:
                 _run(self, world, force=force)
             else:
@@ -86,6 +92,20 @@ class Alone:
     def said(self, words: Any, moment: str) -> list[Any]:
         """What everyone says."""
         return [words]
+
+
+@contextmanager
+def _memory_explained(stage: Stage) -> Iterator[None]:
+    """Where memory runs out, it is said where, how much of it is taken, and which flags of the stage take less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as problem:
+        advice = [words for name, words in LESS_MEMORY.items() if name in {setting.name for setting in settings.settings_of(type(stage))}]
+        if not advice or not is_out_of_memory(problem):
+            raise
+        from moeir.kernels.memory import describe_shortage
+
+        raise OutOfMemory(f"{describe_shortage(problem)}; {', '.join(advice)}") from problem
 
 
 def check_word(flag: str, text: str) -> None:

@@ -20,13 +20,16 @@ from moeir.settings import as_dict, option, product, source
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
-    from moeir.architectures.checkpoint import OpenCheckpoint
+    from collections.abc import Callable
+
+    from moeir.architectures.base import Encoded
+    from moeir.architectures.checkpoint import OpenCheckpoint, TokenBatches
     from moeir.learning.distributed import World
     from moeir.records.texts import Text
+    from moeir.representations.growing import GrowingEncodings
     from moeir.stages import sharing
 
 CHUNK = 256  # texts of a window
-Read = tuple[list[list[int]], list[int] | None]
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +47,7 @@ class Encode(Stage):
     pool_factor: int = option("Multivector experts: so many token vectors become one, by likeness.", 1, names=("--token-pooling",))
     max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = product("encodings", "Folder to write.")
 
@@ -127,17 +130,17 @@ class Encode(Stage):
             return []
         import torch
 
-        from moeir.backbones.precision import device_for
+        from moeir.backbones.precision import devices_for
         from moeir.stages import sharing
 
-        device, cards = device_for(self.device), torch.cuda.device_count()
-        size = self.processes or (cards if device == "cuda" else 1)
+        devices = devices_for(self.device)
+        size = self.processes or len(devices)
         if size == 1:
             return []
         self._check_counted(f"--processes {self.processes}")
         count, threads = self._count(), max(1, torch.get_num_threads() // size)
         made = enumerate(self._divided(count, size))
-        placed = [replace(one, device=f"cuda:{place % cards}" if device == "cuda" else device) for place, one in made]
+        placed = [replace(one, device=devices[place % len(devices)]) for place, one in made]
         sizes = [last - first for first, last in (one._bounds(count) for one in placed)]
         return [sharing.Share(one, str(one.shard), one.device, texts, threads) for one, texts in zip(placed, sizes, strict=True)]
 
@@ -155,6 +158,7 @@ class Encode(Stage):
         return (self.output if self.shard is None else self.output / shards.Shard.parsed(self.shard).folder), "encodings"
 
     def work(self) -> Counts:
+        from moeir.architectures.base import copy_to_host
         from moeir.architectures.checkpoint import open_checkpoint
         from moeir.backbones.ahead import behind, walked_ahead
         from moeir.backbones.precision import autocast, device_for, dtype_for
@@ -175,10 +179,8 @@ class Encode(Stage):
         with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), behind() as later:
             for _ in islice(documents, growing.texts):
                 counter.advance()
-            for window, read in walked_ahead(_read(documents, checkpoint)):
-                encoded = checkpoint.encoded(read, "document", max_tokens=self.max_tokens)
-                later(partial(growing.add, [text.id for text in window], encoded.representations))
-                del encoded  # memory is for the next
+            for window, batches in walked_ahead(_read(documents, checkpoint, self.max_tokens)):
+                later(partial(_write, growing, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
                 counter.advance(len(window))
         growing.close()
         part = {} if self.shard is None else {"corpus": str(self.corpus)}
@@ -209,8 +211,15 @@ def origin(model: Path, product: Path) -> dict[str, Any]:
     return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.digest(model)}}
 
 
-def _read(documents: Iterable["Text"], checkpoint: "OpenCheckpoint") -> Iterator[tuple[list["Text"], Read]]:
-    """Windows of texts, each with its tokens."""
+def _read(
+    documents: Iterable["Text"], checkpoint: "OpenCheckpoint", max_tokens: int
+) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
+    """Windows of texts, each as batches of tokens."""
     walked = iter(documents)
     while window := list(islice(walked, CHUNK)):
-        yield window, checkpoint.ids([text.content for text in window], "document")
+        yield window, checkpoint.read_batches([text.content for text in window], "document", max_tokens=max_tokens)
+
+
+def _write(growing: "GrowingEncodings", ids: list[str], copied: "Callable[[], Encoded]") -> None:
+    """A window to disk, once it has come from the device."""
+    growing.add(ids, copied().representations)

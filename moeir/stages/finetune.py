@@ -131,6 +131,7 @@ class Finetune(Training):
         development = self._development(needed, plan.steps_per_epoch, pairs=pairs)
         checkpoint = start(self.model, self.arch, reading_rules(self), needed.first, self.seed)
         checkpoint.architecture.recompute_layers(self.recompute)
+        self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:
             steady()
         with world.first():
@@ -144,7 +145,16 @@ class Finetune(Training):
             checkpoint, plan, texts, objective, schedule.steps, dtype, world=world, accumulate=self.accumulate, at_once=self.gradient_cache
         )
         judge = None if development is None else retrieval.Judge(checkpoint, development, dtype, world)
-        done = loop.train(task, schedule, self.output, device=world.device, judge=judge, tracking=self.tracking(), world=world)
+        done = loop.train(
+            task,
+            schedule,
+            self.output,
+            device=world.device,
+            judge=judge,
+            tracking=self.tracking(),
+            world=world,
+            log_every=self.log_every,
+        )
         if not world.main:
             return None
         checkpoint.save(self.output)

@@ -46,7 +46,7 @@ class GenerateQueries(Stage):
     seed: int = option("Seed of the draws; each query's are its own.", 42)
     shard: str | None = option(f"I/N: the I-th of N parts, counted from 0; parts are runs of whole blocks of {BLOCK} passages.", None)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
     output: Path = product("texts", "JSON lines of _id and queries to write, in the order of the corpus; - is stdout.")
 

@@ -11,6 +11,7 @@ from moeir.stages.comparing import judged
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from moeir.analysis.finding import Finding
     from moeir.analysis.usage import Usage
@@ -26,26 +27,25 @@ def usage(stage: "Analyze") -> "Finding":
     """Whom the routers take."""
     from moeir.analysis.finding import Finding, Picture
 
-    checkpoint = _opened(stage)
+    checkpoint, dtype = _opened(stage)
     if not checkpoint.encode(["?"]).routing:
         raise UsageError(f"{stage.model}: {_without_router(checkpoint)}; there is no usage to count")
     names = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
     rows: list[list[Any]] = []
     for side, path in _texts(stage):
-        for router, found in _counted(stage, checkpoint, path, side).items():
+        for router, found in _counted(stage, checkpoint, dtype, path, side).items():
             rows += [[side, router, *row] for row in found.rows(stage.threshold)]
     marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
     return Finding(names, rows, Picture("bars", marks, across="expert", up="share of decisions"))
 
 
-def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", path: Path, side: str) -> "dict[str, Usage]":
+def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", path: Path, side: str) -> "dict[str, Usage]":
     """Each router's usage over the texts of a file, chunk by chunk."""
     from moeir.analysis.usage import Usage
-    from moeir.backbones.precision import autocast, dtype_for
+    from moeir.backbones.precision import autocast
 
-    device = str(checkpoint.device)
     counted: dict[str, Usage] = {}
-    with autocast(dtype_for(stage.dtype, device), device):
+    with autocast(dtype, str(checkpoint.device)):
         for chunk in _chunks(path, "routing"):
             for router, said in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
                 found = Usage.of(said.probabilities.float().cpu().numpy(), len(said))
@@ -60,11 +60,11 @@ def divergence(stage: "Analyze") -> "Finding":
     from moeir.analysis.pairs import drawn
 
     assert stage.queries is not None and stage.corpus is not None and stage.qrels is not None
-    checkpoint = _opened(stage)
+    checkpoint, dtype = _opened(stage)
     expert = _dense_expert(stage, checkpoint.architecture.kinds)
     pairs = drawn(stage.queries, stage.corpus, stage.qrels, stage.pairs, stage.seed)
     sides = zip(("query", "document"), zip(*pairs, strict=True), strict=True)
-    queries, documents = (_vectors(stage, checkpoint, expert, contents, side) for side, contents in sides)
+    queries, documents = (_vectors(stage, checkpoint, dtype, expert, contents, side) for side, contents in sides)
     kl, js = divergences(queries, documents, bandwidth=stage.bandwidth)
     title = "divergence of queries and documents"
     picture = Picture("bars", [(title, expert, "KL", kl), (title, expert, "JS", js)])
@@ -103,14 +103,14 @@ def projection(stage: "Analyze") -> "Finding":
     """Queries and documents laid out in two or three dimensions, with the group that a picture colours them by."""
     from moeir.analysis.finding import Finding, Picture
 
-    checkpoint = _opened(stage)
+    checkpoint, dtype = _opened(stage)
     expert = _dense_expert(stage, checkpoint.architecture.kinds)
     texts: list[tuple[str, Text]] = []
     for side, path in _texts(stage):
         texts += [(side, text) for text in _drawn(path, stage)]
     if len(texts) <= stage.dimensions:
         raise UsageError(f"analyze projection: expected more than {stage.dimensions} texts, found {len(texts)}")
-    vectors, routed = _laid(stage, checkpoint, expert, texts)
+    vectors, routed = _laid(stage, checkpoint, dtype, expert, texts)
     lay = variants.bind("analysis.projection", stage.projection)
     places = lay(vectors, stage.dimensions, stage.seed).tolist()
     groups = _groups(stage, texts, routed)
@@ -132,20 +132,20 @@ def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
 
 
 def _laid(
-    stage: "Analyze", checkpoint: "OpenCheckpoint", expert: str, texts: "Sequence[tuple[str, Text]]"
+    stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", expert: str, texts: "Sequence[tuple[str, Text]]"
 ) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
     """The vectors of texts [n, D], and for each the expert that the first router took, where one takes whole texts."""
     import numpy as np
 
-    from moeir.backbones.precision import autocast, dtype_for
+    from moeir.backbones.precision import autocast
     from moeir.representations.dense import Dense
 
-    vectors, routed, device = [], list[str | None](), str(checkpoint.device)
+    vectors, routed = [], list[str | None]()
     for side, _ in SIDES:
         mine = [text.content for one, text in texts if one == side]
         for first in range(0, len(mine), CHUNK):
             chunk = mine[first : first + CHUNK]
-            with autocast(dtype_for(stage.dtype, device), device):
+            with autocast(dtype, str(checkpoint.device)):
                 encoded = checkpoint.encode(chunk, side, max_tokens=stage.max_tokens)
             part = encoded[expert]
             assert isinstance(part, Dense)
@@ -166,12 +166,13 @@ def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", routed: Seque
     return [taken or side for taken, (side, _) in zip(routed, texts, strict=True)]
 
 
-def _vectors(stage: "Analyze", checkpoint: "OpenCheckpoint", expert: str, contents: Sequence[str], side: str) -> "np.ndarray[Any, Any]":
-    from moeir.backbones.precision import autocast, dtype_for
+def _vectors(
+    stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", expert: str, contents: Sequence[str], side: str
+) -> "np.ndarray[Any, Any]":
+    from moeir.backbones.precision import autocast
     from moeir.representations.dense import Dense
 
-    device = str(checkpoint.device)
-    with autocast(dtype_for(stage.dtype, device), device):
+    with autocast(dtype, str(checkpoint.device)):
         part = checkpoint.encode(contents, side, max_tokens=stage.max_tokens)[expert]
     assert isinstance(part, Dense)
     return part.vectors.float().cpu().numpy()
@@ -188,12 +189,14 @@ def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
     raise UsageError(f"{asked} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
 
 
-def _opened(stage: "Analyze") -> "OpenCheckpoint":
+def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
+    """The checkpoint on its device, and what is computed in there."""
     from moeir.architectures.checkpoint import open_checkpoint
-    from moeir.backbones.precision import device_for
+    from moeir.backbones.precision import device_for, dtype_for
 
     assert stage.model is not None
-    return open_checkpoint(stage.model, device_for(stage.device))
+    device = device_for(stage.device)
+    return open_checkpoint(stage.model, device), dtype_for(stage.dtype, device)
 
 
 def _texts(stage: "Analyze") -> list[tuple[str, Path]]:

@@ -72,12 +72,15 @@ class Pretrain(Training):
             steady()
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind("pretraining", self.objective)(checkpoint.architecture)
+        self.prepare_layers(objective)
         with world.first():
             plan = self._plan(checkpoint, objective)
         schedule, world = self.planned(plan.steps_per_epoch), world.patient(self.stuck_minutes)
         plan.steps = schedule.steps * self.accumulate
         task = Task(objective, plan, dtype_for(self.dtype, world.device), world if world.size > 1 else None)
-        done = loop.train(task, schedule, self.output, device=world.device, tracking=self.tracking(), world=world)
+        done = loop.train(
+            task, schedule, self.output, device=world.device, tracking=self.tracking(), world=world, log_every=self.log_every
+        )
         speed = task.speed()
         if not world.main:
             return None

@@ -49,7 +49,7 @@ class Rerank(Stage):
     max_tokens: int | None = option("Tokens computed at once [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
     threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, names=("--runtag",))
     output: Path = product("run", "A .trec file; - for stdout.", STREAM)

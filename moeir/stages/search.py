@@ -40,7 +40,7 @@ class Search(Stage):
     batch_size: int = option("Queries encoded and searched at once; 1 measures single queries.", 256, affects_result=False)
     threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, names=("--runtag",))
     output: Path = product("run", "A .trec file, - for stdout, or a folder.", STREAM)
 
@@ -103,7 +103,7 @@ class Search(Stage):
         assert self.queries is not None
         queries = list(texts.read(self.queries))
         names, contents = [query.id for query in queries], [query.content for query in queries]
-        experts, fuse, taken = opened.chosen(self.expert), self.fuse or opened.fusion, speed.Speed()
+        experts, fuse, taken = opened.chosen(self.expert), self.fuse or opened.fusion, speed.Speed(opened.device)
         with console.meter("searching", len(queries)) as meter:
             found, facts = opened.runs(
                 names, contents, self.depth, experts, fuse, batch_size=self.batch_size, speed=taken, advance=meter.advance

@@ -11,6 +11,8 @@ from moeir.stages.init import check_seed
 from moeir.values import convert
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from moeir.learning.distributed import World
     from moeir.learning.loop import Schedule
     from moeir.learning.trackers import Tracking
@@ -38,12 +40,23 @@ class Training(Stage):
         names=("--gradient-checkpointing",),
         affects_result=False,
     )
+    attention_dropout: float | None = option(
+        "Probability that an attention weight is dropped, in place of the weights' own [theirs]; 0 is fastest on a GPU.", None
+    )
     seed: int = option("Seed of everything that is drawn.", 42)
+    deterministic: bool = option("The same bytes again on the same GPU, at some speed; a CPU does so without.", False)
+    compile: bool = option("Compile the layers with torch.compile (CUDA only): minutes at the start, faster steps.", False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
-    device: str = option("auto, cpu or cuda.", "auto", affects_result=False)
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     cache: Path | None = option("Folder of the tokens, read once [default: beside the unfinished product].", None, affects_result=False)
     save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    log_every: int | None = option(
+        "Steps whose losses are read from the device at once; metrics.jsonl has every step [10 on a GPU, 1 on a CPU].",
+        None,
+        names=("--logging-steps",),
+        affects_result=False,
+    )
     stuck_minutes: float = option("Minutes after which a process that does not come to a step is given up.", 10.0, affects_result=False)
     track: tuple[str, ...] = option(
         "tensorboard or wandb, told of every step; files go to OUTPUT.tensorboard, …", (), names=("--report-to",), affects_result=False
@@ -54,12 +67,15 @@ class Training(Stage):
         from moeir.learning import trackers
 
         positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
-        for flag, value in (positive | {"--accumulate": self.accumulate, "--stuck-minutes": self.stuck_minutes}).items():
+        positive |= {"--accumulate": self.accumulate, "--stuck-minutes": self.stuck_minutes, "--log-every": self.log_every}
+        for flag, value in positive.items():
             if value is not None and value <= 0:
                 raise UsageError(f"{flag} {value}: expected more than 0")
         for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip}.items():
             if value < 0:
                 raise UsageError(f"{flag} {value}: expected 0 or more")
+        if self.attention_dropout is not None and not 0 <= self.attention_dropout < 1:
+            raise UsageError(f"--attention-dropout {self.attention_dropout}: expected 0 or more and less than 1")
         if not 0 <= self.warmup <= 1:
             raise UsageError(f"--warmup {self.warmup}: expected a ratio of the steps, 0 to 1")
         if self.schedule not in SCHEDULES:
@@ -69,9 +85,23 @@ class Training(Stage):
         trackers.named(self.track)
 
     def world(self) -> "World":
+        from moeir.backbones import precision
         from moeir.learning import distributed
 
-        return distributed.joined(self.device)
+        precision.set_determinism(precision.resolve_device(self.device), self.deterministic)
+        world = distributed.joined(self.device)
+        if self.compile and not world.device.startswith("cuda"):
+            raise UsageError(f"--compile: is for CUDA devices, and this training runs on {world.device}; leave it out")
+        return world
+
+    def prepare_layers(self, model: "nn.Module") -> None:
+        """What the flags say of the layers of all that learns."""
+        from moeir.backbones import layers
+
+        if self.attention_dropout is not None:
+            layers.set_attention_dropout(model, self.attention_dropout)
+        if self.compile:
+            layers.compile_layers(model)
 
     def steps_of(self, epoch: int) -> int:
         """Steps in all, where an epoch has so many batches; the last few batches that fill no step are left out."""

@@ -141,9 +141,9 @@ def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
         part = layer.feedforward
         assert isinstance(part, FeedForward) and isinstance(part.norm, torch.nn.LayerNorm) and part.down.out_features == 24
         whole = part(states, None, None)
-        assert torch.equal(whole, part.joined(states, part.change(states, None), None))
+        assert torch.equal(whole, part.joined(states, part.change(states)))
         plain = "modern" not in name
-        other = part.norm(states + part.down(part.activation(part.up(states)))) if plain else states + part.change(states, None)
+        other = part.norm(states + part.down(part.activation(part.up(states)))) if plain else states + part.change(states)
         assert torch.equal(whole, other)
 
 

@@ -21,10 +21,12 @@ def unpacked(tokens, column="ids"):
 
 @settings(deadline=None)
 @given(texts=id_lists, data=st.data())
-def test_by_length_sorts_texts_and_leads_back(texts, data):
+def test_sorting_by_length_keeps_texts_whole_and_leads_back(texts, data):
     silent = [data.draw(st.integers(0, len(text))) for text in texts]
     tokens = Tokens.pack(texts, "query", silent)
-    ordered, back = tokens.by_length()
+    ordered = tokens.sort_by_length()
+    back = torch.arange(len(texts)) if ordered.order is None else ordered.order
+    assert (ordered.order is None) == (list(tokens.lengths) == sorted(tokens.lengths)) and ordered.sort_by_length() is ordered
     assert list(ordered.lengths) == sorted(tokens.lengths)
     assert [unpacked(ordered)[row] for row in back.tolist()] == texts
     assert ordered.starts.tolist() == torch.tensor([0, *ordered.lengths]).cumsum(0).tolist()

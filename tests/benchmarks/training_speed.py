@@ -7,7 +7,8 @@ first step is not timed. Processor time is the steadier measure where others use
 process's, beyond what it had before its first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
 longest, `columns` the same with a forward pass for each column of passages, `plain` our loop with the head that keeps [B, L, V]; `came` is
 compared with its three experts as three models. The share of the peak is that of the products our step needs, as torch counts them, in
-the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart.
+the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart. --before DIR
+compares ours with that of another checkout, and with nothing else.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from moeir.pretraining.task import measured_peak
 from moeir.records import examples
 from moeir.representations.sparse import Sparse
 
-SEED, RATE, DIMENSION = 1, 2e-5, 128
+SEED, RATE, DIMENSION, BEFORE = 1, 2e-5, 128, "before"
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 PLAIN = {"contrastive": "contrastive:flops_ramp=1", "competitive": "competitive:flops_ramp=1,standardised=0"}
 ARCHITECTURES = {
@@ -100,7 +101,7 @@ class Watched(retrieval.Retrieval):
         """The step's."""
         began, busy = time.monotonic(), time.process_time()
         loss, facts, count = super().outcome(step)
-        for name, value in (("times", began), ("clock", busy), ("tokens", count), ("losses", facts["loss"])):
+        for name, value in (("times", began), ("clock", busy), ("tokens", count), ("losses", float(facts["loss"]))):
             self.noted[name].append(value)
         return loss, facts, count
 
@@ -132,9 +133,9 @@ def ours(given: argparse.Namespace, way: str) -> dict[str, Any]:
 
 def plain_head(self: Lexical, states: torch.Tensor, packed: Any, encoder: Any) -> Sparse:
     """log(1 + relu(logit)) of [B, L, V], then the maximum."""
-    rows, real = packed.layout.padded()
-    logits = encoder.logits(states[rows.flatten()]).view(*rows.shape, -1)
-    weights = (torch.log1p(torch.relu(logits)) * real[..., None]).amax(1)
+    padding = packed.layout.padding
+    logits = encoder.logits(states[padding.rows]).view(*padding.attended.shape, -1)
+    weights = (torch.log1p(torch.relu(logits)) * padding.attended[..., None]).amax(1)
     return Sparse.from_matrix(weights.float())
 
 
@@ -169,9 +170,14 @@ def peak() -> float:
 
 
 def run(given: argparse.Namespace, way: str) -> dict[str, Any]:
-    """One run, in a process of its own."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+    """One run, in a process of its own; `before` is ours as another checkout has it."""
     surroundings = os.environ | {"OMP_NUM_THREADS": str(given.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+    if way == BEFORE:
+        flag = sys.argv.index("--before")
+        script = given.before.resolve() / "tests" / "benchmarks" / Path(__file__).name
+        command = [sys.executable, str(script), *sys.argv[1:flag], *sys.argv[flag + 2 :], "--way", ROWS[given.row][0]]
+        surroundings["PYTHONPATH"] = str(given.before.resolve())
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -187,7 +193,8 @@ def compared(given: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]])
     flops = rounds[0][first]["flops_a_token"] * read
     top = max(one[first]["measured_peak"] for one in rounds) / given.threads
     lines = []
-    for name, parts in [(way, (way,)) for way in ways] + ([("apart", ways[1:])] if given.row == "came" else []):
+    apart = [("apart", ways[1:])] if given.row == "came" and given.before is None else []
+    for name, parts in [(way, (way,)) for way in ways] + apart:
         seconds = [sum(one[part]["seconds"] for part in parts) for one in rounds]
         ratios = [[sum(one[part][clock] for part in parts) / one[first][clock] for one in rounds] for clock in ("seconds", "busy")]
         took = statistics.median(seconds)
@@ -214,6 +221,7 @@ def read() -> argparse.Namespace:
     parser.add_argument("--arch", default="dense", choices=("dense", "came"), help="of --row bf16")
     parser.add_argument("--drawn", action="store_true", help="the sizes of MODEL_FOLDER with drawn weights")
     parser.add_argument("--same", action="store_true")
+    parser.add_argument("--before", type=Path, help="another checkout: its training beside this one's, and nothing else")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -221,6 +229,8 @@ def read() -> argparse.Namespace:
 def main() -> None:
     """Run the ways in turns and print the table."""
     given = read()
+    if given.before is not None:
+        ROWS[given.row] = (ROWS[given.row][0], BEFORE)
     torch.set_num_threads(given.threads)
     if given.way:
         way: Callable[..., dict[str, Any]] = theirs if given.way in ("theirs", "columns") else ours

@@ -19,3 +19,10 @@ def sorts(found, scored, queries, places, depth):
 def alone(index, queries, depth):
     """The scores of queries asked one by one, as bytes."""
     return b"".join(index.search(queries.select(torch.tensor([line])), depth)[1].tobytes() for line in range(len(queries)))
+
+
+def leave(available, monkeypatch):
+    """Leave so many bytes of a CUDA device to what is opened from now on; None: all that it has."""
+    if available is not None:
+        for module in ("candidates", "ragged", "storage"):
+            monkeypatch.setattr(f"moeir.indexes.{module}.available_bytes", lambda device: available)

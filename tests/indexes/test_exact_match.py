@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.exact_match import ExactMatch
 from moeir.representations.exact_match import ExactMatch as Texts
-from tests.indexes.agreement import alone, same, sorts
+from tests.indexes.agreement import alone, leave, same, sorts
 from tests.oracles import search as oracle
 
 token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))
@@ -135,7 +135,9 @@ def test_what_is_wrong_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
+@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
+def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
+    leave(available, monkeypatch)
     queries, documents = near_ties(seed=5)
     built(documents).save(tmp_path)
     here, there = (ExactMatch.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))

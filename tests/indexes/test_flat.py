@@ -11,7 +11,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.candidates import coarse_margin, dots
 from moeir.indexes.flat import Flat
 from moeir.representations.dense import Dense
-from tests.indexes.agreement import alone, same, sorts
+from tests.indexes.agreement import alone, leave, same, sorts
 from tests.oracles import search as oracle
 
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
@@ -204,7 +204,9 @@ def test_shards_change_no_byte():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
+@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
+def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
+    leave(available, monkeypatch)
     queries, documents = near_ties(seed=4)
     built(documents).save(tmp_path)
     here, there = (Flat.open(tmp_path, device=device).search(Dense(queries), 40) for device in ("cpu", "cuda"))

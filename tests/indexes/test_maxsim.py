@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.maxsim import MaxSim
+from moeir.indexes.ragged import Ragged
 from moeir.representations.multivector import MultiVector
-from tests.indexes.agreement import alone, same, sorts
+from tests.indexes.agreement import alone, leave, same, sorts
 from tests.oracles import search as oracle
 
 token = st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3)
@@ -145,8 +146,21 @@ def test_shards_change_no_byte():
         assert same(index.search(queries, 25), whole)
 
 
+def test_texts_are_padded_with_their_last_token():
+    documents = Ragged(torch.device("cpu"))
+    documents.add(packed([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]]))
+    rows, texts = next(iter(documents.read_by_length()))
+    assert rows.tolist() == [2, 0] and texts.sizes.tolist() == [1, 2]  # shortest first, none without tokens
+    tokens, real = texts.padded(0, 2)
+    assert tokens[..., 0].tolist() == [[3, 3], [1, 2]] and real.tolist() == [[True, False], [True, True]]
+    tokens, real = documents.select(torch.tensor([0])).padded(0, 1)
+    assert tokens[..., 0].tolist() == [[1, 2]] and real.all()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_and_cpu_give_the_same_bytes(tmp_path):
+@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
+def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
+    leave(available, monkeypatch)
     queries, documents = near_ties(seed=4)
     built(documents).save(tmp_path)
     here, there = (MaxSim.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.kernels.attention import Layout, _masked, _varlen, attention, first_attention, rotated
-from moeir.kernels.noise import Forgetting
-from moeir.kernels.scattered import scattered
+from moeir.kernels import attention as kernel
+from moeir.kernels.attention import Layout, apply_rotary, attention, first_attention, padded_sdpa
 from tests.oracles import attention as windows
 from tests.oracles import representations as oracles
 
@@ -25,6 +24,11 @@ def layout(lengths, silent=None):
     starts = torch.tensor([0, *lengths]).cumsum(0)
     quiet = None if silent is None else torch.cat([torch.arange(n) >= n - count for n, count in zip(lengths, silent, strict=True)])
     return Layout(tuple(lengths), starts, quiet)
+
+
+def padded(query, key, value, place, reach=None):
+    """The form that CUDA takes with dropout or a mask, on a CPU."""
+    return padded_sdpa(query, key, value, place, place.padded_mask(reach, query.dtype))
 
 
 def by_loop(query, key, value, place, reach=None):
@@ -57,13 +61,13 @@ def test_grouped_and_masked_attention_equal_a_loop_over_texts(lengths, seed, dat
     place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
     expected = by_loop(*tensors, place)
     assert torch.allclose(attention(*tensors, place), expected, atol=1e-5)
-    assert torch.allclose(_masked(*tensors, place), expected, atol=1e-5)
+    assert torch.allclose(padded(*tensors, place), expected, atol=1e-5)
 
 
 def test_grouped_and_masked_attention_have_the_same_gradients():
     lengths, found = [2, 5, 5, 1], []
     place = layout(lengths, (0, 2, 0, 0))
-    for form in (attention, _masked):
+    for form in (attention, padded):
         tensors = [part.requires_grad_() for part in parts(lengths)]
         form(*tensors, place).square().sum().backward()
         found.append([part.grad for part in tensors])
@@ -78,23 +82,19 @@ def test_grouped_and_masked_attention_have_the_same_gradients():
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 9), data=st.data())
 def test_first_tokens_look_alone_as_they_look_among_all(lengths, seed, data):
     silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
-    rate, place = data.draw(st.sampled_from([None, 0.3])), layout(lengths, silent)
-    numbers, firsts = scattered(torch.arange(sum(lengths))), place.starts[:-1]
+    place = layout(lengths, silent)
+    firsts = place.starts[:-1]
     found = []
     for narrow in (True, False):
         query, key, value = tensors = [part.requires_grad_() for part in parts(lengths, seed=seed)]
-        forgetting = None if rate is None else Forgetting(rate, 3, numbers[firsts] if narrow else numbers)
-        if narrow:
-            mixed = first_attention(query[firsts], key, value, place, forgetting)
-        else:
-            mixed = attention(query, key, value, place, None, forgetting)[firsts]
+        mixed = first_attention(query[firsts], key, value, place) if narrow else attention(query, key, value, place)[firsts]
         mixed.square().sum().backward()
         found.append([mixed.detach(), *(part.grad for part in tensors)])
     for narrow, wide in zip(*found, strict=True):
         assert torch.allclose(narrow, wide, atol=1e-5)
 
 
-def test_the_gradient_of_many_groups_is_one_step():
+def test_the_gradients_of_many_groups_are_put_together_once():
     """A slice for each group would fill a tensor of all tokens for each of them: 40 groups of 1 to 40 tokens, and not one fill."""
     lengths = list(range(1, 41))
     tensors = [part.requires_grad_() for part in parts(lengths)]
@@ -102,7 +102,36 @@ def test_the_gradient_of_many_groups_is_one_step():
     with torch.profiler.profile() as profile:
         mixed.sum().backward()
     counts = {event.key: event.count for event in profile.key_averages()}
-    assert counts["_GroupedBackward"] == 1 and counts.get("SliceBackward0", 0) == 0 and counts.get("aten::zeros", 0) == 0
+    assert counts["SplitWithSizesBackward0"] == 3 and counts.get("SliceBackward0", 0) == 0
+
+
+@pytest.mark.parametrize("form", ["groups", "padded", "firsts"])
+def test_dropped_weights_are_as_many_as_asked_for_and_the_others_make_up_for_them(form):
+    """Of values that are all 1 each token's result is its kept weights, times 1 / (1 - rate): their mean stays 1."""
+    lengths, rate = [40] * 30, 0.25
+    place, (query, key, value) = layout(lengths), parts(lengths)
+    query, value = query.requires_grad_(), torch.ones_like(value)
+    torch.manual_seed(3)
+    if form == "firsts":
+        mixed = torch.cat([first_attention(query[place.starts[:-1]], key, value, place, rate) for _ in range(40)])
+    elif form == "groups":
+        mixed = attention(query, key, value, place, dropout=rate)
+    else:
+        mixed = padded_sdpa(query, key, value, place, place.padded_mask(None, query.dtype), rate)
+    kept = mixed.detach()[..., 0]
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.02) and float(kept.std()) > 0.05
+    mixed.sum().backward()
+    assert bool(query.grad.isfinite().all()) and float(query.grad.abs().max()) > 0
+
+
+def test_dropout_follows_torch_generator():
+    place, tensors = layout([5, 5, 3]), parts([5, 5, 3])
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(attention(*tensors, place, dropout=0.5))
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    assert torch.equal(attention(*tensors, place, dropout=0.0), attention(*tensors, place))
 
 
 @settings(deadline=None, max_examples=40)
@@ -112,14 +141,14 @@ def test_a_window_hides_what_lies_further_away_than_its_half(lengths, window, se
     place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
     expected = by_loop(*tensors, place, reach=window // 2)
     assert torch.allclose(attention(*tensors, place, window), expected, atol=1e-5)
-    assert torch.allclose(_masked(*tensors, place, window // 2), expected, atol=1e-5)
+    assert torch.allclose(padded(*tensors, place, window // 2), expected, atol=1e-5)
 
 
 def test_windowed_attention_has_finite_gradients_that_agree_in_both_forms():
     """One text is shorter than the batch and ends with tokens that hear nobody: neither may poison the others."""
     lengths, found = [2, 7, 7, 1], []
     place = layout(lengths, (0, 5, 0, 0))
-    for form in (lambda *given: attention(*given, 4), lambda *given: _masked(*given, 2)):
+    for form in (lambda *given: attention(*given, 4), lambda *given: padded(*given, 2)):
         tensors = [part.requires_grad_() for part in parts(lengths)]
         form(*tensors, place).square().sum().backward()
         found.append([part.grad for part in tensors])
@@ -138,22 +167,23 @@ def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, mon
     """Stands in for CUDA's kernel, which counts a window as so many tokens to the left and to the right."""
     told = {}
 
-    def varlen_attn(query, key, value, starts, seen_starts, longest, longest_seen, *, window_size):
-        told.update(window=window_size, starts=starts.tolist(), longest=(longest, longest_seen))
+    def varlen_attn(query, key, value, starts, key_starts, longest, longest_key, *, window_size):
+        told.update(window=window_size, starts=starts.tolist(), longest=(longest, longest_key))
         return query
 
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
-    _varlen(*parts([3, 5]), layout([3, 5]), reach)
+    place = layout([3, 5])
+    kernel._varlen(*parts([3, 5]), place, place.cumulative_lengths[0], place.longest, reach)
     assert told == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
 
 
 def test_positions_turn_pairs_of_numbers():
     """A quarter turn at position 1 where the angle is a right one: (1, 0) becomes (0, 1)."""
     right = (torch.tensor(math.cos(math.pi / 2)), torch.tensor(math.sin(math.pi / 2)))
-    assert torch.allclose(rotated(torch.tensor([[[1.0, 0.0]]]), *right), torch.tensor([[[0.0, 1.0]]]), atol=1e-6)
+    assert torch.allclose(apply_rotary(torch.tensor([[[1.0, 0.0]]]), *right), torch.tensor([[[0.0, 1.0]]]), atol=1e-6)
     lengths, theta, width = [3, 1, 5], 100.0, 6
     place, states = layout(lengths), parts(lengths, width=width)[0]
-    found = rotated(states, *place.turns(theta, width))
+    found = apply_rotary(states, *place.rotary_angles(theta, width))
     for token, position in enumerate(position for length in lengths for position in range(length)):
         for head in range(states.shape[1]):
             assert found[token, head].tolist() == pytest.approx(windows.rotated(states[token, head].tolist(), position, theta), abs=1e-5)
@@ -162,8 +192,8 @@ def test_positions_turn_pairs_of_numbers():
 def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
     place = layout([9])
     query, key = (part[:1].expand(9, -1, -1) for part in parts([9], width=8)[:2])
-    turned_query, turned_key = (rotated(part, *place.turns(10.0, 8)) for part in (query, key))
+    turned_query, turned_key = (apply_rotary(part, *place.rotary_angles(10.0, 8)) for part in (query, key))
     assert torch.allclose(turned_query.norm(dim=-1), query.norm(dim=-1), atol=1e-5)
     products = torch.einsum("ihd,jhd->hij", turned_query, turned_key)
     assert torch.allclose(products[:, 2, 5], products[:, 4, 7], atol=1e-5) and not torch.allclose(products[:, 2, 5], products[:, 2, 6])
-    assert rotated(query.bfloat16(), *place.turns(10.0, 8)).dtype is torch.bfloat16
+    assert apply_rotary(query.bfloat16(), *place.rotary_angles(10.0, 8)).dtype is torch.bfloat16

@@ -45,7 +45,7 @@ def test_batches_come_in_order_from_wherever_a_training_goes_on(texts):
     for step in (4, 5, 6, 7, 8):
         read = batches.at(step)
         assert read.drawn == plan._plan.at(step)
-        same(read[1:], texts.read(read.drawn))
+        same(read[1:3], texts.read(read.drawn))
         assert len(plan.asked) <= step - 4 + 1 + STEPS_AHEAD
     assert plan.asked == [(step, "batches") for step in (4, 5, 6, 7, 8)]
     assert not threads()

@@ -142,5 +142,5 @@ def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
     options = {"standardised": 0.0, "flops_query": 0.7, "flops_document": 0.7}
     outside, inside = (objectives.competitive(given, flops_in_competition=word, **options) for word in (False, True))
     free = objectives.competitive(given, standardised=0.0, **FREE).loss.item()
-    share = outside.facts["share.hybrid"]
+    share = float(outside.facts["share.hybrid"])
     assert inside.loss.item() - free == pytest.approx(share * (outside.loss.item() - free), rel=1e-3)

@@ -1,6 +1,7 @@
 """The training loop: the schedule, the same bytes after a kill, one line when numbers go wrong, and what the metrics hold."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -17,7 +18,7 @@ from moeir.learning.loop import METRICS, Schedule, train
 from moeir.learning.retrieval import Retrieval
 from moeir.records.examples import Example
 from moeir.records.texts import read
-from tests.learning.held import held
+from tests.learning.held import drop_nothing, held
 from tests.oracles import learning as oracles
 
 STEPS = 5
@@ -32,12 +33,16 @@ def learning(toy, tiny_model_with_head):
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
 
-    def learned(folder, *, spec=CAME, objective=COMPETITIVE, steps=STEPS, rate=1e-3, dtype=torch.float32, **options):
+    def learned(
+        folder, *, spec=CAME, objective=COMPETITIVE, steps=STEPS, rate=1e-3, dtype=torch.float32, random=True, log_every=1, **options
+    ):
         folder.mkdir(exist_ok=True)
         checkpoint = start(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
+        if not random:
+            drop_nothing(checkpoint.architecture)
         plan = planned(examples, queries=4, negatives=3, seed=1, place="toy")
         task = Retrieval(checkpoint, plan, held(checkpoint, queries, documents), objective, steps, dtype)
-        done = train(task, Schedule(steps, rate, **options), folder, device="cpu")
+        done = train(task, Schedule(steps, rate, **options), folder, device="cpu", log_every=log_every)
         return checkpoint, done
 
     return learned
@@ -103,6 +108,32 @@ def test_a_killed_training_goes_on_to_the_same_bytes(at, learning, undisturbed, 
     folder, expected, _ = undisturbed
     assert identical(weights(checkpoint), weights(expected))
     assert untimed(tmp_path) == untimed(folder)
+
+
+@pytest.mark.parametrize("log_every", [2, 3, 100])
+def test_losses_read_some_steps_at_a_time_are_the_same_lines(log_every, learning, undisturbed, tmp_path):
+    checkpoint, _ = learning(tmp_path, log_every=log_every)
+    assert identical(weights(checkpoint), weights(undisturbed[1])) and untimed(tmp_path) == untimed(undisturbed[0])
+
+
+@pytest.mark.parametrize("at", range(1, STEPS))
+def test_a_killed_training_that_reads_some_steps_at_a_time_goes_on_to_the_same_bytes(at, learning, undisturbed, tmp_path):
+    with pytest.raises(Killed):
+        learning(tmp_path, objective=killing(at), save_minutes=0.0, log_every=3)
+    checkpoint, _ = learning(tmp_path, log_every=3)
+    assert identical(weights(checkpoint), weights(undisturbed[1])) and untimed(tmp_path) == untimed(undisturbed[0])
+
+
+@pytest.mark.parametrize("log_every", [1, 4])
+def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_saved(log_every, learning, tmp_path):
+    def objective(batch):
+        outcome = COMPETITIVE(batch)
+        return replace(outcome, facts=outcome.facts | {"loss": outcome.facts["loss"] * float("nan")}) if batch.step == 2 else outcome
+
+    with pytest.raises(MoeirError, match="step 3: the loss is nan"):
+        learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
+    saved = tmp_path / RESUME / "state" / "state.json"
+    assert json.loads(saved.read_text())["step"] == 2
 
 
 @pytest.mark.parametrize("moment", ["_sync", "_exchange"])
@@ -178,7 +209,7 @@ def test_trained_models_encode_without_dropout(undisturbed):
     ],
 )
 def test_losses_fall(spec, objective, learning, tmp_path):
-    _, _ = learning(tmp_path, spec=spec, objective=objective, steps=40, rate=3e-3)
+    _, _ = learning(tmp_path, spec=spec, objective=objective, steps=40, rate=3e-3, random=False)
     every = lines(tmp_path)
     names = [name for name in every[0] if name.startswith("loss.")]
     for name in names:

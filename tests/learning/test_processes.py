@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.errors import DataError
+from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.learning import retrieval, texts
 from moeir.learning.dealing import Share, dealt
-from moeir.learning.distributed import World, joined
+from moeir.learning.distributed import Buffer, World, _check_devices, joined, leave
 from moeir.learning.tokens import TokenCache
+from moeir.mixtures import feedforward
 from tests.learning.held import examples, table
 from tests.processes import alike, facts, together, told
 
@@ -24,7 +25,7 @@ KINDS = {
     "taser": TASER,
     "mote": ("mote:similarity=hybrid", "contrastive"),
     "coil": ("coil", "contrastive"),
-    "sbmoe": ("sbmoe:experts=3", "contrastive"),
+    "sbmoe": ("sbmoe:experts=3,noise=false", "contrastive"),
 }
 
 
@@ -42,15 +43,16 @@ def shop(tmp_path_factory):
 
 
 @pytest.fixture
-def learn(shop, tiny_model_with_head, tmp_path):
+def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
     """`learn(size, kind, *options)`: a training by so many processes -> its folder, and what each has said."""
 
-    def learned(size, kind, *options, steps=4, name=None, **troubles):
+    def learned(size, kind, *options, steps=4, name=None, dropout=False, **troubles):
         arch, objective = KINDS[kind]
         place = tmp_path / (name or f"{kind}-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
         sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
-        model = ("--model", tiny_model_with_head, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
+        weights = tiny_model_with_head if dropout else tiny_model_without_dropout
+        model = ("--model", weights, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         command = ("finetune", *model, *sources, *sizes, *options, "--output", place)
 
         def trained(rank):
@@ -65,8 +67,9 @@ def learn(shop, tiny_model_with_head, tmp_path):
     return learned
 
 
-def trouble(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None, other=None):
-    """What goes wrong in a process: killed with all at a step, a broken disk, asleep until another has told of it, dead, other examples."""
+def trouble(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None, other=None, full=None):
+    """What goes wrong in a process: killed with all at a step, a broken disk, asleep until another has told of it, dead, other examples,
+    without memory."""
     outcome = retrieval.Retrieval.outcome
 
     def late(self, batch):
@@ -75,6 +78,8 @@ def trouble(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None
             wait(lambda: len(list(room.glob(f"{batch}-*"))) == size)  # or one would only find that the other is gone
         if batch == killed or (batch == 1 and rank == dead):
             os.kill(os.getpid(), signal.SIGKILL)
+        if batch == 1 and rank == full:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of ...")
         if batch == 1 and rank == stuck:
             wait((room / "told").exists)
         return outcome(self, batch)
@@ -98,7 +103,9 @@ def failing(*arguments, **options):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_two_processes_learn_what_one_does(kind, learn):
+def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
+    """Where nothing is random: without dropout, and the noise of a router is a number."""
+    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
     alone, said = learn(1, kind)
     assert said[0]["code"] == 0, said
     both, said = learn(2, kind)
@@ -134,12 +141,12 @@ def test_every_process_has_as_much_to_do(size):
 
 def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
     everything = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
-    whole, _ = learn(2, "came", *everything, name="whole")
+    whole, _ = learn(2, "came", *everything, name="whole", dropout=True)
     for at in (3, 6):
-        place, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at)
+        place, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at, dropout=True)
         assert said == [None, None]
         assert not place.exists()
-        _, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}")
+        _, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", dropout=True)
         assert "continuing after step" in said[0]["stderr"]
         assert (place / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -175,6 +182,92 @@ def test_one_that_dies_is_named_at_once(learn):
     _, said = learn(2, "came", name="dead", dead=1)
     assert said[1] is None
     assert said[0]["code"] == 1 and "process 1 of 2" in said[0]["stderr"] and "is gone" in said[0]["stderr"]
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_one_that_runs_out_of_memory_says_so_to_all(learn, full):
+    _, said = learn(2, "came", name="full", full=full)
+    assert [one["code"] for one in said] == [1, 1]
+    words = f"error: process {full} of 2 ({os.uname().nodename}, process "
+    assert said[0]["stderr"].count(words) == said[0]["stderr"].count("out of memory on the CPU of") == 1
+    assert "2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute" in said[0]["stderr"]
+    assert "gone" not in said[0]["stderr"] and said[1]["stderr"] == ""
+
+
+def test_one_process_that_runs_out_of_memory_says_what_takes_less(learn):
+    _, said = learn(1, "came", name="full", full=0)
+    assert said[0]["code"] == 1
+    line = said[0]["stderr"].splitlines()[-1]
+    assert line.startswith(f"error: out of memory on the CPU of {os.uname().nodename}: this process has taken up to ")
+    assert line.endswith("; 2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute")
+
+
+def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch):
+    """A process that cannot have it tells the others, who would wait for it in the collective otherwise."""
+
+    def gathered(rank):
+        world = joined("cpu").patient(0.2)
+        outcome = []
+        for length in (10, 11, 5000):
+            if rank == 1 and length == 5000:
+                monkeypatch.setattr(Buffer, "grow", failing_for_memory)
+            began = time.monotonic()
+            try:
+                with world.together():
+                    received = world.all_of([torch.full((length + rank,), float(rank))], "a test")
+                outcome.append([len(found[0]) for found in received])
+            except (MoeirError, SystemExit) as problem:
+                outcome.append([type(problem).__name__, str(problem), time.monotonic() - began < 5])
+        return outcome
+
+    first, second = together(2, gathered)
+    assert first[:2] == second[:2] == [[10, 11], [11, 12]]
+    assert first[2][0] == "Told" and "out of memory" in first[2][1] and "process 1 of 2" in first[2][1] and first[2][2]
+    assert second[2][0] == "SystemExit" and second[2][2]
+
+
+def failing_for_memory(*arguments):
+    raise OutOfMemory("out of memory on a device")
+
+
+@pytest.mark.parametrize("dead", [None, 0, 1])
+def test_the_group_of_processes_ends_whoever_is_dead(dead):
+    def left(rank):
+        world = joined("cpu").patient(10)
+        world.all_of([torch.ones(3)], "a test")
+        if rank == dead:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if dead is not None:
+            with pytest.raises(MoeirError, match="is gone"):
+                world.said(None, "a test")
+        began = time.monotonic()
+        leave()
+        return [torch.distributed.is_initialized(), time.monotonic() - began < 5]
+
+    assert together(2, left) == [None if rank == dead else [False, True] for rank in range(2)]
+
+
+def test_a_collective_that_another_process_leaves_names_that_process():
+    def gathered(rank):
+        world = joined("cpu").patient(10)
+        if rank == 1:
+            world.said([[3]], "a test")
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.buffer.grow(1000, torch.device("cpu"))
+        with pytest.raises(MoeirError) as told, world.together():
+            world.all_of([torch.ones(3)], "a test")
+        return str(told.value)
+
+    first, second = together(2, gathered)
+    assert second is None and "process 1 of 2" in first and "is gone" in first
+
+
+def test_processes_have_a_device_each():
+    _check_devices("auto", ["cuda:0 of one", "cuda:1 of one", "cuda:0 of two"])
+    with pytest.raises(UsageError, match="processes 0 and 2 would share cuda:0 of one; start as many on a machine as it has CUDA devices"):
+        _check_devices("cuda", ["cuda:0 of one", "cuda:1 of one", "cuda:0 of one"])
+    with pytest.raises(UsageError, match=r"--device cuda:1: each of 2 processes takes the device of its number"):
+        _check_devices("cuda:1", ["cuda:0 of one", "cuda:1 of one"])
 
 
 def test_processes_with_other_data_do_not_begin(learn):

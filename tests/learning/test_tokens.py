@@ -86,7 +86,7 @@ def test_a_worked_example(tmp_path, tiny_model):
     assert found.cache.silent.tolist() == [2, 0, 0] and found.cache.ids.dtype == np.uint16
     queries, documents = map(whole, found.read(Drawn(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2)))
     assert queries.silent.tolist() == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2
-    assert documents.lengths == (4, 6, 4, 6) and documents.silent is None
+    assert documents.lengths == (4, 4, 6, 6) and documents.order.tolist() == [0, 2, 1, 3] and documents.silent is None
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -9,7 +9,6 @@ from torch import nn
 from moeir.backbones.encoder import Encoder, FeedForward, Shape
 from moeir.backbones.tokens import Tokens
 from moeir.errors import UsageError
-from moeir.kernels import noise
 from moeir.mixtures import feedforward
 from moeir.mixtures.feedforward import RoutedFeedForward, specialise, specialised
 from tests.oracles import routing as oracles
@@ -90,9 +89,8 @@ def test_only_the_chosen_expert_runs_and_its_gate_learns_as_its_part_of_all(rout
 
     torch.manual_seed(9)
     seen = x[packed.starts[:-1]] if routing == "sequence" else x
-    keys = packed.layout.noise()
-    keys = keys[packed.starts[:-1]] if routing == "sequence" else keys
-    drawn = feedforward.gumbel_softmax(seen @ chosen.gate.weight.T + chosen.gate.bias, 1.0, chosen.chance.uniform(keys, 3))
+    logits = seen @ chosen.gate.weight.T + chosen.gate.bias
+    drawn = feedforward.gumbel_softmax(logits, 1.0, feedforward.uniform_like(logits))
     drawn = drawn[packed.owners()] if routing == "sequence" else drawn
     strength, choice = drawn.max(-1)
     by_hand = oracles.feedforward(chosen.experts, x, choice, 1.0 + strength - strength.detach())
@@ -130,7 +128,7 @@ def test_full_straight_through_reaches_every_expert_and_the_gate():
 
 def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
     logits = torch.tensor([0.0, 1.0, -1.0])
-    drawn = feedforward.gumbel_softmax(logits.expand(40_000, 3), 1.0, noise.uniform(torch.arange(40_000), 3, 0))
+    drawn = feedforward.gumbel_softmax(logits.expand(40_000, 3), 1.0, feedforward.uniform_like(logits.expand(40_000, 3)))
     counts = torch.bincount(drawn.argmax(-1), minlength=3) / 40_000
     assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(drawn.sum(-1), torch.ones(40_000), atol=1e-5)
 

@@ -73,3 +73,17 @@ def test_speed_is_said_of_the_steps_after_the_first():
 
 def test_the_peak_is_more_than_a_thousand_million_a_second():
     assert measured_peak(torch.float32, torch.device("cpu")) > 1e9
+
+
+def test_the_peak_of_a_cuda_device_is_of_a_larger_product_timed_when_it_is_done(monkeypatch):
+    sizes, waited = [], []
+
+    def drawn(*shape, device, dtype):
+        sizes.append((shape, str(device), dtype))
+        return torch.empty(shape, device="meta", dtype=dtype)
+
+    monkeypatch.setattr(torch, "randn", drawn)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    assert measured_peak(torch.bfloat16, torch.device("cuda:1")) > 0
+    assert sizes == [((8192, 8192), "cuda:1", torch.bfloat16)] * 2
+    assert waited == [torch.device("cuda:1")] * 10

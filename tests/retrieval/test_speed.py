@@ -53,3 +53,12 @@ def test_threads_are_as_before_afterwards() -> None:
         assert (torch.get_num_threads(), numba.get_num_threads()) == before
     with pytest.raises(UsageError, match="--threads 0"), speed.threads(0):
         pass
+
+
+def test_a_device_has_finished_before_the_clock_is_read(monkeypatch):
+    waited = []
+    monkeypatch.setattr("torch.cuda.synchronize", waited.append)
+    for device in ("cpu", "cuda:1"):
+        with speed.Speed(device).step("search", 1):
+            pass
+    assert waited == ["cuda:1", "cuda:1"]

@@ -120,8 +120,8 @@ def test_what_cannot_be_is_refused_in_one_line(wrong, words, room, tmp_path, tin
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model_with_head):
-    command = flags(room, tiny_model_with_head, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
+def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model_without_dropout):
+    command = flags(room, tiny_model_without_dropout, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
     said = together(2, lambda rank: told(*command))
     assert [one["code"] for one in said] == [0, 0], said
     assert said[1]["stderr"] == ""

@@ -1,0 +1,104 @@
+"""One device by name, and the number format that it multiplies: by compute capability on CUDA, with what torch makes of float32 said."""
+
+import logging
+
+import pytest
+import torch
+
+from moeir.backbones import precision
+from moeir.errors import UsageError
+from moeir.kernels.bfloat16 import multiplies_bfloat16
+from moeir.kernels.full_precision import full_precision
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """`cards(count, capability)`: torch says that it sees so many CUDA devices; a list of those that were chosen."""
+    chosen = []
+
+    def pretend(count, capability=(9, 0)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A card")
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        return chosen
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu"), ("cpu:0", "cpu")]
+)
+def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, device):
+    chosen = cards(2)
+    assert precision.resolve_device(name) == device and chosen == []
+    assert precision.device_for(name) == device
+    assert chosen == ([] if device == "cpu" else [device])
+
+
+def test_processes_share_out_every_device_unless_one_is_named(cards):
+    cards(3)
+    assert precision.devices_for("auto") == precision.devices_for("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert precision.devices_for("cuda:2") == ["cuda:2"] and precision.devices_for("cpu") == ["cpu"]
+    cards(0)
+    assert precision.devices_for("auto") == ["cpu"] and precision.device_for("auto") == "cpu"
+
+
+@pytest.mark.parametrize("name", ["cuda:2", "cuda:99", "cuda:-1", "meta", "gpu", ""])
+def test_a_device_that_is_not_there_is_refused(cards, name):
+    cards(2)
+    with pytest.raises(UsageError, match=r"torch sees 2 CUDA devices|expected auto, cpu, cuda or cuda:N"):
+        precision.device_for(name)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16), ((8, 9), torch.bfloat16), ((9, 0), torch.bfloat16)]
+)
+def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(cards, caplog, capability, dtype):
+    cards(2, capability)
+    caplog.set_level(logging.INFO)
+    assert precision.dtype_for("auto", "cuda:1") is dtype and multiplies_bfloat16("cuda:1") == (dtype is torch.bfloat16)
+    said = caplog.messages[-1]
+    assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in said
+    assert said.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
+    assert ("TF32 is off" in said) == (dtype is torch.float32)
+
+
+def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processor(cards):
+    cards(1, (7, 5))
+    with pytest.raises(UsageError) as refused:
+        precision.dtype_for("bfloat16", "cuda:0")
+    assert str(refused.value) == (
+        "--dtype bfloat16: cuda:0 (A card, compute capability 7.5) has no bfloat16 units, "
+        "expected compute capability 8.0 or more; use --dtype auto or float32"
+    )
+    assert precision.dtype_for("bfloat16", "cpu") is torch.bfloat16
+
+
+def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
+    cards(1)
+    caplog.set_level(logging.INFO)
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert precision.dtype_for("float32", "cuda:0") is torch.float32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert "computed in TF32, as this process has set torch; scores are not" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
+def test_full_precision_is_that_of_float32_whatever_was_chosen_and_leaves_it_chosen(chosen):
+    before = torch.get_float32_matmul_precision()
+    settings = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    left, right = torch.randn(64, 300), torch.randn(300, 64)
+    expected = left @ right
+    torch.set_float32_matmul_precision(chosen)
+    try:
+        was = [setting.fp32_precision for setting in settings]
+        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(torch.device("cpu")):
+            assert [setting.fp32_precision for setting in settings] == ["ieee", "ieee"]
+            assert torch.equal(left @ right, expected)
+        assert [setting.fp32_precision for setting in settings] == was and torch.get_float32_matmul_precision() == chosen
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,255 @@
+"""What one training step and one window of encoding cost a GPU: operations launched, waits of the host, copies; on the pretended device.
+
+    python tests/benchmarks/device_costs.py [--only dense came] [--where] [--launches 20] [--lists] [--finetune="--log-every 10"]
+
+The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts know no sizes; 8 queries with 8 documents each of mixed lengths,
+bfloat16, dropout on where a row says nothing else. It is `moeir finetune` itself that is counted, from the end of one update to the end
+of the next, and `moeir encode`, in which a window of 256 texts is one batch: three windows less two. `transformers` is its own BertModel,
+trained alike. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few
+kernels for all tensors. `kernels` are those that the operations are known to be made of.
+"""
+
+import argparse
+import json
+import random
+import string
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.device import guard
+
+guard.load()
+
+import torch  # noqa: E402
+from tokenizers.implementations import BertWordPieceTokenizer  # noqa: E402
+from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+
+from tests.conftest import SPECIAL, run_here  # noqa: E402
+from tests.device import face, pretended  # noqa: E402
+from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts  # noqa: E402
+
+VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
+STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4: behind every start, before every end
+WORDS = [f"{first}{second}{third}" for first in "bdklmnrst" for second in "aeiou" for third in "dgklmnprst"]
+SIGNS = "normalise=true,markers=true,augmentation=true,punctuation=false"
+FLOPS = "contrastive:flops_query=0.01,flops_document=0.01"
+TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dropout
+    "dense": ("dense", "contrastive", 0.1),
+    "dense, no dropout": ("dense", "contrastive", 0.0),
+    "came": ("came", "competitive", 0.1),
+    "came, no dropout": ("came", "competitive", 0.0),
+    "splade max": ("splade", FLOPS, 0.1),
+    "splade max, no dropout": ("splade", FLOPS, 0.0),
+    "splade sum": ("splade:pooling=sum", FLOPS, 0.1),
+    "taser token": ("taser:routing=token", "contrastive", 0.1),
+    "colbert": (f"colbert:{SIGNS}", "contrastive", 0.0),
+}
+ENCODINGS = {"encode dense": "dense", "encode splade": "splade", "encode came": "came"}
+YARDSTICKS = ("transformers", "transformers, no dropout", "encode transformers")
+
+
+def made_weights(folder: Path, dropout: float) -> Path:
+    """BERT-base's depth, narrow, drawn, as transformers writes it; a tokenizer of a few hundred words."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(7)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=12,
+        num_attention_heads=4,
+        intermediate_size=128,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    letters = string.ascii_lowercase
+    pieces = [*SPECIAL, *",.?!-':", *letters, *(f"##{letter}" for letter in letters), *WORDS]
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def made_texts(folder: Path) -> None:
+    """Queries of 4 to 12 words, documents of 20 to 120, an example for each query; corpora of two and of three equal windows."""
+    dice = random.Random(3)
+    count = STEPS * QUERIES
+
+    def text(least: int, most: int) -> str:
+        return " ".join(dice.choices(WORDS, k=dice.randint(least, most)))
+
+    documents = [text(20, 120) for _ in range(count * (1 + NEGATIVES))]
+    rows: dict[str, list[dict[str, Any]]] = {
+        "queries.jsonl": [{"_id": f"q{number}", "text": text(4, 12)} for number in range(count)],
+        "corpus.jsonl": [{"_id": f"d{number}", "text": document} for number, document in enumerate(documents)],
+        "train.jsonl": [
+            {
+                "query_id": f"q{number}",
+                "positive_ids": [f"d{number * 8}"],
+                "negative_ids": [f"d{number * 8 + place}" for place in range(1, 8)],
+            }
+            for number in range(count)
+        ],
+    }
+    for windows in (2, 3):
+        every = [documents[number % WINDOW] for number in range(windows * WINDOW)]
+        rows[f"windows-{windows}.jsonl"] = [{"_id": f"w{number}", "text": document} for number, document in enumerate(every)]
+    for name, lines in rows.items():
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def told(*arguments: object) -> None:
+    """A command in this process, which has to work."""
+    said = run_here(*arguments)
+    if said.code:
+        raise SystemExit(said.stderr)
+
+
+def one_step(machine: pretended.Machine, work: Callable[[], None]) -> Counts:
+    """What happens between the ends of two updates."""
+    marks: list[Counts] = []
+
+    def note(*given: Any) -> None:
+        marks.append(machine.counts.copy())
+
+    hook = register_optimizer_step_post_hook(note)
+    try:
+        work()
+    finally:
+        hook.remove()
+    return marks[MEASURED].less(marks[MEASURED - 1])
+
+
+def trained(machine: pretended.Machine, work: Path, name: str, more: list[str]) -> Counts:
+    """A step of `moeir finetune`."""
+    arch, objective, dropout = TRAININGS[name]
+    options = ["--batch-size", QUERIES, "--negatives", NEGATIVES, "--steps", STEPS, "--document-length", 180, "--dtype", "bfloat16"]
+    files = ["--train", work / "train.jsonl", "--corpus", work / "corpus.jsonl", "--queries", work / "queries.jsonl"]
+    place = ["--model", work / f"weights-{dropout}", "--arch", arch, "--objective", objective, "--output", work / "trained", "--force"]
+    return one_step(machine, lambda: told("finetune", *place, *files, *options, "--device", "cuda", *more))
+
+
+def encoded(machine: pretended.Machine, work: Path, name: str, more: list[str]) -> Counts:
+    """A window of `moeir encode`."""
+    checkpoint = work / f"init-{name}"
+    if not checkpoint.exists():
+        told("init", "--model", work / "weights-0.1", "--arch", ENCODINGS[name], "--document-length", 180, "--output", checkpoint)
+    marks = []
+    for windows in (2, 3):
+        before = machine.counts.copy()
+        place = ["--model", checkpoint, "--corpus", work / f"windows-{windows}.jsonl", "--output", work / "encoded", "--force"]
+        told("encode", *place, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16, *more)
+        marks.append(machine.counts.copy().less(before))
+    return marks[1].less(marks[0])
+
+
+def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
+    """transformers' BertModel: first tokens of queries and documents, contrastive loss, clipping, fused AdamW; or a batch encoded."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig.from_pretrained(work / ("weights-0.0" if "no dropout" in name else "weights-0.1"))
+    model = BertModel(config, add_pooling_layer=False).to("cuda")
+    dice = random.Random(5)
+
+    def batch(texts: int, least: int, most: int) -> dict[str, torch.Tensor]:
+        lengths = torch.tensor([dice.randint(least, most) for _ in range(texts)])
+        mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long().pin_memory()
+        ids = torch.randint(10, 500, mask.shape).mul_(mask).pin_memory()
+        return {"input_ids": ids.to("cuda", non_blocking=True), "attention_mask": mask.to("cuda", non_blocking=True)}
+
+    def firsts(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(**given).last_hidden_state[:, 0]
+
+    if name.startswith("encode"):
+        with torch.no_grad(), machine.counts.measured() as counts:
+            model.eval()
+            firsts(batch(WINDOW, 20, 120)).float().cpu().numpy()
+        return counts
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    model.train()
+
+    def work_through() -> None:
+        for _ in range(STEPS):
+            queries, documents = firsts(batch(QUERIES, 4, 12)), firsts(batch(QUERIES * (1 + NEGATIVES), 20, 120))
+            wanted = torch.arange(QUERIES, device="cuda") * (1 + NEGATIVES)
+            loss = torch.nn.functional.cross_entropy(queries.float() @ documents.float().T, wanted)
+            loss.item()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    return one_step(machine, work_through)
+
+
+def measured(machine: pretended.Machine, work: Path, name: str, given: argparse.Namespace) -> Counts:
+    """Of a row of the table."""
+    if name in YARDSTICKS:
+        return yardstick(machine, work, name)
+    if name in TRAININGS:
+        return trained(machine, work, name, given.finetune.split())
+    return encoded(machine, work, name, given.encode.split())
+
+
+def show(name: str, counts: Counts, given: argparse.Namespace) -> None:
+    """A row of the table, and what was asked for besides."""
+    cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
+    print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
+    if given.where:
+        for kind, operation, place, count in counts.places(SYNC, BLOCKING, COPY, BACK):
+            print(f"    {count:4} {kind}: {operation} at {place}")
+    if given.launches:
+        for operation, count in counts.operations()[: given.launches]:
+            print(f"    {count:5} {operation}")
+    if given.launch_places:
+        for _, operation, place, count in counts.places(LAUNCH)[: given.launch_places]:
+            print(f"    {count:5} {operation} at {place}")
+
+
+def read() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="rows whose names begin so; default: all")
+    parser.add_argument("--where", action="store_true", help="where the host waits and copies")
+    parser.add_argument("--launches", type=int, default=0, metavar="N", help="the N most frequent operations of each row")
+    parser.add_argument("--launch-places", type=int, default=0, metavar="N", help="the N lines of moeir with most launches of an operation")
+    parser.add_argument("--lists", action="store_true", help="clip gradients as CUDA does, all in a few kernels")
+    parser.add_argument("--finetune", default="", metavar="FLAGS", help='more flags of finetune, as in --finetune="--recompute"')
+    parser.add_argument("--encode", default="", metavar="FLAGS", help="more flags of encode")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the table."""
+    from transformers.utils import logging
+
+    given = read()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    rows = [name for name in (*YARDSTICKS, *TRAININGS, *ENCODINGS) if not given.only or name.startswith(tuple(given.only))]
+    print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder, pretended.active(lists=given.lists) as machine:
+        work = Path(folder)
+        made_texts(work)
+        for dropout in (0.0, 0.1):
+            made_weights(work / f"weights-{dropout}", dropout)
+        for name in rows:
+            face.offered(machine, given.lists)
+            try:
+                counts = measured(machine, work, name, given)
+            except (RuntimeError, SystemExit) as problem:
+                print(f"| {name} | fails: {type(problem).__name__}: {str(problem).strip().splitlines()[-1]} |", flush=True)
+            else:
+                show(name, counts, given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What the work of a device costs: kernels launched, waits of the host, and copies between host and device, each by operation and line.
+
+Two counts of launches are kept. `launches` has one for each operation that reaches the device and is no view: what tables of costs
+compare, and the same whatever the sizes. `kernels` knows of a few operations how many kernels they are: operations on lists of tensors
+pack so many tensors into a kernel, `nonzero` has three, fused attention's backward has three.
+"""
+
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = f"{ROOT / 'moeir'}/"
+OWN = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in ("attention", "counting", "face", "pretended"))
+LAUNCH, SYNC, BLOCKING, COPY, BACK = "launch", "sync", "blocking host-to-device", "non-blocking host-to-device", "device-to-host"
+KINDS = (LAUNCH, SYNC, BLOCKING, COPY, BACK)
+
+
+@dataclass
+class Cell:
+    """How often something happened, how many kernels that was, and how many bytes it moved."""
+
+    count: int = 0
+    kernels: int = 0
+    bytes: int = 0
+
+    def add(self, other: "Cell") -> None:
+        """Both together."""
+        self.count += other.count
+        self.kernels += other.kernels
+        self.bytes += other.bytes
+
+
+@dataclass
+class Counts:
+    """What has happened since the start, by (kind, operation, place); a place is file:line of moeir, or of the library that called."""
+
+    cells: dict[tuple[str, str, str], Cell] = field(default_factory=lambda: defaultdict(Cell))
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, kind: str, operation: str, *, count: int = 1, kernels: int | None = None, size: int = 0) -> None:
+        """Note an event where it happens."""
+        where = place()
+        with self._lock:
+            self.cells[kind, operation, where].add(Cell(count, count if kernels is None else kernels, size))
+
+    def count(self, kind: str, operation: str | None = None) -> int:
+        """How often a kind of event happened, of one operation or of all."""
+        return sum(cell.count for key, cell in self.cells.items() if key[0] == kind and operation in (None, key[1]))
+
+    @property
+    def launches(self) -> int:
+        """Operations that reached the device."""
+        return self.count(LAUNCH)
+
+    @property
+    def kernels(self) -> int:
+        """Kernels of these operations."""
+        return sum(cell.kernels for key, cell in self.cells.items() if key[0] == LAUNCH)
+
+    @property
+    def syncs(self) -> int:
+        """How often the host waited for the device."""
+        return self.count(SYNC)
+
+    @property
+    def blocking(self) -> int:
+        """Copies to the device that hold the host up: of memory that is not pinned, or without `non_blocking`."""
+        return self.count(BLOCKING)
+
+    @property
+    def copies(self) -> int:
+        """Copies to the device that do not."""
+        return self.count(COPY)
+
+    def places(self, *kinds: str) -> list[tuple[str, str, str, int]]:
+        """(kind, operation, place, count), most frequent first."""
+        rows = [(*key, cell.count) for key, cell in self.cells.items() if key[0] in kinds]
+        return sorted(rows, key=lambda row: (KINDS.index(row[0]), -row[3], *row[1:3]))
+
+    def operations(self, kind: str = LAUNCH) -> list[tuple[str, int]]:
+        """(operation, count) of a kind, most frequent first."""
+        sums: dict[str, int] = defaultdict(int)
+        for (one, operation, _), cell in self.cells.items():
+            if one == kind:
+                sums[operation] += cell.count
+        return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.cells.clear()
+
+    def copy(self) -> "Counts":
+        """What has been counted by now."""
+        with self._lock:
+            return Counts({key: Cell(cell.count, cell.kernels, cell.bytes) for key, cell in self.cells.items()})
+
+    def less(self, before: "Counts") -> "Counts":
+        """What has happened since."""
+        found = Counts()
+        for key, cell in self.cells.items():
+            old = before.cells.get(key, Cell())
+            if cell.count != old.count:
+                found.cells[key] = Cell(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes)
+        return found
+
+    @contextmanager
+    def measured(self) -> Iterator["Counts"]:
+        """What happens inside, in any thread, in counts of its own; it is counted here too."""
+        own, before = Counts(), self.copy()
+        try:
+            yield own
+        finally:
+            own.cells.update(self.copy().less(before).cells)
+
+
+def place() -> str:
+    """The innermost line of moeir that is being run; without one the innermost of a library beside torch, or of a test."""
+    frame, other = sys._getframe(1), None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(PACKAGE):
+            return f"moeir/{name[len(PACKAGE) :]}:{frame.f_lineno}"
+        if other is None and not name.startswith((*OWN, "<")) and "/torch/" not in name:
+            known = name.split("site-packages/")[-1] if "site-packages/" in name else None
+            known = name[len(str(ROOT)) + 1 :] if known is None and name.startswith(str(ROOT)) else known
+            other = None if known is None else f"{known}:{frame.f_lineno}"
+        frame = frame.f_back
+    return other or "torch's own, such as a backward pass"
+
+
+LARGEST_CHUNK, MOST_BLOCKS = 65_536, 320
+MOST_TENSORS = (0, 110, 64, 48, 36, 30)  # of lists of one kind of tensor, two, …
+
+
+def list_kernels(sizes: Iterable[int], depth: int) -> int:
+    """Kernels for an operation on `depth` lists of tensors of `sizes` elements: ATen's multi_tensor_apply, whose arguments are limited.
+
+    >>> list_kernels([10] * 200, 1), list_kernels([65_536 * 321], 1)
+    (2, 2)
+    """
+    kernels, tensors, blocks = 0, 0, 0
+    for size in sizes:
+        tensors += 1
+        for _ in range(-(-size // LARGEST_CHUNK)):
+            if blocks == MOST_BLOCKS:
+                kernels, tensors, blocks = kernels + 1, 1, 0
+            blocks += 1
+        if tensors == MOST_TENSORS[min(depth, 5)]:
+            kernels, tensors, blocks = kernels + 1, 0, 0
+    return kernels + (1 if blocks else 0)

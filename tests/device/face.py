@@ -1,0 +1,245 @@
+"""torch.cuda as it looks with pretended cards, and the few places of torch that would look behind a tensor of theirs."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.device.pretended import GUARD, TOTAL_BYTES, Card, CardMode, DeviceTensor, Machine, machine
+
+NAME = "Pretended H100"
+
+
+class Event:
+    """A moment on the device: what was on its way to the host by then has arrived when the host has waited for it."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self._time = 0.0
+        self._seen: list[tuple[Card, list[Any]]] = []
+
+    def record(self, stream: Any = None) -> None:
+        self._time = time.perf_counter()
+        self._seen = [(card, list(card.on_the_way)) for card in machine().cards]
+
+    def synchronize(self) -> None:
+        machine().counts.add("sync", "Event.synchronize")
+        self._arrive()
+
+    def query(self) -> bool:
+        self._arrive()
+        return True
+
+    def _arrive(self) -> None:
+        for card, seen in self._seen:
+            card.arrive(sum(any(one is other for other in seen) for one in card.on_the_way))
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def elapsed_time(self, other: "Event") -> float:
+        return (other._time - self._time) * 1e3
+
+
+class Stream:
+    """The one order of work that there is."""
+
+    cuda_stream = stream_id = 0
+
+    def __init__(self, device: Any = None, priority: int = 0, **others: Any) -> None:
+        self.device = torch.device("cuda", machine().card(device).index)
+
+    def synchronize(self) -> None:
+        machine().wait("Stream.synchronize")
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record()
+        return event
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+
+class Generator(torch._C.Generator):
+    """Random numbers of the host or, asked for with a device, of a card."""
+
+    card: int | None = None
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        made = super().__new__(cls)
+        if torch.device(device).type == "cuda":
+            made.card = machine().card(torch.device(device)).index
+            machine().generators[made._cdata] = made  # what an operation is given is another object of Python
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cpu") if self.card is None else torch.device("cuda", self.card)
+
+
+def _exchange(index: int) -> int:
+    before = GUARD.pretended_current_card()
+    if index >= 0:
+        GUARD.pretended_choose_card(index)
+    return int(before)
+
+
+def _choose(device: Any) -> None:
+    if torch.cuda._utils._get_device_index(device, optional=True) >= 0:
+        GUARD.pretended_choose_card(machine().card(torch.cuda._utils._get_device_index(device, optional=True)).index)
+
+
+def _properties(shown: Machine, device: Any = None) -> SimpleNamespace:
+    shown.card(device)
+    major, minor = shown.capability
+    facts = {"total_memory": TOTAL_BYTES, "multi_processor_count": 132, "warp_size": 32, "gcnArchName": ""}
+    return SimpleNamespace(name=NAME, major=major, minor=minor, **facts)
+
+
+def _seeded(shown: Machine, seed: int, cards: list[Card]) -> None:
+    for card in cards:
+        card.generator.manual_seed(int(seed))
+
+
+def _nothing(*given: Any, **named: Any) -> None:
+    pass
+
+
+def _functions(shown: Machine) -> dict[str, Any]:
+    """What torch.cuda has, by name."""
+    major = shown.capability[0]
+
+    def peak(device: Any = None) -> int:
+        return max(1, shown.card(device).peak_bytes)
+
+    def forget_peak(device: Any = None) -> None:
+        shown.card(device).peak_bytes = 0
+
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_initialized": True,
+        "_is_in_bad_fork": lambda: False,
+        "_lazy_init": _nothing,
+        "init": _nothing,
+        "device_count": lambda: len(shown.cards),
+        "current_device": lambda: int(GUARD.pretended_current_card()),
+        "set_device": _choose,
+        "_exchange_device": _exchange,
+        "_maybe_exchange_device": _exchange,
+        "get_device_name": lambda device=None: NAME,
+        "get_device_capability": lambda device=None: shown.capability,
+        "get_device_properties": lambda device=None: _properties(shown, device),
+        "can_device_access_peer": lambda device, other: True,
+        "is_bf16_supported": lambda including_emulation=True: major >= 8 or including_emulation,
+        "is_tf32_supported": lambda: major >= 8,
+        "get_arch_list": lambda: ["sm_{}{}".format(*shown.capability)],
+        "mem_get_info": lambda device=None: (shown.card(device).free_bytes, TOTAL_BYTES),
+        "memory_allocated": peak,
+        "max_memory_allocated": peak,
+        "memory_reserved": peak,
+        "max_memory_reserved": peak,
+        "reset_peak_memory_stats": forget_peak,
+        "reset_max_memory_allocated": forget_peak,
+        "empty_cache": _nothing,
+        "ipc_collect": _nothing,
+        "synchronize": lambda device=None: shown.wait("cuda.synchronize"),
+        "manual_seed": lambda seed: _seeded(shown, seed, [shown.card()]),
+        "manual_seed_all": lambda seed: _seeded(shown, seed, shown.cards),
+        "seed": lambda: _seeded(shown, torch.seed(), [shown.card()]),
+        "initial_seed": lambda: shown.card().generator.initial_seed(),
+        "get_rng_state": lambda device="cuda": shown.card(device).generator.get_state(),
+        "get_rng_state_all": lambda: [card.generator.get_state() for card in shown.cards],
+        "set_rng_state": lambda state, device="cuda": shown.card(device).generator.set_state(state),
+        "set_rng_state_all": lambda states: [card.generator.set_state(state) for card, state in zip(shown.cards, states, strict=True)],
+        "Event": Event,
+        "Stream": Stream,
+        "stream": lambda stream: stream or Stream(),
+        "set_stream": _nothing,
+        "current_stream": lambda device=None: Stream(device),
+        "default_stream": lambda device=None: Stream(device),
+        "is_current_stream_capturing": lambda: False,
+    }
+
+
+@contextmanager
+def shown(made: Machine) -> Iterator[None]:
+    """Show the cards inside: in torch.cuda, to new threads, to backward passes, and to modules that move."""
+    from torch.utils import _foreach_utils as lists
+
+    changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _functions(made).items()]
+    changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _applied), (threading.Thread, "run", _run)]
+    changes.append((torch.autograd.function.BackwardCFunction, "apply", _backward))
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    types = list(lists._foreach_supported_types)
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    offered(made, made.lists)
+    try:
+        yield
+    finally:
+        lists._foreach_supported_types[:] = types
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def offered(made: Machine, whether: bool) -> None:
+    """Whether operations on lists of tensors are offered, from now on."""
+    from torch.utils import _foreach_utils as lists
+
+    made.lists = whether
+    types = lists._foreach_supported_types
+    types[:] = [one for one in types if one is not DeviceTensor] + ([DeviceTensor] if whether else [])
+
+
+_plain_apply, _plain_run, _plain_backward = torch.nn.Module._apply, threading.Thread.run, torch.autograd.function.BackwardCFunction.apply
+
+
+def _applied(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn.Module:
+    """A module that moves or changes its numbers: parameters stay the same objects, and their numbers are exchanged."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return _plain_apply(self, work, recurse)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def _run(self: threading.Thread) -> None:
+    with lifting(), CardMode():
+        _plain_run(self)
+
+
+def _backward(self: Any, *gradients: Any) -> Any:
+    with lifting():  # in a thread of torch's own
+        return _plain_backward(self, *gradients)
+
+
+@contextmanager
+def lifting() -> Iterator[None]:
+    """Numbers become tensors of the host first, and are moved where a mode can see it; a setting of each thread."""
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(before)

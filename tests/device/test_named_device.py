@@ -1,0 +1,76 @@
+"""A device that is named is the only one that a stage touches: on a machine with two, `--device cuda:1` leaves cuda:0 alone."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from moeir.pretraining import task
+from tests.indexes import test_exact_match, test_flat, test_maxsim
+
+pytest.importorskip("tests.device.guard", reason="the device that these tests run on is not there")
+NAMED, OTHER = "cuda:1", "cuda:0"
+LENGTHS = ("--query-length", 16, "--document-length", 32)
+
+
+@pytest.fixture
+def on_the_second(moeir_on):
+    """`on_the_second("encode", …)`: a stage that ends well there, and what it has said."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+
+    def run(*arguments):
+        for device in (NAMED, OTHER):
+            torch.cuda.reset_peak_memory_stats(device)
+        before = [torch.cuda.max_memory_allocated(device) for device in (NAMED, OTHER)]
+        said = moeir_on(*arguments, on=NAMED)
+        assert said.code == 0, said.stderr
+        assert torch.cuda.max_memory_allocated(NAMED) > before[0] and torch.cuda.max_memory_allocated(OTHER) == before[1]
+        return said.stderr
+
+    return run
+
+
+@pytest.fixture
+def without_dropout(tiny_model_with_head, tmp_path):
+    """Weights that drop nothing."""
+    folder = shutil.copytree(tiny_model_with_head, tmp_path / "weights")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+    return folder
+
+
+def test_encoding_says_its_number_format_and_stays_there(on_the_second, came_checkpoint, toy, tmp_path):
+    command = ("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--output")
+    assert "dtype: bfloat16; cuda:1 (" in on_the_second(*command, tmp_path / "half")
+    assert "TF32 is off" in on_the_second(*command, tmp_path / "whole", "--dtype", "float32")
+
+
+def test_searching_and_reranking_stay_there(on_the_second, came_checkpoint, index, toy, tmp_path):
+    on_the_second("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "run.trec")
+    texts = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--run", tmp_path / "run.trec")
+    on_the_second("rerank", "--model", came_checkpoint, *texts, "--output", tmp_path / "again.trec")
+
+
+def test_analyses_and_written_queries_stay_there(on_the_second, came_checkpoint, t5_model, toy, tmp_path):
+    corpus = ("--corpus", toy / "corpus.jsonl")
+    on_the_second("analyze", "projection", "--model", came_checkpoint, *corpus, "--projection", "pca", "--expert", "global")
+    on_the_second("generate-queries", "--model", t5_model, *corpus, "--max-output", 4, "--output", tmp_path / "queries.jsonl")
+
+
+def test_trainings_stay_there(on_the_second, without_dropout, toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(task.SIDE, "cuda", 64)  # of the product that is the peak
+    example = '{"query_id": "%s", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n'
+    (tmp_path / "train.jsonl").write_text("".join(example % name for name in ("t1", "t2", "t3")))
+    begin = ("--model", without_dropout, "--corpus", toy / "corpus.jsonl", "--steps", 2, "--batch-size", 2, *LENGTHS)
+    learn = ("--train", tmp_path / "train.jsonl", "--queries", toy / "train-queries.jsonl", "--negatives", 1)
+    came = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
+    on_the_second("finetune", *begin, *learn, *came, "--output", tmp_path / "tuned")
+    on_the_second("pretrain", *begin, "--objective", "mlm", "--output", tmp_path / "trained")
+
+
+@pytest.mark.parametrize("engine", [test_flat, test_maxsim, test_exact_match], ids=["flat", "maxsim", "exact-match"])
+@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
+def test_exact_engines_give_the_bytes_of_the_cpu(engine, available, tmp_path, monkeypatch):
+    engine.test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available)

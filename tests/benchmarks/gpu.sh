@@ -15,7 +15,7 @@
 #
 # Each part writes results/gpu/PART.json and its log beside it; all of them become results/gpu.md. Environment: PYTHON (which Python), WORK (a
 # folder for what is made on the way, build/gpu), RESULTS (instead of tests/benchmarks/results), COMMIT (where there is no git).
-# --toy takes minutes off: tiny sizes, for CI; --pretend is the pretended device of tests/device. Both write into WORK/results.
+# --toy is for CI: tiny sizes, a minute or two in all; --pretend is the pretended device of tests/device. Both write into WORK/results.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 every=(1 2 3a 3b 3c 4 5a 5b 6 7) wanted=() options=() parts=() failed=()
@@ -24,7 +24,7 @@ for word in "$@"; do
 done
 for part in "${every[@]}"; do
   [ ${#wanted[@]} -eq 0 ] && parts+=("$part")
-  for word in ${wanted[@]+"${wanted[@]}"}; do case $part in "$word"*) parts+=("$part") ;; esac; done
+  for word in ${wanted[@]+"${wanted[@]}"}; do case $part in "$word"*) parts+=("$part"); break ;; esac; done
 done
 [ ${#parts[@]} -gt 0 ] || { echo "no such part: ${wanted[*]}; there are ${every[*]}" >&2; exit 2; }
 
@@ -33,6 +33,6 @@ python=${PYTHON:-$root/.venv/bin/python}
 export WORK=${WORK:-$root/build/gpu} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true
 cd "$root"
 for part in "${parts[@]}"; do # 8 minutes that the part keeps to by itself, and one more to stop in
-  timeout --signal INT --kill-after 30 540 "$python" -m tests.benchmarks.gpu "$part" ${options[@]+"${options[@]}"} || failed+=("$part")
+  timeout --foreground --signal INT --kill-after 30 540 "$python" -m tests.benchmarks.gpu "$part" ${options[@]+"${options[@]}"} || failed+=("$part")
 done
 [ ${#failed[@]} -eq 0 ] || { echo "failed or interrupted: ${failed[*]}" >&2; exit 1; }

@@ -35,13 +35,13 @@ def test_a_part_finds_nothing_wrong_and_fills_its_tables(part: str, tmp_path: Pa
 
 
 def test_a_part_that_is_done_is_skipped_unless_it_is_forced(tmp_path: Path) -> None:
-    place = tmp_path / "results" / "gpu" / "7.json"
-    piece = results.Piece("7", {"date": "today", "commit": "abc"}, finished=True, skipped="there is 1 device here")
+    place = tmp_path / "results" / "gpu" / "5b.json"
+    piece = results.Piece("5b", {"date": "today", "commit": "abc"}, finished=True, notes=["it was quick"])
     results.write_whole(place, json.dumps(results.asdict(piece)))
-    assert "part 7 is done (today, commit abc)" in run_script(tmp_path, "7").stderr
+    assert "part 5b is done (today, commit abc)" in run_script(tmp_path, "5b").stderr
     piece.finished = False
     results.write_whole(place, json.dumps(results.asdict(piece)))
-    assert "part 7 is done" not in run_script(tmp_path, "7").stderr
+    assert "part 5b is done" not in run_script(tmp_path, "5b").stderr
 
 
 def test_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.benchmarks.gpu.peers import Ids
 from tests.benchmarks.gpu.results import Context, log, spread
 from tests.benchmarks.gpu.steps import ARCHITECTURES
 
+Runs, Memory = dict[tuple[str, str], list[float]], dict[tuple[str, str], int]
 ENCODERS = ("dense", "splade", "came")
 TOKENS_AT_ONCE, TEXTS_AT_ONCE = 65_536, 256
 
@@ -57,10 +58,10 @@ def measure_encoding(context: Context) -> None:
     ]
 
 
-def measure_in_turns(context: Context, ways: dict[tuple[str, str], Callable[[], float]]) -> tuple[dict, dict]:
+def measure_in_turns(context: Context, ways: dict[tuple[str, str], Callable[[], float]]) -> tuple[Runs, Memory]:
     """Seconds of each way's runs, at most three, and the most bytes on the card."""
-    runs: dict[tuple[str, str], list[float]] = {key: [] for key in ways}
-    memory: dict[tuple[str, str], int] = dict.fromkeys(ways, 0)
+    runs: Runs = {key: [] for key in ways}
+    memory: Memory = dict.fromkeys(ways, 0)
     longest = 0.0
     for turn in range(1 if context.toy else 3):
         for key, way in ways.items():

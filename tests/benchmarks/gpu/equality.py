@@ -58,7 +58,7 @@ def train_three_times(context: Context, command: Sequence[str], folder: Path, da
     return outputs
 
 
-def compare(one: Path, other: Path) -> tuple[str, str, str, str]:
+def compare(one: Path, other: Path) -> tuple[str, ...]:
     """Whether the weights are equal and whether the metrics are, the largest difference of a weight, and of a loss."""
     weights = filecmp.cmp(one / WEIGHTS, other / WEIGHTS, shallow=False)
     mine, theirs = (stages.read_metrics(place, without=TIMES) for place in (one, other))

@@ -106,5 +106,6 @@ def train_sentence_transformer(architecture: str, folder: Path, batches: list[tu
         group = len(documents) // len(queries)
         steps.append([[query, *words[1][first * group : (first + 1) * group]] for first, query in enumerate(words[0])])
     length = min(sizes.document_words[1] + 2, sizes.positions)
-    options = {"length": length, "rate": RATE, "bfloat16": True, "merged": True, "device": "cuda"}
-    trained(architecture, (folder, None), steps, output, ready=lambda: None, **options)
+    trained(
+        architecture, (folder, None), steps, output, length=length, rate=RATE, bfloat16=True, merged=True, ready=lambda: None, device="cuda"
+    )

@@ -101,7 +101,7 @@ def compare(context: Context, collection: Collection, table: Table, peak: float)
     bits = bool(np.array_equal(scores[: collection.sample].view(np.int32), own_scores.view(np.int32)))
     table.rows[-2][-1] = f"{'equal' if ids else 'other'} ids, {'equal' if bits else 'other'} scores ({collection.sample} queries)"
     context.require(ids and bits, f"{collection.engine}: the card's ids or scores are not the CPU's")
-    return rows
+    return np.asarray(rows)
 
 
 def measure_plain(collection: Collection, table: Table, peak: float, rows: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """Stages of moeir in this process or in one of its own, and when each step of a training ended on the device."""
 
+import atexit
 import contextlib
 import gc
 import json
@@ -78,7 +79,9 @@ def start(command: Sequence[str], folder: Path | None = None) -> "subprocess.Pop
     """A program that imports from the checkout, its output kept."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path}
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    atexit.register(process.kill)  # nothing is left behind where this program is interrupted; a process that has ended is not killed
+    return process
 
 
 def wait(context: Context, process: "subprocess.Popen[str]", expected: int = 0) -> None:

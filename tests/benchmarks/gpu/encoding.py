@@ -35,7 +35,7 @@ def measure_encoding(context: Context) -> None:
         ways[architecture, "moeir encode"] = partial(encode_more, context, model, corpora[few], corpora[many])
     ids = [[texts.CLS, *(text + texts.FIRST).tolist(), texts.SEP] for text in drawn[few:]]
     ways["dense", "transformers"] = lambda: encode_with_bert(weights, ids)
-    if peers.has_sentence_transformers(context):
+    if peers.has_sentence_transformers():
         ways["dense", "sentence-transformers"] = lambda: encode_with_sentence_transformer(weights, drawn[few:])
     runs, memory = measure_in_turns(context, ways)
     lengths = np.array([len(one) for one in ids])

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 from tests.benchmarks.gpu import texts
-from tests.benchmarks.gpu.results import Context
 
 RATE, CLIP, FLOPS = 1e-5, 1.0, 0.01
 Ids = list[list[int]]
@@ -91,9 +90,9 @@ def pad_pairs(queries: Ids, documents: Ids, group: int) -> tuple[dict[str, Tenso
     return (pad([left + right for left, right in both], [[0] * len(left) + [1] * len(right) for left, right in both]),)
 
 
-def has_sentence_transformers(context: Context) -> bool:
-    """Whether it is installed; the pretended device cannot load its models."""
-    return not context.pretend and importlib.util.find_spec("sentence_transformers") is not None
+def has_sentence_transformers() -> bool:
+    """Whether it is installed."""
+    return importlib.util.find_spec("sentence_transformers") is not None
 
 
 def train_sentence_transformer(architecture: str, folder: Path, batches: list[tuple[Ids, Ids]], output: Path, sizes: texts.Sizes) -> None:

@@ -135,7 +135,7 @@ def ways_to_train(plan: Plan, batch: int, *, every: bool) -> list[Way]:
     if every:
         beside = ("dense", THEIRS)
         ways.append(Way("dense", batch, f"{THEIRS}, attention dropout 0", partial(plan.train_bert, "dense", batch, 0.0), beside))
-        for name in peers.TRAINER_ARCHITECTURES if peers.has_sentence_transformers(plan.context) else ():
+        for name in peers.TRAINER_ARCHITECTURES if peers.has_sentence_transformers() else ():
             train = partial(plan.train_sentence_transformer, name, batch)
             ways.append(Way(name, batch, "sentence-transformers", train, (name, THEIRS)))
     return ways

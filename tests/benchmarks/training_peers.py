@@ -36,32 +36,32 @@ class InOrder(DefaultBatchSampler):
         super().__init__(range(len(rows)), batch_size=batch_size, drop_last=drop_last, **others)
 
 
-def dense(folder: Path, length: int, _: torch.Tensor | None) -> tuple[Any, Any, Any, type, list[Any]]:
+def dense(folder: Path, length: int, _: torch.Tensor | None, device: str) -> tuple[Any, Any, Any, type, list[Any]]:
     """A bi-encoder, first token, inner product."""
     body = Transformer(str(folder), max_seq_length=length)
-    model = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), "cls")], device="cpu")
+    model = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), "cls")], device=device)
     loss = MultipleNegativesRankingLoss(model, scale=1.0, similarity_fct=dot_score)
     return model, loss, SentenceTransformerTrainer, SentenceTransformerTrainingArguments, []
 
 
-def splade(folder: Path, length: int, _: torch.Tensor | None) -> tuple[Any, Any, Any, type, list[Any]]:
+def splade(folder: Path, length: int, _: torch.Tensor | None, device: str) -> tuple[Any, Any, Any, type, list[Any]]:
     """SPLADE-max with FLOPS on both sides."""
     body = Transformer(str(folder), transformer_task="fill-mask", max_seq_length=length)
-    model = SparseEncoder(modules=[body, SpladePooling("max")], device="cpu")
+    model = SparseEncoder(modules=[body, SpladePooling("max")], device=device)
     ranking = SparseMultipleNegativesRankingLoss(model, scale=1.0, similarity_fct=dot_score)
     loss = SpladeLoss(model, ranking, document_regularizer_weight=FLOPS, query_regularizer_weight=FLOPS)
     growing = SpladeRegularizerWeightSchedulerCallback(loss, warmup_ratio=AT_ONCE)
     return model, loss, SparseEncoderTrainer, SparseEncoderTrainingArguments, [growing]
 
 
-def colbert(folder: Path, length: int, projection: torch.Tensor | None) -> tuple[Any, Any, Any, type, list[Any]]:
+def colbert(folder: Path, length: int, projection: torch.Tensor | None, device: str) -> tuple[Any, Any, Any, type, list[Any]]:
     """Late interaction of unit vectors, no [MASK] tokens added, every token counts."""
     assert projection is not None
     body = Transformer(str(folder), document_length=length, query_length=length)
     down = Dense(projection.shape[1], len(projection), bias=False, activation_function=None, module_input_name="token_embeddings")
     with torch.no_grad():
         down.linear.weight.copy_(projection)
-    model = MultiVectorEncoder(modules=[body, down, Normalize("token_embeddings"), MultiVectorMask()], device="cpu")
+    model = MultiVectorEncoder(modules=[body, down, Normalize("token_embeddings"), MultiVectorMask()], device=device)
     loss = MultiVectorMultipleNegativesRankingLoss(model)
     return model, loss, MultiVectorEncoderTrainer, MultiVectorEncoderTrainingArguments, []
 
@@ -80,16 +80,17 @@ def trained(
     bfloat16: bool,
     merged: bool,
     ready: Callable[[], None],
+    device: str = "cpu",
 ) -> tuple[list[float], list[float], list[float]]:
     """When each step began, the processor time by then, and its loss. A row of a step is a query, its positive and its negatives."""
-    model, loss, trainer, settings, callbacks = KINDS[kind](weights[0], length, weights[1])
+    model, loss, trainer, settings, callbacks = KINDS[kind](weights[0], length, weights[1], device)
     rows = [row for step in steps for row in step]
     names = [*COLUMNS[:2], *(f"{COLUMNS[2]}_{number}" for number in range(1, len(rows[0]) - 1))]
     table = datasets.Dataset.from_dict({name: [row[place] for row in rows] for place, name in enumerate(names)})
     arguments = settings(
         str(folder), max_steps=len(steps), per_device_train_batch_size=len(steps[0]), learning_rate=rate, weight_decay=0.0,
-        lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=bfloat16, use_cpu=True, report_to=[], save_strategy="no",
-        logging_steps=len(steps), disable_tqdm=True, batch_sampler=InOrder,
+        lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=bfloat16, use_cpu=device == "cpu", report_to=[],
+        save_strategy="no", logging_steps=len(steps), disable_tqdm=True, batch_sampler=InOrder,
     )  # fmt: skip
     made = watched(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
     ready()

@@ -1,0 +1,134 @@
+"""Part 3c: texts a second that `moeir encode` reads, computes and writes, beside transformers and sentence-transformers."""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertModel
+
+from tests.benchmarks.gpu import peers, stages, texts
+from tests.benchmarks.gpu.peers import Ids
+from tests.benchmarks.gpu.results import Context, log, spread
+from tests.benchmarks.gpu.steps import ARCHITECTURES
+
+Runs, Memory = dict[tuple[str, str], list[float]], dict[tuple[str, str], int]
+ENCODERS = ("dense", "splade", "came")
+TOKENS_AT_ONCE, TEXTS_AT_ONCE = 65_536, 256
+
+
+def measure_encoding(context: Context) -> None:
+    """Each way in turns. Of ours the seconds for many texts less those for few, so that opening the model is not counted."""
+    few, many = (8, 24) if context.toy else (4_000, 64_000)
+    sizes = texts.sizes_of(context)
+    weights = texts.write_weights(context.folder / "weights", sizes)
+    drawn = texts.draw_texts(many, sizes.document_words, sizes.vocabulary, seed=5)
+    corpora = {count: context.folder / f"{count}.jsonl" for count in (few, many)}
+    for count, path in corpora.items():
+        texts.write_texts(path, "d", drawn[:count])
+    ways: dict[tuple[str, str], Callable[[], float]] = {}
+    for architecture in ENCODERS:
+        model = make_checkpoint(context, architecture, sizes, weights)
+        ways[architecture, "moeir encode"] = partial(encode_more, context, model, corpora[few], corpora[many])
+    ids = [[texts.CLS, *(text + texts.FIRST).tolist(), texts.SEP] for text in drawn[few:]]
+    ways["dense", "transformers"] = lambda: encode_with_bert(weights, ids)
+    if peers.has_sentence_transformers():
+        ways["dense", "sentence-transformers"] = lambda: encode_with_sentence_transformer(weights, drawn[few:])
+    runs, memory = measure_in_turns(context, ways)
+    lengths = np.array([len(one) for one in ids])
+    peak = stages.measure_peak(context.toy)
+    table = context.table(f"{many - few:,} texts of {lengths.mean():.0f} tokens, bfloat16:", "architecture", "way", "texts/s", "tokens/s",
+                          "time over moeir's dense", "of the peak", "peak memory, GiB", "runs")  # fmt: skip
+    for (architecture, name), seconds in runs.items():
+        if not seconds:
+            continue
+        took, layers = max(statistics.median(seconds), 1e-9), texts.layers_of(architecture, sizes)
+        flops = texts.training_flops(sizes, lengths, layers=layers, vocabulary=architecture != "dense") / 3  # forward alone
+        ratios = [one / other for one, other in zip(seconds, runs["dense", "moeir encode"], strict=False)]
+        beside = f"{statistics.median(ratios):.2f} {spread(ratios)}" if ratios else ""
+        speed = [len(ids) / took, float(lengths.sum()) / took]
+        table.add(architecture, name, *speed, beside, f"{flops / took / peak:.1%}", stages.gib(memory[architecture, name]), len(seconds))
+    context.piece.notes += [
+        "moeir encode reads JSON lines, tokenises, computes, writes and journals; transformers gets token ids and gives vectors in host "
+        "memory, in batches of like length; sentence-transformers gets texts, sorts and tokenises them, and gives one array.",
+        "Random weights: of SPLADE's and CAME's lexical expert about 1 % of the vocabulary is kept, as of trained ones.",
+    ]
+
+
+def measure_in_turns(context: Context, ways: dict[tuple[str, str], Callable[[], float]]) -> tuple[Runs, Memory]:
+    """Seconds of each way's runs, at most three, and the most bytes on the card."""
+    runs: Runs = {key: [] for key in ways}
+    memory: Memory = dict.fromkeys(ways, 0)
+    longest = 0.0
+    for turn in range(1 if context.toy else 3):
+        for key, way in ways.items():
+            if context.seconds_left() < 20 + longest or (turn and not runs[key]):
+                continue
+            before = context.seconds_left()
+            with context.attempt(", ".join(key)):
+                log(f"turn {turn + 1}: {key}")
+                with stages.peak_memory() as used:
+                    seconds = way()
+                runs[key].append(seconds)
+                memory[key] = max(memory[key], used["bytes"])
+            longest = max(longest, before - context.seconds_left())
+    if missing := [", ".join(key) for key, seconds in runs.items() if not seconds]:
+        context.piece.notes.append(f"Not measured: {'; '.join(missing)}.")
+    return runs, memory
+
+
+def make_checkpoint(context: Context, architecture: str, sizes: texts.Sizes, weights: Path) -> Path:
+    """An architecture with the drawn weights."""
+    place, spec = context.folder / architecture, ARCHITECTURES[architecture][0].format(shared=max(1, sizes.layers - 2))
+    length = min(sizes.document_words[1] + 2, sizes.positions)
+    stages.run_stage("init", "--model", weights, "--arch", spec, "--query-length", 32, "--document-length", length, "--output", place)
+    return place
+
+
+def encode_more(context: Context, model: Path, few: Path, many: Path) -> float:
+    """Seconds that the texts take which one corpus has more than another."""
+    return _encode(context, model, many) - _encode(context, model, few)
+
+
+def _encode(context: Context, model: Path, corpus: Path) -> float:
+    """Seconds of the stage."""
+    began = time.perf_counter()
+    flags = ["--dtype", "bfloat16", "--device", "cuda", "--force"]
+    stages.run_stage("encode", "--model", model, "--corpus", corpus, *flags, "--output", context.folder / "encoded")
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def encode_with_bert(weights: Path, ids: Ids) -> float:
+    """Seconds of BertModel for the first token's vectors, in batches of like length, after a few of them."""
+    model = BertModel(peers.bert_config(weights), add_pooling_layer=False).to("cuda", torch.bfloat16).eval()
+
+    def encode(rows: Ids) -> None:
+        rows, first = sorted(rows, key=len, reverse=True), 0
+        vectors = []
+        while first < len(rows):
+            batch = rows[first : first + max(1, TOKENS_AT_ONCE // len(rows[first]))]
+            first += len(batch)
+            moved = {name: tensor.to("cuda", non_blocking=True) for name, tensor in peers.pad(batch).items()}
+            vectors.append(model(**moved).last_hidden_state[:, 0].half())
+        torch.cat(vectors).cpu()
+
+    encode(ids[:2048])
+    began = time.perf_counter()
+    encode(ids)
+    return time.perf_counter() - began
+
+
+def encode_with_sentence_transformer(weights: Path, drawn: list[np.ndarray]) -> float:
+    """Seconds of sentence-transformers' encode for mean-pooled vectors, after a few of them."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(weights), device="cuda", model_kwargs={"dtype": torch.bfloat16})
+    written = [" ".join(f"w{word}" for word in text.tolist()) for text in drawn]
+    model.encode(written[:2048], batch_size=TEXTS_AT_ONCE, show_progress_bar=False)
+    began = time.perf_counter()
+    model.encode(written, batch_size=TEXTS_AT_ONCE, show_progress_bar=False)
+    return time.perf_counter() - began

@@ -1,0 +1,192 @@
+"""Stages of moeir in this process or in one of its own, and when each step of a training ended on the device."""
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from moeir import cli, console
+from moeir.errors import MoeirError
+from tests.benchmarks.gpu.results import ROOT, Context
+
+METRICS = "metrics.jsonl"
+OUT_OF_MEMORY = re.compile("out of memory", re.IGNORECASE)
+PEAK_SIDE, TOY_SIDE = 8192, 128
+
+
+class OutOfMemory(Exception):
+    """The card has no room for it."""
+
+
+def run_stage(*arguments: object) -> None:
+    """`moeir ARGUMENTS` in this process; whatever it raises, OutOfMemory in place of what torch and moeir say of that."""
+    console.start()
+    problem, code = None, 0
+    torch.use_deterministic_algorithms(False)
+    try:
+        code = cli._invoked([str(argument) for argument in arguments])
+    except (RuntimeError, MoeirError) as raised:
+        if not OUT_OF_MEMORY.search(str(raised)):
+            raise
+        problem = " ".join(str(raised).split())[:200]  # not the exception itself: its frames hold what fills the card
+    finally:
+        release_memory()
+    if problem:
+        raise OutOfMemory(problem)
+    if code:
+        raise RuntimeError(f"moeir {arguments[0]} ended with {code}")
+
+
+def run_killed(arguments: Sequence[str], kill_after: int | None) -> int:
+    """`moeir ARGUMENTS`, killed after so many optimiser steps; its exit code."""
+    steps = 0
+
+    def count(*given: object) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    register_optimizer_step_post_hook(count)
+    console.start()
+    return cli._outcome(list(arguments))
+
+
+def start_stage(context: Context, *arguments: object, kill_after: int | None = None, folder: Path | None = None) -> "subprocess.Popen[str]":
+    """`moeir ARGUMENTS` in a process of its own, started, on the same device."""
+    options = ["--pretend"] if context.pretend else []
+    options += [] if kill_after is None else ["--kill-after", str(kill_after)]
+    command = [sys.executable, "-m", "tests.benchmarks.gpu", "stage", *options, "--", *map(str, arguments)]
+    return start(command, folder)
+
+
+def start(command: Sequence[str], folder: Path | None = None) -> "subprocess.Popen[str]":
+    """A program that imports from the checkout, its output kept."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path}
+    process = subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    atexit.register(process.kill)  # nothing is left behind where this program is interrupted; a process that has ended is not killed
+    return process
+
+
+def wait(context: Context, process: "subprocess.Popen[str]", expected: int = 0) -> None:
+    """RuntimeError with the last words of a process that does not end as expected, or in time."""
+    try:
+        said, _ = process.communicate(timeout=max(1.0, context.seconds_left()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+        raise RuntimeError(f"not done in time; its last words: {said[-300:]}") from None
+    if process.returncode != expected:
+        raise RuntimeError(f"ended with {process.returncode}, not {expected}: {said[-1500:]}")
+
+
+def read_metrics(checkpoint: Path, *, without: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The lines of a training's metrics, without some of the facts."""
+    lines = map(json.loads, (checkpoint / METRICS).read_text(encoding="utf-8").splitlines())
+    return [{name: value for name, value in line.items() if name not in without} for line in lines]
+
+
+class StepTimes:
+    """Inside, notes on the device's own clock when each optimiser step ended, and the most memory that tensors held by then."""
+
+    def __init__(self, on_step: Callable[[], None] | None = None) -> None:
+        self._on_step = on_step
+        self._events: list[Any] = []
+        self.peak_bytes = 0
+
+    def __enter__(self) -> "StepTimes":
+        torch.cuda.reset_peak_memory_stats()
+        self._handle = register_optimizer_step_post_hook(self._note)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._handle.remove()
+
+    def _note(self, optimiser: Optimizer, arguments: Any, options: Any) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+        self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated())
+        if self._on_step is not None:
+            self._on_step()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def seconds(self, warm: int) -> list[float]:
+        """Of each step after the first `warm`."""
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) / 1000 for before, after in pairwise(self._events[max(0, warm - 1) :])]
+
+
+def time_on_device(work: Callable[[], Any], repeats: int = 5) -> float:
+    """Median seconds of some work with the device idle before and after it; it is done once before."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def measure_peak(toy: bool, dtype: torch.dtype = torch.bfloat16) -> float:
+    """Multiplications and additions a second of a large product of matrices."""
+    side = TOY_SIDE if toy else PEAK_SIDE
+    first, second = (torch.randn(side, side, device="cuda", dtype=dtype) for _ in range(2))
+    return 2 * side**3 / time_on_device(lambda: [first @ second for _ in range(5)], 10) * 5
+
+
+def release_memory() -> None:
+    """Give what nobody holds back to the card."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[dict[str, int]]:
+    """The most bytes that tensors held on the card inside, beyond what they held before."""
+    release_memory()
+    torch.cuda.reset_peak_memory_stats()
+    found = {"before": torch.cuda.memory_allocated()}
+    yield found
+    torch.cuda.synchronize()
+    found["bytes"] = torch.cuda.max_memory_allocated() - found["before"]
+
+
+def gib(count: float) -> float:
+    """Bytes as GiB."""
+    return count / 2**30
+
+
+def with_flags(arguments: Sequence[str], flags: Mapping[str, object]) -> list[str]:
+    """A command line in which some flags have other values.
+
+    >>> with_flags(["finetune", "--steps", "120", "--seed", "1"], {"--steps": 4, "--device": "cuda"})
+    ['finetune', '--seed', '1', '--steps', '4', '--device', 'cuda']
+    """
+    kept, words = [], iter(arguments)
+    for word in words:
+        if word in flags:
+            next(words)
+        else:
+            kept.append(word)
+    return kept + [str(part) for pair in flags.items() for part in pair]

@@ -1,0 +1,65 @@
+"""tests/benchmarks/gpu.sh: every part runs at toy size, on the real device where there is one, else on the pretended one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.gpu import results
+from tests.device import guard
+
+SCRIPT = results.ROOT / "tests" / "benchmarks" / "gpu.sh"
+
+
+def run_script(work: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """gpu.sh at toy size, its results in `work`."""
+    flags = ["--toy"] if guard.real_cards() else ["--toy", "--pretend"]
+    told = {"WORK": str(work), "PYTHON": sys.executable, "COMMIT": "tested", "OMP_NUM_THREADS": "1"}
+    command = ["bash", str(SCRIPT), *arguments, *flags]
+    return subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.parametrize("part", results.PARTS)
+def test_a_part_finds_nothing_wrong_and_fills_its_tables(part: str, tmp_path: Path) -> None:
+    done = run_script(tmp_path, part)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    piece = results.Piece.read(tmp_path / "results" / "gpu" / f"{part}.json")
+    assert piece.finished and not piece.failures
+    assert piece.facts["commit"] == "tested"
+    assert piece.skipped or (piece.tables and all(table.rows for table in piece.tables))
+    page = (tmp_path / "results" / "gpu.md").read_text(encoding="utf-8")
+    assert f"## {part}. {results.PARTS[part].title}" in page and results.NOTHING not in page
+
+
+def test_a_part_that_is_done_is_skipped_unless_it_is_forced(tmp_path: Path) -> None:
+    place = tmp_path / "results" / "gpu" / "5b.json"
+    piece = results.Piece("5b", {"date": "today", "commit": "abc"}, finished=True, notes=["it was quick"])
+    results.write_whole(place, json.dumps(results.asdict(piece)))
+    assert "part 5b is done (today, commit abc)" in run_script(tmp_path, "5b").stderr
+    piece.finished = False
+    results.write_whole(place, json.dumps(results.asdict(piece)))
+    assert "part 5b is done" not in run_script(tmp_path, "5b").stderr
+
+
+def test_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = run_script(tmp_path, "9")
+    assert (done.returncode, "no such part: 9" in done.stderr) == (2, True)
+
+
+def test_the_page_is_what_the_pieces_make_and_says_when_there_are_none() -> None:
+    assert results.PAGE.read_text(encoding="utf-8") == results.page(results.PAGE.parent)
+    assert (results.NOTHING in results.PAGE.read_text(encoding="utf-8")) != (results.PAGE.parent / "gpu").is_dir()
+
+
+def test_what_fails_is_told_and_the_part_is_not_done(tmp_path: Path) -> None:
+    context = results.Context(results.Piece("3a"), tmp_path, tmp_path)
+    with context.attempt("a step"):
+        raise RuntimeError("no\nsuch kernel")
+    context.piece.finished = True
+    context.save()
+    assert not results.Piece.read(tmp_path / "gpu" / "3a.json").done
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "**Failed: a step: RuntimeError: no such kernel**" in page and "| **1 failed** |" in page

@@ -46,7 +46,7 @@ comes before everything is warm is not counted, and a number is the median of se
 process. The peak is that of a product of two bfloat16 matrices of 8,192 rows and columns on the same device.
 """
 NOTHING = """
-**No GPU has been lent to this project yet: nothing of this has been measured on one, and the page holds no numbers.** In CI every part
+**No GPU has been available to this project yet: nothing of this has been measured on one, and the page holds no numbers.** In CI every part
 runs at toy size on the pretended device (`tests/device/test_gpu_script.py`), which says that it runs, and nothing about its speed.
 """
 

@@ -61,8 +61,11 @@ def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
             (tmp_path / "told").touch()
             return said
 
-        said = [trained(0)] if size == 1 else together(size, trained)
-        return place, said
+        if size > 1:
+            return place, together(size, trained)
+        with pytest.MonkeyPatch.context() as patch:  # what goes wrong in this process goes wrong in no other test
+            patch.setattr(retrieval.Retrieval, "outcome", retrieval.Retrieval.outcome)
+            return place, [trained(0)]
 
     return learned
 

@@ -64,6 +64,10 @@ class Encoded:
         """The same without weights of 0, which sparse representations have on CUDA: there they are dropped where somebody waits anyway."""
         return replace(self, representations={name: part.positive() for name, part in self.representations.items()})
 
+    def unbounded(self) -> "Encoded":
+        """The same, of which nothing is known but its tensors: what `map` makes of another batch's has that batch's bounds."""
+        return replace(self, representations={name: part.unbounded() for name, part in self.representations.items()})
+
     def tensors(self) -> list[Tensor]:
         """Every tensor, in the order of `map`."""
         found: list[Tensor] = []

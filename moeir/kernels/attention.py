@@ -287,3 +287,18 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, starts: T
     window = (-1, -1) if reach is None else (reach, reach)
     mixed: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.longest, window_size=window)
     return mixed
+
+
+def varlen_flops() -> dict[Any, Any]:
+    """For torch's counter of operations: two products of every token with those of its own text, and five for the gradients."""
+    from torch.nn.attention import varlen  # noqa: F401 - makes the operations that are named below
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, key_starts: Tensor, *rest: Any, **more: Any) -> int:
+        pairs = int((starts.diff().long() * key_starts.diff()).sum())
+        return 4 * pairs * query.shape[1] * query.shape[2]
+
+    def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *rest: Any, **more: Any) -> int:
+        return forward(query, key, value, *rest) * 5 // 2
+
+    forward._get_raw = backward._get_raw = True  # type: ignore[attr-defined]  # the lengths are wanted, not the shapes
+    return {torch.ops.torch_attn._varlen_attn: forward, torch.ops.torch_attn._varlen_attn_backward: backward}

@@ -1,7 +1,9 @@
 """Rows that go through one of several linear maps each, without asking the device how many go through which."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,21 +45,9 @@ def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor | None, groups:
     """
     with torch.autocast(rows.device.type, enabled=False):
         buffer = rows.new_zeros(groups.size, rows.shape[1], dtype=torch.bfloat16).index_copy_(0, groups.slots, rows.bfloat16())
-        products = _Contiguous.apply(F.grouped_mm(buffer, weights.bfloat16().mT, offs=groups.ends))
+        products = F.grouped_mm(buffer, weights.bfloat16().mT, offs=groups.ends)
         picked = products.index_select(0, groups.slots)
         return picked if biases is None else picked + F.embedding(groups.choice, biases.bfloat16())
-
-
-class _Contiguous(torch.autograd.Function):
-    """The same numbers; the gradient lies in memory row by row, as a grouped product reads it."""
-
-    @staticmethod
-    def forward(ctx: object, products: Tensor) -> Tensor:
-        return products.view_as(products)
-
-    @staticmethod
-    def backward(ctx: object, *gradients: Tensor) -> Tensor:
-        return gradients[0].contiguous()
 
 
 @cache
@@ -71,3 +61,12 @@ def has_grouped_linear(rows: Tensor, width: int) -> bool:
     if not rows.is_cuda or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return False
     return rows.shape[-1] % ALIGNED == 0 and width % ALIGNED == 0 and _capability(rows.device)[0] in GROUPED
+
+
+def grouped_flops() -> dict[Any, Any]:
+    """For torch's counter of operations: grouped products by their shapes, [n, K] × [I, K, N] or [K, n] × [n, N]."""
+
+    def count(first: Sequence[int], second: Sequence[int], *rest: Any, **more: Any) -> int:
+        return 2 * first[0] * first[1] * second[-1]
+
+    return {torch.ops.aten._grouped_mm: count}

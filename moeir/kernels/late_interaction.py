@@ -13,8 +13,8 @@ from torch import Tensor
 
 from moeir.kernels.pairs import bags
 
-NUMBERS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 22}  # products of tokens; half a megabyte stays in the cache of a core
-WINNERS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 20}  # of the gradient
+NUMBERS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # products of tokens; half a megabyte stays in the cache of a core
+WINNERS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 22}  # of the gradient
 
 
 def late_interaction(

@@ -5,6 +5,7 @@ computed again: exact values and gradients at the memory of the pairs (notes in 
 after). A sum needs every positive position (`saturated.py`).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from moeir.kernels.attention import Layout
 from moeir.kernels.pairs import products
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
+MOST_PADDING = 1.25  # rows of a padded block for each of its tokens
+ALIGNED = 64  # terms: where a row of logits begins, CUDA's matrix products are fastest
 BYTES_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 27}  # of logits; on a processor what a core keeps near itself
 
 
@@ -32,17 +35,24 @@ class Block:
     padded: bool
 
 
-def text_blocks(lengths: Sequence[int], max_tokens: int) -> Iterator[tuple[int, int, int, int]]:
+def text_blocks(lengths: Sequence[int], max_tokens: int, waste: float = math.inf) -> Iterator[tuple[int, int, int, int]]:
     """Neighbouring texts of at most `max_tokens` tokens together, or one text: (first text, last + 1, first token, last + 1).
+
+    Padded to its longest text a block has at most `waste` times as many rows as tokens.
 
     >>> list(text_blocks([3, 3, 5], 6))
     [(0, 2, 0, 6), (2, 3, 6, 11)]
+    >>> list(text_blocks([1, 1, 4], 100, 1.25))
+    [(0, 2, 0, 2), (2, 3, 2, 6)]
     """
     text = token = 0
     while text < len(lengths):
-        last, end = text + 1, token + lengths[text]
-        while last < len(lengths) and end + lengths[last] - token <= max_tokens:
-            last, end = last + 1, end + lengths[last]
+        last, end, longest = text + 1, token + lengths[text], lengths[text]
+        while last < len(lengths) and (total := end + lengths[last] - token) <= max_tokens:
+            widest = max(longest, lengths[last])
+            if (last + 1 - text) * widest > waste * total:
+                break
+            last, end, longest = last + 1, token + total, widest
         if end > token:
             yield text, last, token, end
         text, token = last, end
@@ -51,7 +61,8 @@ def text_blocks(lengths: Sequence[int], max_tokens: int) -> Iterator[tuple[int, 
 def blocks(layout: Layout) -> Iterator[Block]:
     """All texts, at most TOKENS_AT_ONCE tokens at a time or one text; on CUDA padded to the longest in a block."""
     kind = layout.starts.device.type
-    for text, last, first, end in text_blocks(layout.lengths, TOKENS_AT_ONCE[kind]):
+    waste = MOST_PADDING if kind == "cuda" else math.inf
+    for text, last, first, end in text_blocks(layout.lengths, TOKENS_AT_ONCE[kind], waste):
         yield (_padded if kind == "cuda" else _packed)(layout, text, layout.lengths[text:last], first, end)
 
 
@@ -73,11 +84,13 @@ def tiles(block: Block, states: Tensor, words: Tensor) -> Iterator[tuple[slice, 
     """Some terms after others, and the products [n, v] of a block's rows with their words; −∞ for what is quiet. One memory for all."""
     rows = states.index_select(0, block.rows)
     count = max(1, min(len(words), BYTES_AT_ONCE[rows.device.type] // (rows.element_size() * len(rows))))
+    count = -(-count // ALIGNED) * ALIGNED if rows.is_cuda else count
     room = rows.new_empty(len(rows) * count)
     for first in range(0, len(words), count):
         terms = slice(first, min(first + count, len(words)))
         part = words[terms]
-        logits = torch.mm(rows, part.T, out=room[: len(rows) * len(part)].view(len(rows), len(part)))
+        width = count if rows.is_cuda else len(part)  # of a row in memory
+        logits = torch.mm(rows, part.T, out=room[: len(rows) * width].view(len(rows), width)[:, : len(part)])
         yield terms, logits if block.quiet is None else logits.masked_fill_(block.quiet[:, None], float("-inf"))
 
 

@@ -139,7 +139,7 @@ class World:
         if self.size == 1:
             return texts
         everywhere = [iter(found) for found in self.all_of(texts.tensors(), moment)]
-        parts = [texts.map(lambda _, found=found: next(found)) for found in everywhere]
+        parts = [texts.map(lambda _, found=found: next(found)).unbounded() for found in everywhere]
         return base.gathered([texts if rank == self.rank else part for rank, part in enumerate(parts)])
 
     def all_of(self, own: Sequence[Tensor], moment: str) -> list[list[Tensor]]:

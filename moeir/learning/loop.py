@@ -144,14 +144,19 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path, log_every: 
         saved = trimmed = time.monotonic()
         for step in range(standing.step, schedule.steps):
             run.step(step)
-            late = (time.monotonic() - saved) / 60 >= schedule.save_minutes
+            late = run.world.main and (time.monotonic() - saved) / 60 >= schedule.save_minutes
             judging = judge is not None and judge.development.due(step + 1, schedule.steps)
             if run.unread < log_every and not late and not judging and step + 1 < schedule.steps:
                 continue
             records = run.read_records()
-            found = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST) if judge is not None and judging else {}
-            records[-1] |= found
+            refusals = [refusal for facts in records if (refusal := _refuse_nan(facts)) is not None]
+            found: dict[str, float] = {}
+            if judge is not None and judging and not refusals:
+                found = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
+                records[-1] |= found
             for facts in records:
+                if _refuse_nan(facts) is not None:
+                    raise refusals[0]
                 metrics.write((json.dumps(facts) + "\n").encode())
                 trackers.note(run.accelerator, facts)
                 for alarm in watch.take(facts):
@@ -164,7 +169,7 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path, log_every: 
             if time.monotonic() - trimmed >= SECONDS_BETWEEN_TRIMS:
                 give_back()
                 trimmed = time.monotonic()
-            if (late or (found and best.since == 0)) and step + 1 < schedule.steps and run.world.main:
+            if (late or (found and best.since == 0 and run.world.main)) and step + 1 < schedule.steps:
                 now = checkpoints.Standing(step + 1, metrics.tell(), best)
                 checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
                 saved = time.monotonic()
@@ -191,9 +196,12 @@ class _Run:
         return len(self._steps)
 
     def step(self, step: int) -> None:
-        """One update, counted from 0. An expert that no text of the batch met stays as it is: no momentum, no decay."""
+        """One update, counted from 0. An expert that no text of the batch met stays as it is: no momentum, no decay; but where experts are
+        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both go on."""
         if not self._steps:
             self._began = time.monotonic()
+            if self.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.device)
         count = self.schedule.accumulate
         every: list[Facts] = []
         tokens = 0
@@ -214,24 +222,27 @@ class _Run:
         self._steps.append((step, facts, tokens))
 
     def read_records(self) -> list[dict[str, float]]:
-        """What happened at the steps since the last call, by one question to the device; MoeirError for a number that is none."""
+        """What happened at the steps since the last call, by one question to the device."""
         every = read_facts([facts for _, facts, _ in self._steps])
         seconds = (time.monotonic() - self._began) / len(self._steps)
         memory = {}
         if self.device.type == "cuda":
             memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
         records = []
         for (step, _, tokens), facts in zip(self._steps, every, strict=True):
-            if not math.isfinite(facts["loss"]):
-                raise MoeirError(f"step {step + 1}: the loss is {facts['loss']}; {LOWER if step else NOT_LEARNED}")
-            norm = facts.pop("gradient_norm")
-            if not math.isfinite(norm):
-                raise MoeirError(f"step {step + 1}: the gradient norm is {norm}; {LOWER}")
-            facts = {"step": step + 1, **facts, "gradient_norm": norm, "learning_rate": self.schedule.rate(step), "tokens": tokens}
+            facts = {"step": step + 1, **facts, "learning_rate": self.schedule.rate(step), "tokens": tokens}
             records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self._steps.clear()
         return records
+
+
+def _refuse_nan(facts: Mapping[str, float]) -> MoeirError | None:
+    """The error of a step whose loss or gradient is not a finite number; None for any other."""
+    for name, key in (("loss", "loss"), ("gradient norm", "gradient_norm")):
+        if not math.isfinite(facts[key]):
+            advice = NOT_LEARNED if key == "loss" and facts["step"] == 1 else LOWER
+            return MoeirError(f"step {facts['step']:g}: the {name} is {facts[key]}; {advice}")
+    return None
 
 
 def read_facts(steps: Sequence[Facts]) -> list[dict[str, float]]:

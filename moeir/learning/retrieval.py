@@ -85,7 +85,9 @@ class Retrieval:
                 return self.checkpoint.architecture(tokens.to(device))
 
         own = caching.encoded(encode, texts.parts)
-        return own if texts.back is None else self.world.gathered(own, moment).select(texts.back.to(device, non_blocking=True))
+        if texts.back is None:
+            return own
+        return self.world.gathered(own, moment).select(texts.back.to(device, non_blocking=True), permutation=True)
 
 
 @dataclass(frozen=True)

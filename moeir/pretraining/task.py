@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.backbones.precision import autocast
 from moeir.errors import UsageError
+from moeir.kernels.attention import varlen_flops
+from moeir.kernels.grouped_linear import grouped_flops
 from moeir.pretraining.base import Facts, Others, Pretraining
 from moeir.pretraining.batches import Batch, Plan, ahead
 
@@ -54,7 +56,8 @@ class Task:
 
     def _counted(self, batch: Batch, device: torch.device, tokens: int) -> tuple[Tensor, Facts]:
         if not self._products:
-            with FlopCounterMode(display=False) as counter:
+            formulas = {**varlen_flops(), **grouped_flops()} if device.type == "cuda" else {}
+            with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
                 loss, facts = self._cost(batch, device)
                 learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
                 torch.autograd.grad(loss, learning, retain_graph=True, allow_unused=True)  # counted only: the loop steps on its own

@@ -52,6 +52,10 @@ class Representation(ABC):
         """The same without weights of 0, where there can be any."""
         return self
 
+    def unbounded(self) -> Self:
+        """The same, of which nothing is known but its tensors: the bounds of one batch are not those of another in its form."""
+        return self
+
     @classmethod
     @abstractmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

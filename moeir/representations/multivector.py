@@ -106,6 +106,9 @@ class MultiVector(Representation):
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, vectors=change(self.vectors), starts=change(self.starts))
 
+    def unbounded(self) -> Self:
+        return replace(self, longest=None)
+
     def scaled(self, factor: float) -> Self:
         return replace(self, vectors=self.vectors * factor)
 

@@ -134,6 +134,7 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_sav
         learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
     saved = tmp_path / RESUME / "state" / "state.json"
     assert json.loads(saved.read_text())["step"] == 2
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2], "what came before is told"
 
 
 @pytest.mark.parametrize("moment", ["_sync", "_exchange"])

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from moeir.architectures.base import Encoded
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
-from moeir.learning import retrieval, texts
+from moeir.learning import loop, retrieval, texts
 from moeir.learning.dealing import Share, dealt
 from moeir.learning.distributed import Buffer, World, _check_devices, joined, leave
 from moeir.learning.tokens import TokenCache
 from moeir.mixtures import feedforward
+from moeir.representations.multivector import MultiVector
 from tests.learning.held import examples, table
 from tests.processes import alike, facts, together, told
 
@@ -289,6 +291,32 @@ def test_standard_input_is_not_shared(learn):
     _, said = learn(2, "came", "--corpus", "-", name="streamed")
     assert [one["code"] for one in said] == [2, 2]
     assert "cannot share standard input" in said[0]["stderr"]
+
+
+def test_a_longer_document_of_another_process_is_heard_to_its_end():
+    """A bound of the own documents' lengths is none of the others', and CUDA would cut them there."""
+
+    def bounded(rank):
+        size = 3 + 3 * rank
+        own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), longest=size)
+        found = joined("cpu").gathered(Encoded({"local": own}), "a step")["local"]
+        return [found.longest, found.starts.tolist()]
+
+    assert together(2, bounded) == [[None, [0, 3, 9]]] * 2
+
+
+def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(learn, monkeypatch, tmp_path):
+    read = loop._Run.read_records
+
+    def noted(self):
+        with open(tmp_path / f"reads-{self.world.rank}", "a") as file:
+            file.write(f"{self._steps[-1][0] + 1} ")
+        return read(self)
+
+    monkeypatch.setattr(loop._Run, "read_records", noted)
+    _, said = learn(2, "came", "--log-every", 3, "--save-minutes", 1e-9, steps=6)
+    assert [one["code"] for one in said] == [0, 0], said
+    assert [(tmp_path / f"reads-{rank}").read_text() for rank in range(2)] == ["1 2 3 4 5 6 ", "3 6 "]
 
 
 def test_tensors_of_any_type_and_length_come_to_all():

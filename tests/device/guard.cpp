@@ -135,6 +135,7 @@ int64_t attention_kernel(const at::Tensor& query, const at::Tensor& key, const a
   if (query.stride(-1) != 1 || key.stride(-1) != 1 || value.stride(-1) != 1) return math;
   int64_t width = query.size(-1);
   bool masked = mask.has_value() && mask->defined();
+  if (masked && mask->stride(-1) != 1) return math;
   if (context.userEnabledFlashSDP() && half && !masked && width <= 256 && width == value.size(-1) && capability >= 80) {
     return static_cast<int64_t>(at::SDPBackend::flash_attention);
   }

@@ -72,6 +72,7 @@ def moeir_on(device: str) -> Callable[..., Said]:
 
     return run
 
+
 TIMED = ("seconds", "tokens_per_second", "peak_memory_bytes")
 
 

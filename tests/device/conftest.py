@@ -3,7 +3,9 @@
 The pretended device has to be there before torch is imported, so that `pytest tests/device` is a run of its own.
 """
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.device import guard
 
 REAL = guard.real_cards() > 0
 REASON = ""
+TIMED = ("seconds", "tokens_per_second", "peak_memory_bytes")
 if not REAL:
     try:
         guard.load()
@@ -68,3 +71,102 @@ def moeir_on(device: str) -> Callable[..., Said]:
             AcceleratorState._reset_state(reset_partial_state=True)
 
     return run
+
+
+TIMED = ("seconds", "tokens_per_second", "peak_memory_bytes")
+
+
+@pytest.fixture(autouse=True)
+def determinism(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a stage says of deterministic algorithms holds for its process: afterwards it is as before."""
+    import torch
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of 1 to 13 words, examples of them with a teacher's scores, and a development set with a run."""
+    from tests.learning.held import examples, table
+
+    folder = tmp_path_factory.mktemp("shop")
+    table(folder, "queries", 20, shift=3)
+    table(folder, "documents", 30)
+    with open(folder / "train.jsonl", "w") as file:
+        for number, one in enumerate(examples(20)):
+            record = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
+            record |= {"positive_scores": [9.0, 8.0 - number % 3], "negative_scores": [number % 5, 1.5, 3.25, -2.0]}
+            file.write(json.dumps(record) + "\n")
+    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
+    lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} toy\n" for query in range(10) for rank in range(6))
+    (folder / "dev.trec").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def learn(
+    moeir_on: Callable[..., Said], shop: Path, tiny_model_with_head: Path, tiny_model_without_dropout: Path, tmp_path: Path
+) -> Callable[..., Path]:
+    """`learn(arch, objective, *options)`: the folder of a training on the device, unless `on` names another; without dropout, unless asked.
+
+    `name` is the folder's; `fails` what a training that does not end well says.
+    """
+
+    def learned(
+        arch: str,
+        objective: str = "contrastive",
+        *options: object,
+        on: str = "cuda",
+        name: str | None = None,
+        dtype: str = "float32",
+        dropout: bool = False,
+        weights: Path | None = None,
+        fails: str | None = None,
+    ) -> Path:
+        place = tmp_path / (name or on)
+        model = weights or (tiny_model_with_head if dropout else tiny_model_without_dropout)
+        begin = ("--model", model, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
+        sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
+        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 4, "--learning-rate", 2e-4, "--dtype", dtype)
+        said = moeir_on("finetune", *begin, *sources, *sizes, *options, "--output", place, on=on)
+        if fails is None:
+            assert said.code == 0, said.stderr
+        else:
+            assert said.code and fails in said.stderr, said.stderr
+        return place
+
+    return learned
+
+
+def facts(place: Path) -> list[dict[str, float]]:
+    """What happened at each step of a training, but for seconds and bytes."""
+    lines = (json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
+
+
+def weights(place: Path) -> Any:
+    """All weights of a checkpoint, one behind the other."""
+    import torch
+    from safetensors.torch import load_file
+
+    return torch.cat([value.flatten() for _, value in sorted(load_file(place / "model.safetensors").items())])
+
+
+def alike(place: Path, other: Path, *, loss: float = 1e-4) -> None:
+    """The losses of every step, whatever else is said of it, and the weights, within what another order of summation makes of them.
+
+    AdamW moves a weight by the sign of its first gradient, and some gradients are nothing but rounding: those of biases that a softmax does
+    not see. The number of terms changes with a weight that is nearly 0.
+    """
+    one, two = facts(place), facts(other)
+    assert len(one) == len(two) and [step["loss"] for step in one] == pytest.approx([step["loss"] for step in two], abs=loss, rel=loss)
+    for step, again in zip(one, two, strict=True):
+        terms = {name: step.pop(name) for name in list(step) if name.startswith("terms.")}
+        assert terms == pytest.approx({name: again.pop(name) for name in terms}, rel=0.02)
+        assert step == pytest.approx(again, abs=10 * loss, rel=10 * loss)
+    ours, theirs = weights(place), weights(other)
+    assert ours.shape == theirs.shape and ((ours - theirs).abs() > 5e-5).float().mean() < 5e-3

@@ -1,0 +1,64 @@
+"""Gradient caching and recomputed layers on the device, with dropout: what is computed again drops what was dropped before."""
+
+import pytest
+import torch
+
+from moeir.architectures.starting import start
+from moeir.backbones import precision as formats
+from moeir.learning import caching
+from moeir.learning.batches import planned
+from moeir.learning.loop import read_facts
+from moeir.learning.retrieval import Retrieval
+from tests.learning.held import content, examples, held
+from tests.learning.test_caching import KINDS
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture
+def stepped(tiny_model_with_head, device, monkeypatch):
+    """`stepped(kind, …)`: the loss of a batch, its facts and every gradient, of strictly deterministic algorithms."""
+
+    def step(kind, *, at_once=None, recompute=False, precision="float32", seed=5):
+        arch, objective = KINDS[kind]
+        checkpoint = start(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        texts = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
+        plan = planned(examples(8), queries=6, negatives=3, seed=1, place="toy")
+        model = checkpoint.architecture.to(device).train()
+        model.recompute_layers(recompute)
+        task = Retrieval(checkpoint, plan, texts, objective, 2, PRECISIONS[precision], at_once=at_once)
+        torch.manual_seed(seed)
+        loss, facts, _ = task.outcome(0)
+        loss.backward()
+        gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+        return loss.item(), read_facts([facts])[0], gradients
+
+    formats.set_determinism(device, asked=True)
+    return step
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(caching, "_encoded_again", lambda encode, tokens: encode(tokens))
+        loss, facts, gradients = stepped(kind, at_once=60, precision=precision)
+    again, others, cached = stepped(kind, at_once=60, precision=precision)
+    assert again == loss and others == facts and cached.keys() == gradients.keys()
+    most = max(float(one.abs().max()) for one in gradients.values())
+    for name, one in gradients.items():  # parts are added up in another order
+        assert (cached[name] - one).abs().max() <= 1e-6 * most + 1e-4 * one.abs().max(), name
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_recomputed_layers_change_no_bit(kind, precision, stepped):
+    loss, facts, gradients = stepped(kind, precision=precision)
+    again, others, recomputed = stepped(kind, recompute=True, precision=precision)
+    assert again == loss and others == facts and recomputed.keys() == gradients.keys()
+    assert all(torch.equal(recomputed[name], one) for name, one in gradients.items())
+
+
+@pytest.mark.parametrize("kind", ["dense", "came"])
+def test_another_seed_drops_other_things(kind, stepped):
+    assert stepped(kind)[0] != stepped(kind, seed=6)[0]

@@ -1,0 +1,266 @@
+"""`moeir finetune` on the device: every architecture and objective learns what it learns on the CPU, and every option does what it says."""
+
+import json
+import math
+import os
+import warnings
+
+import pytest
+import torch
+
+from moeir.errors import MoeirError
+from moeir.kernels import attention
+from moeir.learning.retrieval import Retrieval
+from moeir.mixtures import feedforward
+from tests.backbones import families
+from tests.conftest import _write_tokenizer
+from tests.device.conftest import REAL, alike, facts
+
+CAME = "came:shared_layers=2,local_dim=8,normalise=true"
+COMPETITIVE = "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3"
+BALANCED = "contrastive:load_balance=0.01,entropy_of=batch"
+FLOPS = "contrastive:flops_query=1e-3,flops_document=1e-3"
+COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
+KINDS = {
+    CAME: COMPETITIVE,
+    f"{CAME},routing=role": COMPETITIVE,
+    f"{CAME},routing=token,routed_experts=3": COMPETITIVE,
+    f"{CAME},global_experts=3": COMPETITIVE,
+    f"{CAME},experts=lexical+global,lexical_pooling=sum,routing=role,global_experts=3": COMPETITIVE,
+    "dense": "contrastive",
+    "dense:encoders=separate": "contrastive",
+    "dense:pooling=mean,normalise=true": "contrastive",
+    "splade": FLOPS,
+    "splade:pooling=sum": FLOPS,
+    "colbert:dim=8": "contrastive",
+    COLBERT: "contrastive",
+    "colbert:dim=8,padding=zero": "contrastive",
+    "colbert:dim=8,augmentation=true,attend_masks=true": "contrastive",
+    "coil:dim=8,cls_dim=16": "contrastive",
+    "coil:dim=8,cls_dim=0": "contrastive",
+    "mote": FLOPS,
+    "mote:similarity=dense": "contrastive",
+    "mote:similarity=sparse": FLOPS,
+    "mote:similarity=sparse,sparse_head=raw": FLOPS,
+    "taser": "contrastive",
+    "taser:routing=sequence,every=1": BALANCED,
+    "taser:routing=token,every=1": BALANCED,
+    "taser:routing=token,gates=per_layer,gradient=full,every=1": BALANCED,
+    "sbmoe:experts=3": BALANCED,
+    "sbmoe:experts=3,combine=weighted": BALANCED,
+    "sbmoe:experts=3,combine=release": BALANCED,
+    "sbmoe:experts=3,gate=random": "contrastive",
+    "cross-encoder": "lce",
+    "cross-encoder:head=linear": "bce",
+}
+
+
+def still(monkeypatch):
+    """The noise of routers and gates is a number."""
+    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Nothing is random in a test: with weights that drop nothing."""
+    still(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def modernbert(tmp_path_factory):
+    """A seeded ModernBERT with windows of six tokens, heads of 8 numbers, and the tokenizer of the tiny BERT; it drops nothing."""
+    folder = tmp_path_factory.mktemp("weights") / "modernbert"
+    folder.mkdir()
+    ids = {"bos_token_id": 4, "cls_token_id": 4, "eos_token_id": 5, "sep_token_id": 5}
+    families.made("modernbert", vocab_size=_write_tokenizer(folder), hidden_size=32, **ids).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_an_architecture_learns_what_it_learns_on_the_cpu(arch, learn, quiet):
+    alike(learn(arch, KINDS[arch]), learn(arch, KINDS[arch], on="cpu"))
+
+
+@pytest.mark.parametrize("arch", ["dense", CAME, "colbert:dim=8,augmentation=true", "mote", "taser:routing=token,every=1"])
+def test_windows_and_rotary_positions_learn_what_they_learn_on_the_cpu(arch, learn, quiet, modernbert):
+    alike(learn(arch, weights=modernbert), learn(arch, weights=modernbert, on="cpu"))
+    half = facts(learn(arch, weights=modernbert, dtype="bfloat16", name="half"))
+    near(half, facts(learn(arch, weights=modernbert, dtype="bfloat16", on="cpu", name="half-cpu")))
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, monkeypatch):
+    given = (arch, KINDS[arch], "--steps", 2)
+    random = facts(learn(*given, dtype="bfloat16", dropout=True, name="random"))
+    assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 2
+    still(monkeypatch)
+    near(facts(learn(*given, dtype="bfloat16")), facts(learn(*given, dtype="bfloat16", on="cpu")))
+
+
+def near(steps, others):
+    """Losses of half precision: each layer of either rounds to three digits, in orders of its own."""
+    assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in others], rel=0.05, abs=0.05)
+
+
+@pytest.mark.parametrize("arch, objective", [
+    (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_in_competition=true,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
+    (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=printed"),
+    ("dense:pooling=mean,normalise=true", "lce:temperature=0.5"),
+    ("splade", "bce"),
+    ("mote", "kl:temperature=2,contrastive=0.5"),
+    (CAME, "kl"),
+    ("colbert:dim=8", "margin-mse:contrastive=0.1"),
+    (CAME, "margin-mse"),
+    ("cross-encoder", "kl"),
+    ("cross-encoder", "margin-mse"),
+    ("cross-encoder", "contrastive"),
+])  # fmt: skip
+def test_an_objective_is_that_of_the_cpu(arch, objective, learn, quiet):
+    alike(learn(arch, objective), learn(arch, objective, on="cpu"))
+
+
+EVERYTHING = ("--gradient-cache", 120, "--recompute", "--accumulate", 2, "--layer-decay", 0.8)
+
+
+@pytest.mark.parametrize("options", [EVERYTHING[:2], EVERYTHING[2:3], EVERYTHING[3:5], EVERYTHING[5:]], ids=lambda options: options[0])
+@pytest.mark.parametrize("arch", ["dense", CAME, "cross-encoder"])
+def test_options_that_save_memory_or_change_rates_do_what_they_do_on_the_cpu(arch, options, learn, quiet):
+    alike(learn(arch, KINDS[arch], *options), learn(arch, KINDS[arch], *options, on="cpu"))
+
+
+@pytest.mark.parametrize("arch", [CAME, "dense", "splade", "colbert:dim=8", "coil:dim=8,cls_dim=16", "mote", "cross-encoder"])
+def test_a_development_set_chooses_the_weights_that_it_chooses_on_the_cpu(arch, learn, shop, quiet):
+    run = ("--dev-run", shop / "dev.trec") if arch == "cross-encoder" else ()
+    given = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2, "--learning-rate", 1e-3, *run)
+    place, other = learn(arch, KINDS[arch], *given), learn(arch, KINDS[arch], *given, on="cpu")
+    alike(place, other, loss=1e-3)
+    told = [{name: value for name, value in step.items() if name.startswith("dev.")} for step in facts(place)]
+    assert [bool(one) for one in told] == [False, True, False, True]
+    found, expected = (json.loads((folder / "manifest.json").read_text())["counts"]["development"] for folder in (place, other))
+    assert found == pytest.approx(expected)
+
+
+class Gone(MoeirError):
+    """What ends a training here, as a kill would."""
+
+
+@pytest.fixture
+def gone_at(monkeypatch):
+    """`gone_at(3)`: a training ends at the batch of that number; the batches of the next training, as they come."""
+
+    def at(number):
+        batches = []
+
+        def outcome(self, batch):
+            batches.append(batch)
+            if batch == number:
+                raise Gone("gone")
+            return plain(self, batch)
+
+        monkeypatch.setattr(Retrieval, "outcome", outcome)
+        return batches
+
+    plain = Retrieval.outcome
+    return at
+
+
+@pytest.mark.parametrize("arch, dtype", [
+    (CAME, "bfloat16"),
+    ("colbert:dim=8", "float32"),
+    ("taser:routing=token,every=1", "float32"),
+    ("sbmoe:experts=3", "bfloat16"),
+    ("cross-encoder", "bfloat16"),
+])  # fmt: skip
+def test_a_killed_training_goes_on_to_the_same_bytes(arch, dtype, learn, gone_at):
+    """With dropout, gates' noise, parts and accumulated batches; on a GPU because --deterministic asks for it."""
+    given = {"dtype": dtype, "dropout": True}
+    options = ("--save-minutes", 1e-9, *EVERYTHING[:5], "--deterministic", "--steps", 3)
+    whole = learn(arch, KINDS[arch], *options, name="whole", **given)
+    gone_at(3)
+    learn(arch, KINDS[arch], *options, **given, fails="gone")
+    batches = gone_at(None)
+    killed = learn(arch, KINDS[arch], *options, **given)
+    assert batches == [2, 3, 4, 5]
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert facts(killed) == facts(whole)
+
+
+def test_a_killed_training_without_a_promise_of_bytes_goes_on_to_nearly_the_same(learn, gone_at):
+    whole = learn("dense", dropout=True, name="whole")
+    gone_at(3)
+    learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True, fails="gone")
+    batches = gone_at(None)
+    alike(learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True), whole)
+    assert batches == [3]
+
+
+@pytest.mark.parametrize("arch", ["dense:pooling=mean", "dense"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dropout", ["with dropout", "without"])
+def test_attention_without_dropout_takes_the_kernel_of_packed_texts_in_half_precision(arch, dtype, dropout, learn, monkeypatch):
+    taken = set()
+    for name in ("_varlen", "padded_sdpa", "grouped_sdpa"):
+        monkeypatch.setattr(attention, name, noted(taken, name, getattr(attention, name)))
+    options = ("--attention-dropout", 0) if dropout == "without" else ()
+    learn(arch, "contrastive", *options, "--steps", 1, dtype=dtype, dropout=True)
+    assert taken == {"_varlen" if dropout == "without" and dtype == "bfloat16" else "padded_sdpa"}
+
+
+def noted(names, name, work):
+    """`work`, which leaves its name."""
+
+    def called(*arguments, **options):
+        names.add(name)
+        return work(*arguments, **options)
+
+    return called
+
+
+def test_losses_are_read_seldom_and_are_all_there(learn, machine):
+    waits, steps = [], []
+    for every in (1, 3):
+        before = machine and machine.counts.syncs
+        options = ("--log-every", every, "--deterministic", "--steps", 7)
+        steps.append(facts(learn("dense", "contrastive", *options, dropout=True, name=f"every-{every}")))
+        waits.append(machine and machine.counts.syncs - before)
+    assert steps[0] == steps[1] and [step["step"] for step in steps[0]] == list(range(1, 8))
+    assert machine is None or waits[1] == waits[0] - 4  # after steps 3, 6 and 7 alone
+
+
+def test_the_memory_of_a_step_is_told_on_a_device(learn):
+    place, other = learn("dense"), learn("dense", on="cpu")
+    steps, others = ([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (place, other))
+    assert all(step["peak_memory_bytes"] > 0 for step in steps) and not any("peak_memory_bytes" in step for step in others)
+
+
+@pytest.mark.parametrize("options", [(), ("--deterministic",)], ids=["as it comes", "deterministic"])
+def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, monkeypatch):
+    seen = []
+    plain = Retrieval.outcome
+
+    def outcome(self, batch):
+        enabled, lenient = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        seen.append((enabled, enabled and not lenient, os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+        return plain(self, batch)
+
+    monkeypatch.setattr(Retrieval, "outcome", outcome)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*determinis")
+        learn("dense", "contrastive", *options, dropout=True)
+    assert set(seen) == {(True, True, ":4096:8") if options else (False, False, None)}
+
+
+def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
+    made = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
+    assert len({(place / "model.safetensors").read_bytes() for place in made}) == 1 and facts(made[0]) == facts(made[1])
+
+
+def test_compiled_layers_are_for_a_device(learn):
+    learn("dense", "contrastive", "--compile", on="cpu", fails="--compile: is for CUDA devices")
+
+
+@pytest.mark.skipif(not REAL, reason="torch's compiler makes kernels of a real device")
+@pytest.mark.parametrize("arch", ["dense", CAME])
+def test_compiled_layers_learn_what_others_do(arch, learn, quiet):
+    alike(learn(arch, KINDS[arch], "--compile"), learn(arch, KINDS[arch], on="cpu"))

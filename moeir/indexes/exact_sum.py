@@ -50,7 +50,7 @@ def summed(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: List
 
 
 def _chosen(queries: Any, rows: np.ndarray) -> Any:
-    return [queries[row] for row in rows] if isinstance(queries, list) else queries.select(torch.from_numpy(rows))
+    return [queries[row] for row in rows] if isinstance(queries, list) else queries.select(torch.from_numpy(rows).to(queries.device))
 
 
 def _once(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: Lists) -> Summed:

@@ -65,6 +65,11 @@ class Representation(ABC):
     def columns(self) -> dict[str, Tensor]:
         """The tensors named in `files`."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors lie."""
+        return next(iter(self.columns().values())).device
+
     def starts_of_rows(self) -> Tensor | None:
         """[B+1] where each text begins in its columns, None where a text is one row."""
         return None

@@ -138,8 +138,7 @@ def _chosen(queries: Any, place: int) -> Any:
     """One query of a batch, as a batch."""
     if isinstance(queries, list):
         return queries[place : place + 1]
-    device = next(iter(queries.columns().values())).device
-    return queries.select(torch.tensor([place], device=device))
+    return queries.select(torch.tensor([place], device=queries.device))
 
 
 def _shown(score: float | None) -> float | None:

@@ -35,6 +35,7 @@ from tests.device import face, pretended  # noqa: E402
 from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts  # noqa: E402
 
 VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
+DOCUMENT_WORDS = (20, 120)
 STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4: behind every start, before every end
 WORDS = [f"{first}{second}{third}" for first in "bdklmnrst" for second in "aeiou" for third in "dgklmnprst"]
 SIGNS = "normalise=true,markers=true,augmentation=true,punctuation=false"
@@ -84,7 +85,7 @@ def made_texts(folder: Path) -> None:
     def text(least: int, most: int) -> str:
         return " ".join(dice.choices(WORDS, k=dice.randint(least, most)))
 
-    documents = [text(20, 120) for _ in range(count * (1 + NEGATIVES))]
+    documents = [text(*DOCUMENT_WORDS) for _ in range(count * (1 + NEGATIVES))]
     rows: dict[str, list[dict[str, Any]]] = {
         "queries.jsonl": [{"_id": f"q{number}", "text": text(4, 12)} for number in range(count)],
         "corpus.jsonl": [{"_id": f"d{number}", "text": document} for number, document in enumerate(documents)],

@@ -11,10 +11,9 @@ import torch
 from moeir.errors import MoeirError
 from moeir.kernels import attention
 from moeir.learning.retrieval import Retrieval
-from moeir.mixtures import feedforward
 from tests.backbones import families
 from tests.conftest import _write_tokenizer
-from tests.device.conftest import REAL, alike, facts
+from tests.device.conftest import REAL, alike, facts, near, still
 
 CAME = "came:shared_layers=2,local_dim=8,normalise=true"
 COMPETITIVE = "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3"
@@ -55,18 +54,6 @@ KINDS = {
 }
 
 
-def still(monkeypatch):
-    """The noise of routers and gates is a number."""
-    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
-    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    """Nothing is random in a test: with weights that drop nothing."""
-    still(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def modernbert(tmp_path_factory):
     """A seeded ModernBERT with windows of six tokens, heads of 8 numbers, and the tokenizer of the tiny BERT; it drops nothing."""
@@ -96,11 +83,6 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
     assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 2
     still(monkeypatch)
     near(facts(learn(*given, dtype="bfloat16")), facts(learn(*given, dtype="bfloat16", on="cpu")))
-
-
-def near(steps, others):
-    """Losses of half precision: each layer of either rounds to three digits, in orders of its own."""
-    assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in others], rel=0.05, abs=0.05)
 
 
 @pytest.mark.parametrize("arch, objective", [
@@ -228,8 +210,8 @@ def test_losses_are_read_seldom_and_are_all_there(learn, machine):
     assert machine is None or waits[1] == waits[0] - 4  # after steps 3, 6 and 7 alone
 
 
-def test_the_memory_of_a_step_is_told_on_a_device(learn):
-    place, other = learn("dense"), learn("dense", on="cpu")
+def test_a_training_takes_the_device_by_itself_and_tells_the_memory_of_its_steps(learn):
+    place, other = learn("dense", on="auto", dtype="auto", dropout=True), learn("dense", on="cpu")
     steps, others = ([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (place, other))
     assert all(step["peak_memory_bytes"] > 0 for step in steps) and not any("peak_memory_bytes" in step for step in others)
 
@@ -254,6 +236,14 @@ def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, mo
 def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
     made = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
     assert len({(place / "model.safetensors").read_bytes() for place in made}) == 1 and facts(made[0]) == facts(made[1])
+
+
+@pytest.mark.parametrize(
+    "arch", [CAME, "coil:dim=8,cls_dim=0", "splade:pooling=sum", "taser:routing=sequence,experts=3,every=1", "sbmoe:experts=3"]
+)
+def test_a_batch_of_one_query_and_one_negative_learns_what_it_does_on_the_cpu(arch, learn, quiet):
+    given = (arch, KINDS.get(arch, BALANCED), "--batch-size", 1, "--negatives", 1)
+    alike(learn(*given), learn(*given, on="cpu"))
 
 
 def test_compiled_layers_are_for_a_device(learn):

@@ -1,0 +1,46 @@
+"""What is chosen by what a card can do: on pretended cards of several kinds, and on one whose memory is full."""
+
+import pytest
+
+from moeir.kernels import attention, grouped_linear
+from tests.device import pretended
+from tests.device.conftest import facts, near
+from tests.device.test_finetune import CAME, KINDS
+
+ARCHITECTURES = (CAME, "taser:routing=token,every=1", "taser:routing=sequence,every=1", "colbert:dim=8,augmentation=true")
+CAPABILITIES = {(7, 5): "float32", (8, 0): "bfloat16", (12, 0): "bfloat16"}
+
+
+@pytest.fixture
+def forgotten():
+    """What was found out about other cards is forgotten, before and after."""
+    for found in (attention._capability, grouped_linear._capability):
+        found.cache_clear()
+    yield
+    for found in (attention._capability, grouped_linear._capability):
+        found.cache_clear()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, quiet, forgotten):
+    given, dtype = (arch, KINDS.get(arch, "contrastive")), CAPABILITIES[capability]
+    with pretended.active(capability=capability) as machine:
+        near(facts(learn(*given, dtype="auto")), facts(learn(*given, dtype=dtype, on="cpu")))
+    kernels = {name for name, _ in machine.counts.operations()}
+    assert ("varlen_attn" in kernels) == (dtype == "bfloat16")
+    assert ("_grouped_mm" in kernels or "_grouped_mm by groups" in kernels) == (
+        dtype == "bfloat16" and arch.startswith("taser:routing=token")
+    )
+
+
+def test_half_precision_is_refused_by_a_card_without_it(learn, forgotten):
+    with pretended.active(capability=(7, 5)):
+        learn("dense", dtype="bfloat16", fails="--dtype bfloat16: cuda:0")
+
+
+def test_memory_that_runs_out_is_told_with_what_takes_less(learn, machine):
+    machine.fail_at = 2000
+    learn("dense", dropout=True, fails="lower --batch-size, set or lower --gradient-cache, add --recompute")
+    assert machine.fail_at is None
+    learn("dense", dropout=True)

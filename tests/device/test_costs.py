@@ -1,0 +1,48 @@
+"""What a step and a window of texts cost a GPU, counted at the depth of BERT-base: no more operations, waits and copies than is promised.
+
+Texts are shorter here than in `tests/benchmarks/device_costs.py`, whose counts these are.
+"""
+
+import argparse
+
+import pytest
+
+from moeir.stages import encode
+from tests.benchmarks import device_costs
+from tests.device import face
+from tests.device.counting import BLOCKING, SYNC
+
+CEILINGS = {  # launches, waits of the host; nothing is copied to the device while the host waits
+    "dense": (2700, 2),
+    "came": (4200, 3),
+    "splade max": (3300, 3),
+    "taser token": (4000, 4),
+    "colbert": (2900, 3),
+    "encode dense": (250, 1),
+    "encode splade": (320, 2),
+    "encode came": (430, 3),
+}
+LOG_EVERY_STEP = argparse.Namespace(finetune="--log-every 1", encode="")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """Texts, examples and weights."""
+    folder = tmp_path_factory.mktemp("costs")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"STEPS": 4, "WINDOW": 32, "DOCUMENT_WORDS": (4, 20)}.items():
+            patch.setattr(device_costs, name, value)
+        patch.setattr(encode, "CHUNK", 32)
+        device_costs.made_texts(folder)
+        for dropout in (0.0, 0.1):
+            device_costs.made_weights(folder / f"weights-{dropout}", dropout)
+        yield folder
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_it_costs_no_more_than_is_promised(name, work, machine):
+    face.offered(machine, False)  # as the promises were counted: gradients are clipped tensor by tensor
+    launches, syncs = CEILINGS[name]
+    counts = device_costs.measured(machine, work, name, LOG_EVERY_STEP)
+    assert 200 < counts.launches <= launches and counts.syncs <= syncs, counts.places(SYNC)
+    assert not counts.blocking, counts.places(BLOCKING)

@@ -1,0 +1,269 @@
+"""What is done with a checkpoint, on the device: the encodings, runs, queries and analyses of the CPU."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.architectures.base import KINDS
+from moeir.errors import DataError
+from moeir.records import runs
+from moeir.stages import encode as encoding
+from tests.conftest import run_here
+from tests.device.test_finetune import CAME, modernbert  # noqa: F401 - a fixture
+
+LENGTHS = ("--query-length", 12, "--document-length", 24)
+COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
+ARCHITECTURES = [
+    CAME, f"{CAME},routing=role,global_experts=3", f"{CAME},routing=token,lexical_pooling=sum",
+    "dense", "dense:encoders=separate", "dense:pooling=mean,normalise=true", "splade", "splade:pooling=sum", "colbert:dim=8", COLBERT,
+    "colbert:dim=8,padding=zero", "coil:dim=8,cls_dim=16", "coil:dim=8,cls_dim=0", "mote", "mote:similarity=dense",
+    "mote:similarity=sparse,sparse_head=raw", "taser", "taser:routing=sequence,every=1", "taser:routing=token,gates=per_layer,every=1",
+    "sbmoe:experts=3", "sbmoe:experts=3,inference=all", "sbmoe:experts=3,inference=random,gate=random",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tiny_model_with_head):
+    """`checkpoint(arch)`: one that has learned nothing."""
+    place = tmp_path_factory.mktemp("checkpoints")
+
+    def made(arch, weights=tiny_model_with_head):
+        folder = place / re.sub(r"\W", "-", f"{weights.name}-{arch}")
+        if not folder.exists():
+            said = run_here("init", "--model", weights, "--arch", arch, *LENGTHS, "--output", folder)
+            assert said.code == 0, said.stderr
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def run(moeir_on):
+    """A stage that ends well, on the device unless `on` names another; what it has written to stdout."""
+
+    def done(*arguments, **where):
+        said = moeir_on(*arguments, **where)
+        assert said.code == 0, said.stderr
+        return said.stdout
+
+    return done
+
+
+@pytest.fixture
+def both(run, tmp_path):
+    """`both(name, …)`: what a stage makes on the device, and what on the CPU."""
+
+    def made(name, *arguments):
+        places = [tmp_path / f"{on}-{name}" for on in ("cuda", "cpu")]
+        for on, place in zip(("cuda", "cpu"), places, strict=True):
+            run(*arguments, "--output", place, on=on)
+        return places
+
+    return made
+
+
+def tensors(folder):
+    """expert -> its numbers as arrays; of sparse vectors all terms of all texts."""
+    found = {}
+    for name, kind in json.loads((folder / "manifest.json").read_text())["counts"]["experts"].items():
+        opened = KINDS[kind].open(folder / name)
+        columns = {"weights": opened.matrix()} if kind == "sparse" else opened.columns() | {"starts": opened.starts_of_rows()}
+        found |= {f"{name}.{column}": value.float().numpy() for column, value in columns.items() if value is not None}
+    return found
+
+
+def close(place, other, *, share, most=0.0):
+    """Encodings of which at most a ratio `most` of the numbers are apart by more than a share of the largest of their kind, and of
+    themselves."""
+    one, two = tensors(place), tensors(other)
+    assert one.keys() == two.keys() and one
+    for name, value in one.items():
+        assert value.shape == two[name].shape and np.isfinite(value).all()
+        expected = np.abs(two[name])
+        assert (np.abs(value - two[name]) > share * (expected + expected.max())).mean() <= most, name
+
+
+def same(place, other):
+    """Runs, one or a folder of them, with the same documents of every query, and the same scores, which are their order."""
+    names = [path.name for path in sorted(other.glob("*.trec"))] if other.is_dir() else [""]
+    assert names
+    for name in names:
+        one, two = runs.read(place / name), runs.read(other / name)
+        assert one.queries == two.queries and len(one.scores) == len(two.scores) > 0
+        for query in two.queries:
+            assert dict(one.hits(query)) == pytest.approx(dict(two.hits(query)), rel=1e-4, abs=1e-4)
+
+
+def test_float16_rounds_to_three_digits():
+    assert torch.finfo(torch.float16).eps < 1e-3  # what encodings below may be apart
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_texts_are_encoded_and_found_as_on_the_cpu(arch, both, run, checkpoint, shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "CHUNK", 16)  # two windows
+    model = checkpoint(arch)
+    given = ("encode", "--model", model, "--corpus", shop / "documents.tsv", "--max-tokens", 100)
+    places = both("enc", *given, "--dtype", "float32")
+    close(*places, share=1e-3)
+    close(*both("half", *given, "--dtype", "bfloat16"), share=0.05, most=0.01)  # a router may choose otherwise
+    assert run_here("index", "--encodings", places[1], "--output", tmp_path / "idx").code == 0
+    same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8, "--batch-size", 7))
+
+
+@pytest.mark.parametrize("arch", ["dense:pooling=mean", CAME])
+def test_a_modernbert_encodes_and_finds_as_on_the_cpu(arch, both, checkpoint, modernbert, shop, tmp_path):  # noqa: F811
+    model = checkpoint(arch, modernbert)
+    places = both("enc", "encode", "--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    close(*places, share=1e-3)
+    assert run_here("index", "--encodings", places[0], "--output", tmp_path / "idx").code == 0
+    same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8))
+
+
+def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "CHUNK", 4)
+    monkeypatch.setattr("moeir.representations.growing.SECONDS", 0.0)
+    given = ("encode", "--model", checkpoint(CAME), "--corpus", shop / "documents.tsv", "--output")
+    assert moeir_on(*given, tmp_path / "whole").code == 0
+    plain, windows = encoding._write, []
+
+    def gone(growing, ids, copied):
+        windows.append(ids[0])
+        if len(windows) == 4:
+            raise DataError("gone")
+        plain(growing, ids, copied)
+
+    monkeypatch.setattr(encoding, "_write", gone)
+    assert "gone" in moeir_on(*given, tmp_path / "killed").stderr
+    windows.append("again")
+    assert moeir_on(*given, tmp_path / "killed").code == 0
+    assert windows[4:6] == ["again", "d8"]  # what came to disk last is encoded again
+    names = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.npy")]
+    assert names and all((tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
+
+
+@pytest.fixture(scope="module")
+def came(checkpoint, shop, tmp_path_factory):
+    """A checkpoint of three experts and its encodings of the documents."""
+    model, place = checkpoint(CAME), tmp_path_factory.mktemp("came") / "enc"
+    given = ("--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32", "--device", "cpu")
+    assert run_here("encode", *given, "--output", place).code == 0
+    return model, place
+
+
+ENGINES = [
+    "lexical=inverted:quantise=8", "local=plaid:centroids=16,nprobe=4", "local=plaid:rescore=true", "global=faiss:factory=Flat",
+    "global=faiss:factory=SQ8,rescore=true",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, both, shop, tmp_path):
+    if "faiss" in engine:
+        pytest.importorskip("faiss")
+    said = run_here("index", "--encodings", came[1], "--engine", engine, "--output", tmp_path / "idx")
+    assert said.code == 0, said.stderr
+    same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 6))
+
+
+@pytest.fixture(scope="module")
+def exact(came, tmp_path_factory):
+    """The exact index of each expert."""
+    place = tmp_path_factory.mktemp("index") / "idx"
+    assert run_here("index", "--encodings", came[1], "--output", place).code == 0
+    return place
+
+
+@pytest.mark.parametrize("fuse", ["came-sum", "rrf", "exact-sum", "exact-sum:deepen=true"])
+def test_experts_are_fused_and_explained_as_on_the_cpu(fuse, exact, both, run, shop, tmp_path):
+    given = ("search", "--index", exact, "--queries", shop / "queries.tsv", "--depth", 5, "--fuse", fuse)
+    same(*both("runs", *given))
+    told = []
+    for on in ("cuda", "cpu"):
+        run(*given, "--corpus", shop / "documents.tsv", "--explain", tmp_path / f"{on}.jsonl", "--output", tmp_path / f"{on}.trec", on=on)
+        told.append([json.loads(line) for line in (tmp_path / f"{on}.jsonl").read_text().splitlines()])
+    assert told[0] and numbers_apart(*told) < 1e-3
+
+
+def numbers_apart(one, other):
+    """The largest difference of two numbers at the same place of two objects, of which everything else is the same."""
+    if isinstance(one, float):
+        return abs(one - other) / max(1.0, abs(other))
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        return max((numbers_apart(value, other[name]) for name, value in one.items()), default=0.0)
+    if isinstance(one, list):
+        return max((numbers_apart(*pair) for pair in zip(one, other, strict=True)), default=0.0)
+    assert one == other
+    return 0.0
+
+
+def test_a_person_who_asks_sees_what_the_cpu_finds(exact, run, shop):
+    typed = "owl hunts bat\n:expert local\nfox\n:expert all\n:fuse rrf\n:depth 3\nhen oak\n:explain 1\n:quit\n"
+    given = ("search", "--index", exact, "--interactive", "--corpus", shop / "documents.tsv")
+    shown = [re.sub(r"\d+\.\d ms .*", "", run(*given, on=on, stdin=typed)).splitlines() for on in ("cuda", "cpu")]
+    rounded = [[re.sub(r"(\d+\.\d{3})\d*", r"\1", line) for line in lines] for lines in shown]
+    assert rounded[0] == rounded[1] and any("owl" in line for line in rounded[0])
+
+
+@pytest.mark.parametrize("options", [
+    ("--depth", 5),
+    ("--depth", 5, "--max-tokens", 60),
+    ("--passages", "maxp", "--passage-length", 6),
+    ("--passages", "sump", "--passage-length", 6, "--stride", 4),
+    ("--patience", 2),
+    ("--then", "3:OTHER"),
+    ("--model", "OTHER", "--ensemble", "softmax"),
+], ids=lambda options: " ".join(map(str, options)))  # fmt: skip
+def test_a_cross_encoder_reranks_as_on_the_cpu(options, both, checkpoint, shop):
+    other = checkpoint("cross-encoder:head=linear,fields=text")
+    options = [option.replace("OTHER", str(other)) if isinstance(option, str) else option for option in options]
+    texts = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    same(*both("out.trec", "rerank", "--model", checkpoint("cross-encoder"), *texts, *options))
+
+
+@pytest.mark.parametrize("arch", [CAME, COLBERT, "splade", "coil:dim=8,cls_dim=16", "mote", "taser:routing=token,every=1"])
+def test_experts_rerank_as_on_the_cpu(arch, both, checkpoint, shop):
+    texts = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    same(*both("all.trec", "rerank", "--model", checkpoint(arch), *texts))
+    if arch == CAME:
+        same(*both("local.trec", "rerank", "--model", checkpoint(arch), *texts, "--expert", "local"))
+
+
+@pytest.mark.parametrize("model", ["cross-encoder", CAME])
+def test_half_precision_reranks(model, run, checkpoint, shop, tmp_path):
+    texts = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "bfloat16")
+    run("rerank", "--model", checkpoint(model), *texts, "--output", tmp_path / "out.trec")
+    assert len(runs.read(tmp_path / "out.trec").scores) == 60
+
+
+@pytest.mark.parametrize("options", [(), ("--max-tokens", 60), ("--top-k", 0, "--top-p", 1.0, "--temperature", 0.7)], ids=str)
+def test_queries_are_written_as_on_the_cpu(options, both, t5_model, toy):
+    given = ("--model", t5_model, "--corpus", toy / "corpus.jsonl", "--max-output", 8, "--dtype", "float32")
+    one, two = both("queries.jsonl", "generate-queries", *given, *options)
+    assert one.read_bytes() == two.read_bytes() and one.stat().st_size > 100
+
+
+TEXTS = ("--queries", "QUERIES", "--corpus", "DOCUMENTS")
+ANALYSES = {
+    "usage, token": ("taser:routing=token,every=1", "usage", *TEXTS),
+    "usage, sequence": ("taser:routing=sequence,experts=3", "usage", *TEXTS, "--max-tokens", 60),
+    "usage, gate": ("sbmoe:experts=3", "usage", *TEXTS),
+    "divergence": (CAME, "divergence", *TEXTS, "--qrels", "QRELS", "--pairs", 8),
+    "pca": (CAME, "projection", *TEXTS, "--projection", "pca", "--dimensions", 3),
+    "pca, gate": ("sbmoe:experts=3", "projection", *TEXTS, "--projection", "pca"),
+}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_an_analysis_is_that_of_the_cpu(name, run, checkpoint, shop):
+    arch, analysis, *options = ANALYSES[name]
+    if analysis == "projection":
+        pytest.importorskip("sklearn")
+    places = {"QUERIES": shop / "queries.tsv", "DOCUMENTS": shop / "documents.tsv", "QRELS": shop / "dev.qrels"}
+    given = ("analyze", analysis, "--model", checkpoint(arch), *(places.get(option, option) for option in options), "--form", "jsonl")
+    found, expected = ([json.loads(line) for line in run(*given, on=on).splitlines()] for on in ("cuda", "cpu"))
+    assert found and numbers_apart(found, expected) < 1e-3
+    run(*given, "--dtype", "bfloat16")

@@ -6,6 +6,7 @@ Texts are shorter here than in `tests/benchmarks/device_costs.py`, whose counts 
 import argparse
 
 import pytest
+import transformers
 
 from moeir.stages import encode
 from tests.benchmarks import device_costs
@@ -28,6 +29,7 @@ LOG_EVERY_STEP = argparse.Namespace(finetune="--log-every 1", encode="")
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     """Texts, examples and weights."""
+    transformers.logging.disable_progress_bar()
     folder = tmp_path_factory.mktemp("costs")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"STEPS": 4, "WINDOW": 32, "DOCUMENT_WORDS": (4, 20)}.items():

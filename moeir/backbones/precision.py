@@ -40,6 +40,8 @@ def device_for(name: str) -> str:
     device = resolve_device(name)
     if device != "cpu":
         torch.cuda.set_device(device)
+        if torch.is_deterministic_algorithms_warn_only_enabled():  # of a training on the CPU before, in the same process
+            torch.use_deterministic_algorithms(False)
     return device
 
 

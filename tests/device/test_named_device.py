@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from moeir.backbones import precision
 from moeir.pretraining import task
 from tests.indexes import test_exact_match, test_flat, test_maxsim
 
@@ -74,3 +75,11 @@ def test_trainings_stay_there(on_the_second, without_dropout, toy, tmp_path, mon
 @pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
 def test_exact_engines_give_the_bytes_of_the_cpu(engine, available, tmp_path, monkeypatch):
     engine.test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available)
+
+
+def test_a_training_on_the_cpu_leaves_no_warnings_for_the_device():
+    """A CPU's work is deterministic and warns where it could not be; on CUDA that would be a warning at every product."""
+    precision.set_determinism("cpu", asked=False)
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    precision.device_for("cuda")
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -91,7 +91,7 @@ def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
 
 
 def set_determinism(device: str, asked: bool) -> None:
-    """The same bytes from the same work: always on a CPU, on CUDA where it is `asked` for, at some speed.
+    """The same bytes from the same work: always on a CPU, on CUDA where it is `asked` for, which is slower.
 
     On CUDA strictly so: what has no such form ends with torch's own error. To be called before CUDA starts: cuBLAS reads its setting once.
     """

@@ -44,8 +44,8 @@ class Training(Stage):
         "Probability that an attention weight is dropped, in place of the weights' own [theirs]; 0 is fastest on a GPU.", None
     )
     seed: int = option("Seed of everything that is drawn.", 42)
-    deterministic: bool = option("The same bytes again on the same GPU, at some speed; a CPU does so without.", False)
-    compile: bool = option("Compile the layers with torch.compile (CUDA only): minutes at the start, faster steps.", False)
+    deterministic: bool = option("Give the same bytes again on the same GPU, which is slower; a CPU always does.", False)
+    compile: bool = option("Compile the layers with torch.compile (CUDA only), for a minute or more at the start.", False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)

@@ -29,7 +29,7 @@ def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, 
         near(facts(learn(*given, dtype="auto")), facts(learn(*given, dtype=dtype, on="cpu")))
     kernels = {name for name, _ in machine.counts.operations()}
     assert ("varlen_attn" in kernels) == (dtype == "bfloat16")
-    assert ("_grouped_mm by groups" in kernels) == (dtype == "bfloat16" and arch.startswith("taser"))
+    assert not any("_grouped_mm" in kernel for kernel in kernels), "grouped products are taken where they wait for nothing"
 
 
 def test_half_precision_is_refused_by_a_card_without_it(learn, forgotten):

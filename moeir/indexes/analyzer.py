@@ -1,4 +1,4 @@
-"""Words of English text as Lucene's EnglishAnalyzer finds them: tokens, possessives, lower case, stop words, stems."""
+"""English tokenisation as in Lucene's EnglishAnalyzer: tokens, possessives, lower case, stop words, stems."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,39 @@ from moeir.errors import UsageError
 
 LUCENE_STOP_WORDS = frozenset(
     (
-        "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on",
-        "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "for",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
     )
 )
 STOP_WORDS = {"lucene": LUCENE_STOP_WORDS, "none": frozenset[str]()}
@@ -19,7 +50,7 @@ POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 
 
 def _word_pattern() -> str:
-    """Unicode's word boundaries (UAX #29, WB4–WB13) as StandardTokenizer applies them; Han and Hiragana stand alone."""
+    """Unicode's word boundaries (UAX #29, WB4–WB13) as StandardTokenizer applies them; Han and Hiragana characters are single tokens."""
     marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
     letter, digit = r"[\p{WB=ALetter}\p{WB=Hebrew_Letter}]", r"\p{WB=Numeric}"
     between_letters = rf"(?:[\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{marks}(?={letter}))?"
@@ -46,7 +77,7 @@ class EnglishAnalyzer:
         self._known: dict[str, str] = {}
 
     def terms(self, text: str) -> Sequence[str]:
-        """The terms of a text, in its order.
+        """The terms of a text, in order.
 
         >>> EnglishAnalyzer().terms("The cat's U.S. flights, in 1,000 cities")
         ['cat', 'u.', 'flight', '1,000', 'citi']

@@ -1,4 +1,4 @@
-"""What every engine promises: rows in, the first rows of a full sort out, plain files on disk."""
+"""The interface of every engine: add documents, return the first rows of a full sort, save plain files."""
 
 import inspect
 import json
@@ -18,16 +18,16 @@ NO_ROW = -1
 
 
 class Index(ABC):
-    """Rows in, nearest rows out.
+    """A search engine over one representation: documents are rows, search returns row numbers and scores.
 
-    `order` [N] is the place of every row's document id among the ids (`records.runs.id_order`); without it the row
-    number counts as the id. What a user may choose about an engine are the keyword-only parameters of its constructor,
-    kept as attributes of the same names.
+    `id_order` [N] is the rank of every row's document id among the sorted ids (`records.runs.id_order`); without it the row
+    number serves as the id. The options of an engine are the keyword-only parameters of its constructor, stored as
+    attributes of the same names.
     """
 
-    kind: ClassVar[str]  # what it takes: "dense" | "sparse" | "multivector" | "exact-match" | "text"
+    kind: ClassVar[str]  # kind of representation: "dense" | "sparse" | "multivector" | "exact-match" | "text"
     exact: ClassVar[bool] = True
-    unfound: ClassVar[float] = -np.inf  # the score of a document that is never found; −∞: all documents that have a score are
+    unfound: ClassVar[float] = -np.inf  # scores at or below this are not retrieved; −∞: every document with a score is
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         self.order = order
@@ -43,7 +43,7 @@ class Index(ABC):
 
     @abstractmethod
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        """Fill rows int64 [Q, K] and scores float32 [Q, K], both blank on entry."""
+        """Fill rows int64 [Q, K] and scores float32 [Q, K], blank (-1, −∞) on entry."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -51,18 +51,18 @@ class Index(ABC):
 
     @abstractmethod
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        """Take back what `_arrays` gave; the arrays are memory maps."""
+        """The inverse of `_arrays`; the arrays are memory maps."""
 
     def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The first `depth` documents of every query -> rows int64 [Q, K], scores float32 [Q, K], K = min(depth, N).
 
-        Exactly what a full sort by score and then id, both descending, begins with. Where fewer are found the row is -1
-        and the score −∞.
+        Equal to the head of a full sort by score and then id, both descending. Beyond the last hit the row is -1 and the
+        score −∞.
         """
         if depth < 1:
             raise UsageError(f"depth must be at least 1, not {depth}")
         if self.order is not None and len(self.order) != len(self):
-            raise ArtifactError(f"the index holds {len(self)} documents but {len(self.order)} ids came with it")
+            raise ArtifactError(f"the index has {len(self)} documents but {len(self.order)} ids were given")
         width = min(depth, len(self))
         rows = np.full((len(queries), width), NO_ROW, dtype=np.int64)
         scores = np.full((len(queries), width), -np.inf, dtype=np.float32)
@@ -71,9 +71,9 @@ class Index(ABC):
         return rows, scores
 
     def paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        """Scores of chosen pairs, query_rows [P] with document_rows [P] -> float32 [P]: the very numbers that `search` gives.
+        """Scores of pairs, query_rows [P] with document_rows [P] -> float32 [P]: identical to the scores of `search`.
 
-        A document that would not be found scores `unfound`; a query that finds nothing adds 0.
+        A document that search would not retrieve gets `score_if_not_found`; a query that retrieves nothing scores 0.
         """
         if not len(query_rows):
             return np.empty(0, dtype=np.float32)
@@ -83,31 +83,31 @@ class Index(ABC):
         return scores
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        """`paired` for ascending query_rows, at least one."""
+        """`score_pairs` for ascending query_rows, at least one."""
         name = type(self).__module__.rpartition(".")[2]
         raise UsageError(f"engine {name} cannot score documents that it did not find, as exact-sum needs; index with an exact engine")
 
     def tokens_of(self, row: int) -> np.ndarray | None:
-        """Vectors [M, D] of a document's tokens as they are stored; None where an engine does not keep them."""
+        """Stored vectors [M, D] of a document's tokens; None if the engine has none."""
         return None
 
     @property
     def places(self) -> np.ndarray:
-        """Place of every row's id among the ids, int64 [N]."""
+        """Rank of every row's id among the sorted ids, int64 [N]."""
         return np.arange(len(self), dtype=np.int64) if self.order is None else np.asarray(self.order, dtype=np.int64)
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the user chose: the keyword-only parameters of the constructor."""
+        """The user's options: the keyword-only parameters of the constructor."""
         return {name: getattr(self, name) for name in keyword_options(type(self))}
 
     def settings(self) -> dict[str, Any]:
-        """Name, options and counts, as `engine.json` holds them."""
+        """Name, options and counts, as written to `engine.json`."""
         name = type(self).__module__.rpartition(".")[2]
         return {"engine": name, "kind": self.kind, "exact": self.exact, "options": self.options, "documents": len(self)}
 
     def save(self, folder: Path | str) -> None:
-        """Write `engine.json` and the arrays into `folder`; the caller makes the folder appear whole."""
+        """Write `engine.json` and the arrays into `folder`; the caller publishes the folder atomically."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in self._arrays().items():
@@ -119,7 +119,7 @@ class Index(ABC):
 
     @classmethod
     def open(cls, folder: Path | str, order: np.ndarray | None = None, device: str = "cpu") -> Self:
-        """The index that `save` wrote; arrays stay on disk, memory-mapped."""
+        """Open a saved index; arrays stay on disk, memory-mapped."""
         folder = Path(folder)
         settings = read_settings(folder)
         name = cls.__module__.rpartition(".")[2]
@@ -137,13 +137,13 @@ class Index(ABC):
 
 
 def keyword_options(engine: type[Index]) -> Sequence[str]:
-    """Names of the options a user may give an engine."""
+    """Names of an engine's user options."""
     parameters = inspect.signature(engine.__init__).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def read_settings(folder: Path | str) -> dict[str, Any]:
-    """What `engine.json` of an index says: engine, kind, exact, options, documents."""
+    """The content of an index's `engine.json`: engine, kind, exact, options, documents."""
     path = Path(folder) / SETTINGS
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -156,11 +156,11 @@ def read_settings(folder: Path | str) -> dict[str, Any]:
     return settings
 
 
-def place_hits(found: np.ndarray, values: np.ndarray, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
-    """Put one query's hits in the order of ranks into its line of the result.
+def place_hits(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+    """Write one query's hits, in rank order, into its row of the result.
 
-    found int64 [n], values float32 [n] -> rows int64 [K], scores float32 [K], the rest left blank.
+    hits int64 [n], values float32 [n] -> rows int64 [K], scores float32 [K]; entries beyond the hits stay blank.
     """
-    best = runs.ranked(values, places[found], len(rows))
-    rows[: len(best)] = found[best]
-    scores[: len(best)] = values[best]
+    order = runs.ranked(values, id_ranks[hits], len(rows))
+    rows[: len(order)] = hits[order]
+    scores[: len(order)] = values[order]

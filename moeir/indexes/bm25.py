@@ -1,4 +1,4 @@
-"""BM25 over texts: weights of terms by Lucene's formula, documents found over postings."""
+"""BM25 over texts: term weights by Lucene's formula, search over postings."""
 
 import json
 from array import array
@@ -20,11 +20,11 @@ TERMS_AT_ONCE = 2**20
 
 
 class Bm25(Index):
-    """BM25 as Lucene scores it, over terms as Lucene's EnglishAnalyzer finds them.
+    """BM25 as Lucene scores it, over terms of Lucene's EnglishAnalyzer.
 
     weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n
     documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"). A query's
-    score adds the weights of its terms, repeated ones as often as they occur. Only documents that share a term are found.
+    score adds the weights of its terms, repeated ones as often as they occur. Only documents that share a term are retrieved.
     """
 
     kind: ClassVar[str] = "text"
@@ -49,8 +49,8 @@ class Bm25(Index):
         self.k1, self.b, self.stemmer, self.stop_words = k1, b, stemmer, stop_words
         self._analyzer = EnglishAnalyzer(stemmer, stop_words)
         self._terms: dict[str, int] = {}
-        self._distinct, self._counted = array("i"), array("i")  # of every document: how many terms, and how many words
-        self._found_terms, self._times = array("i"), array("i")  # its terms, and how often each occurs
+        self._distinct, self._counted = array("i"), array("i")  # per document: distinct terms, and words
+        self._found_terms, self._times = array("i"), array("i")  # per document and distinct term: term id, and frequency
         self._postings: Postings | None = None
         self._documents = 0
 
@@ -59,7 +59,7 @@ class Bm25(Index):
 
     def add(self, shard: Sequence[str]) -> None:
         if self._postings is not None and not self._distinct:
-            raise ArtifactError("a bm25 index that was opened takes no more documents; build it anew")
+            raise ArtifactError("an opened bm25 index takes no more documents; build a new one")
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
@@ -72,31 +72,32 @@ class Bm25(Index):
         self._postings = None
 
     def _renumbered(self) -> None:
-        """Number terms alphabetically, so that nothing depends on their first use."""
+        """Renumber terms alphabetically, so that nothing depends on document order."""
         names = sorted(self._terms)
         ranks = np.empty(len(names), np.int32)
         ranks[[self._terms[name] for name in names]] = np.arange(len(names))
         self._terms = {name: rank for rank, name in enumerate(names)}
-        terms = np.asarray(self._found_terms)  # where they lie
+        terms = np.asarray(self._found_terms)  # a view: changed in place
         for first in range(0, len(terms), TERMS_AT_ONCE):
             part = slice(first, first + TERMS_AT_ONCE)
             terms[part] = ranks[terms[part]]
 
     def _stretches(self) -> Iterator[Texts]:
-        """The documents with their terms' weights, a window of them at a time."""
-        terms, times, counted = (np.asarray(column) for column in (self._found_terms, self._times, self._counted))
+        """The documents as sparse rows of BM25 weights, one window at a time."""
+        terms, term_counts, word_counts = (np.asarray(column) for column in (self._found_terms, self._times, self._counted))
         starts = np.concatenate([[0], np.cumsum(self._distinct, dtype=np.int64)])
-        holders = np.zeros(len(self._terms), np.int64)
+        document_frequencies = np.zeros(len(self._terms), np.int64)
         for first in range(0, len(terms), TERMS_AT_ONCE):
-            holders += np.bincount(terms[first : first + TERMS_AT_ONCE], minlength=len(holders))
-        rarity = np.log1p((len(self) - holders + 0.5) / (holders + 0.5))
-        length = self.k1 * (1 - self.b + self.b * counted / max(counted.mean(), 1.0 / len(self))) if len(self) else counted
+            document_frequencies += np.bincount(terms[first : first + TERMS_AT_ONCE], minlength=len(document_frequencies))
+        idf = np.log1p((len(self) - document_frequencies + 0.5) / (document_frequencies + 0.5))
+        mean_length = max(word_counts.mean(), 1.0 / len(self)) if len(self) else 1.0
+        length_norms = self.k1 * (1 - self.b + self.b * word_counts / mean_length)
         for first in range(0, len(self), self.window):
-            own = starts[first : first + self.window + 1]
-            part = slice(own[0], own[-1])
-            owners = np.repeat(length[first : first + self.window], np.diff(own))
-            weights = rarity[terms[part]] * times[part] / (times[part] + owners)
-            yield Texts(own - own[0], terms[part].astype(np.int64), weights.astype(np.float32))
+            window_starts = starts[first : first + self.window + 1]
+            part = slice(window_starts[0], window_starts[-1])
+            entry_norms = np.repeat(length_norms[first : first + self.window], np.diff(window_starts))
+            weights = idf[terms[part]] * term_counts[part] / (term_counts[part] + entry_norms)
+            yield Texts(window_starts - window_starts[0], terms[part].astype(np.int64), weights.astype(np.float32))
 
     def _highest(self) -> np.ndarray:
         highest = np.zeros(len(self._terms), np.float32)
@@ -111,15 +112,15 @@ class Bm25(Index):
         return self._postings
 
     def _read(self, queries: Sequence[str]) -> Texts:
-        """The terms of queries and how often each occurs; terms of no document left out."""
-        known = [Counter(self._terms[term] for term in self._analyzer.terms(text) if term in self._terms) for text in queries]
-        starts = np.concatenate([[0], np.cumsum([len(terms) for terms in known])]).astype(np.int64)
-        terms = np.array([term for counts in known for term in counts], dtype=np.int64)
-        return Texts(starts, terms, np.array([count for counts in known for count in counts.values()], dtype=np.float32))
+        """Terms of the queries and their frequencies; terms that no document has are dropped."""
+        counters = [Counter(self._terms[term] for term in self._analyzer.terms(text) if term in self._terms) for text in queries]
+        starts = np.concatenate([[0], np.cumsum([len(terms) for terms in counters])]).astype(np.int64)
+        terms = np.array([term for counts in counters for term in counts], dtype=np.int64)
+        return Texts(starts, terms, np.array([count for counts in counters for count in counts.values()], dtype=np.float32))
 
     def _found(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        postings, places = self._weighed(), self.places
-        rank_found(*postings.search(self._read(queries), places, depth), places, rows, scores)
+        postings, id_ranks = self._weighed(), self.places
+        rank_found(*postings.search(self._read(queries), id_ranks, depth), id_ranks, rows, scores)
 
     def _paired(self, queries: Sequence[str], query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         postings = self._weighed()
@@ -132,7 +133,7 @@ class Bm25(Index):
         return {} if self._postings is None else self._postings.arrays()
 
     def save(self, folder: Path | str) -> None:
-        """Write the index; one that was not searched yet is built on disk, a window of documents at a time."""
+        """Write the index; if it was not searched yet, it is built on disk, one window of documents at a time."""
         super().save(folder)
         if self._postings is None:
             self._renumbered()

@@ -1,7 +1,7 @@
 """Exact search in two steps: a float32 scan finds candidates, a fixed-order float64 sum scores them.
 
-The scan may sum in any order (blocks, threads, devices); only its rounding margin matters. The scores that are returned
-come from `dots`, which gives the same bits everywhere.
+The scan may sum in any order (blocks, threads, devices); only its rounding error bound matters. Returned scores come
+from `exact_dot`, which gives the same bits on every device.
 """
 
 from abc import abstractmethod
@@ -24,16 +24,16 @@ from moeir.kernels.memory import available_bytes
 
 UNIT_ROUNDOFF = 2.0**-24
 COARSE_ROUNDOFF = 2.0**-9  # of bfloat16
-LARGE = 2.0**100  # scores beyond this are scanned in float32
-BYTES_OF_ELEMENT = 16  # that a CUDA device needs for a number of `elements_at_once`: a score, its factors and its copies
-UNDERFLOW = 2.0**-100  # above all that float32 can lose below its smallest number in one score of 2^25 products
+LARGE = 2.0**100  # larger scores are scanned in float32
+BYTES_OF_ELEMENT = 16  # of CUDA memory for each of `elements_at_once`: a score, its factors and its copies
+UNDERFLOW = 2.0**-100  # upper bound of what underflow can cost one float32 score of 2^25 products
 LARGEST_FLOAT = float(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of queries: vectors [Q, L, D] float32, rows of zeros after the last token; lines int64 [Q], where their
-    results belong."""
+    """A block of queries: vectors [Q, L, D] float32, zero-padded after the last token; query_rows int64 [Q], their rows in
+    the result."""
 
     lines: np.ndarray
     vectors: torch.Tensor
@@ -45,16 +45,16 @@ class Block:
         return norms
 
     def part(self, chosen: torch.Tensor) -> "Block":
-        """The chosen queries [q]."""
+        """The queries at the given indices [q]."""
         return Block(self.lines[chosen.cpu().numpy()], self.vectors[chosen])
 
 
 def dots(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Inner products of pairs, the same bits on every device: left, right [P, D] float32 or float16 -> float64 [P].
 
-    A product of two float32 is exact in float64, and the products are added by halving, element by element.
+    A product of two float32 is exact in float64, and the products are added in a fixed pairwise order.
 
-    >>> dots(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])).tolist()
+    >>> exact_dot(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])).tolist()
     [32.0]
     """
     return halved(left.double() * right.double())
@@ -76,7 +76,7 @@ def halved(terms: torch.Tensor) -> torch.Tensor:
 
 
 def slices(count: int, step: int) -> Iterator[slice]:
-    """Cut `count` things into stretches of `step`, at least one each."""
+    """Cut range(count) into slices of `step`, at least 1."""
     step = max(1, step)
     return (slice(first, min(first + step, count)) for first in range(0, count, step))
 
@@ -87,11 +87,11 @@ def rounding(terms: int) -> float:
 
 
 def margin(block: Block, longest: float) -> torch.Tensor:
-    """How far below the K-th best scan score a document of the exact top K can lie, float64 [Q].
+    """How far below the K-th best scan score a document of the exact top K can be, float64 [Q].
 
     With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
     |ŝ − s| ≤ γ_(D+L) Σ_i ‖q_i‖ · max ‖d‖ + underflow (Cauchy–Schwarz), and |F − s| is less than two more roundings.
-    At least K documents have ŝ ≥ t, so the K-th best F ≥ t − e, and whoever reaches it has ŝ ≥ t − 2e. Eight extra roundings
+    At least K documents have ŝ ≥ t, so the K-th best F ≥ t − e, and every document that reaches it has ŝ ≥ t − 2e. Eight extra roundings
     cover F, the norms and the threshold itself.
     """
     length, width = block.vectors.shape[1:]
@@ -100,23 +100,23 @@ def margin(block: Block, longest: float) -> torch.Tensor:
 
 
 def coarse_margin(block: Block, longest: float, lost: float) -> torch.Tensor:
-    """The same for a scan of vectors rounded to bfloat16, whose products are added in float32 and rounded to bfloat16, float64 [Q].
+    """`scan_error_bound` for vectors rounded to bfloat16, products summed in float32 and rounded to bfloat16, float64 [Q].
 
-    With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `lost`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
-    Matrix units may cut off where a processor rounds: γ of twice the terms.
+    With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `max_bf16_error`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
+    Matrix units may truncate where a CPU rounds: γ of twice the terms.
     """
     rounded = block.vectors.bfloat16().double()
-    off = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
+    query_error = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
     norms = rounded.norm(dim=2).sum(dim=1)
     terms = 2 * (sum(block.vectors.shape[1:]) + 8)
-    added = (rounding(terms) + COARSE_ROUNDOFF * (1.0 + rounding(terms))) * norms * (longest + lost)
-    error: torch.Tensor = off * longest + norms * lost + added + UNDERFLOW * max(longest, 1.0)
+    rounding_error = (rounding(terms) + COARSE_ROUNDOFF * (1.0 + rounding(terms))) * norms * (longest + lost)
+    error: torch.Tensor = query_error * longest + norms * lost + rounding_error + UNDERFLOW * max(longest, 1.0)
     return 2.0 * error * (1.0 + rounding(8))
 
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """float32 products in float32, bfloat16 products added in float32, nothing for gradients."""
+    """Context: float32 matmul in full float32, bfloat16 matmul accumulated in float32, no gradients."""
     reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
     cuda.matmul.allow_bf16_reduced_precision_reduction = False
     try:
@@ -127,40 +127,39 @@ def exact_products(device: torch.device) -> Iterator[None]:
 
 
 class TwoStep(base.Index):
-    """Scan in float32 or bfloat16, keep every document within the margin of the K-th, score those exactly, rank them.
+    """Scan in float32 or bfloat16, keep every document within the error bound of the K-th, score those exactly, rank them.
 
-    The pool of candidates starts at depth + slack. If its last entry still lies within the margin (masses of equal
-    scores), the queries concerned are scanned again with a pool four times as large, at most all documents: the result
-    never depends on the pool, the block sizes, the threads or the device. Numbers held at a time are bounded by
-    `elements_at_once`.
+    The pool of candidates starts at depth + slack. If its last entry is still within the bound (many equal scores), the
+    queries concerned are scanned again with a pool four times as large, at most all documents: the result never depends
+    on the pool, the block sizes, the threads or the device. At most `elements_at_once` numbers are in memory at a time.
     """
 
-    queries_at_once: int | None = None  # None: as many as suit the device
+    queries_at_once: int | None = None  # None: chosen by device
     documents_at_once: int | None = None
-    slack: int | None = None  # None: as many as the scan's margin mostly needs
-    coarse = False  # whether the scan may multiply in bfloat16
+    slack: int | None = None  # None: enough for the usual error bound
+    coarse = False  # the scan may multiply in bfloat16
 
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
         try:
             self._device = torch.device(device)
         except RuntimeError:
-            raise UsageError(f"device {device!r} is not one torch knows: cpu, cuda, cuda:0 …") from None
+            raise UsageError(f"device {device!r} is unknown to torch; use cpu, cuda or cuda:0 …") from None
         if self._device.type not in ("cpu", "cuda"):
             raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
         if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
             raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
-        self.longest, self.lost = 0.0, 0.0  # the largest ‖d‖, and the largest ‖d − d̂‖ if d̂ is d in bfloat16
+        self.longest, self.lost = 0.0, 0.0  # largest ‖d‖, and largest ‖d − d̂‖ with d̂ = d in bfloat16
 
     def _fit(self, vectors: Vectors) -> None:
-        """On CUDA no more numbers at a time than there is room for beside the vectors."""
+        """On CUDA, limit `elements_at_once` to the memory left beside the vectors."""
         if self._device.type == "cuda":
             vectors.load()
             self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_OF_ELEMENT))
 
     def pairs_at_once(self, width: int) -> int:
-        """How many pairs of vectors [D] may be multiplied in float64 at a time."""
+        """How many pairs of vectors of this width may be multiplied in float64 at a time."""
         return max(1, self.elements_at_once // (16 * max(width, 1)))
 
     @abstractmethod
@@ -173,66 +172,66 @@ class TwoStep(base.Index):
 
     @abstractmethod
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Scores of pairs (query of the block [P], document row [P]), queries ascending -> float64 [P]."""
+        """Scores of pairs (query in the block [P], document row [P]), queries ascending -> float64 [P]."""
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        places = self.places
+        id_ranks = self.places
         with exact_products(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
-                spare = self.slack if self.slack is not None else 64 + (depth if self._coarse(block) else 0)
-                self._search(block, depth, depth + spare, places, rows, scores)
+                extra = self.slack if self.slack is not None else 64 + (depth if self._coarse(block) else 0)
+                self._search(block, depth, depth + extra, id_ranks, rows, scores)
 
     def _coarse(self, block: Block) -> bool:
         """Whether the scan of these queries multiplies in bfloat16."""
         return self.coarse and bool((block.norms * max(self.longest, 1.0) < LARGE).all())
 
     def _refuse(self, block: Block) -> None:
-        bad = ~(block.norms * max(self.longest, 1.0) < LARGEST_FLOAT)
-        if bad.any():
-            line = int(block.lines[int(bad.int().argmax())])
-            raise DataError(f"query {line}: NaN, infinity, or a score too large for float32")
+        invalid = ~(block.norms * max(self.longest, 1.0) < LARGEST_FLOAT)
+        if invalid.any():
+            query_row = int(block.lines[int(invalid.int().argmax())])
+            raise DataError(f"query {query_row}: NaN, infinity, or a score too large for float32")
 
-    def _search(self, block: Block, depth: int, size: int, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
-        size, most = min(size, len(self)), max(1, self.elements_at_once // (4 * size))
-        if len(block.lines) > most:
-            for part in slices(len(block.lines), most):
-                self._search(block.part(torch.arange(part.start, part.stop)), depth, size, places, rows, scores)
+    def _search(self, block: Block, depth: int, size: int, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+        size, max_queries = min(size, len(self)), max(1, self.elements_at_once // (4 * size))
+        if len(block.lines) > max_queries:
+            for part in slices(len(block.lines), max_queries):
+                self._search(block.part(torch.arange(part.start, part.stop)), depth, size, id_ranks, rows, scores)
             return
         queries = len(block.lines)
         pool = QuickPool(queries, size) if self._device.type == "cpu" else Pool(queries, size, self._device)
         self._scan(block, pool)
         coarse = self._coarse(block)
         margins = coarse_margin(block, self.longest, self.lost) if coarse else margin(block, self.longest)
-        keep, certain = pool.candidates(depth, margins)
-        keep &= certain[:, None]
-        query, position = keep.nonzero(as_tuple=True)
-        found = pool.rows[query, position]
-        values = self._exact(block, query, found).float().cpu().numpy()
-        hits, ends = found.cpu().numpy(), keep.sum(dim=1).cumsum(0).tolist()
-        proven = certain.tolist()
-        for i in (i for i in range(queries) if proven[i]):
-            own, line = slice(ends[i - 1] if i else 0, ends[i]), block.lines[i]
-            real = values[own] > self.unfound
-            base.place_hits(hits[own][real], values[own][real], places, rows[line], scores[line])
-        if again := [i for i in range(queries) if not proven[i]]:
-            self._search(block.part(torch.tensor(again)), depth, 4 * size, places, rows, scores)
+        is_candidate, certain = pool.candidates(depth, margins)
+        is_candidate &= certain[:, None]
+        query, position = is_candidate.nonzero(as_tuple=True)
+        candidates = pool.rows[query, position]
+        values = self._exact(block, query, candidates).float().cpu().numpy()
+        hits, ends = candidates.cpu().numpy(), is_candidate.sum(dim=1).cumsum(0).tolist()
+        is_certain = certain.tolist()
+        for i in (i for i in range(queries) if is_certain[i]):
+            hit_range, query_row = slice(ends[i - 1] if i else 0, ends[i]), block.lines[i]
+            is_hit = values[hit_range] > self.unfound
+            base.place_hits(hits[hit_range][is_hit], values[hit_range][is_hit], id_ranks, rows[query_row], scores[query_row])
+        if uncertain := [i for i in range(queries) if not is_certain[i]]:
+            self._search(block.part(torch.tensor(uncertain)), depth, 4 * size, id_ranks, rows, scores)
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)
         with exact_products(self._device):
             for block in self._blocks(queries):
                 self._refuse(block)
-                places = np.full(len(queries), base.NO_ROW, dtype=np.int64)
-                places[block.lines] = np.arange(len(block.lines))
-                pairs = np.flatnonzero(places[query_rows] != base.NO_ROW)
-                pairs = pairs[np.argsort(places[query_rows[pairs]], kind="stable")]
+                block_positions = np.full(len(queries), base.NO_ROW, dtype=np.int64)
+                block_positions[block.lines] = np.arange(len(block.lines))
+                pairs = np.flatnonzero(block_positions[query_rows] != base.NO_ROW)
+                pairs = pairs[np.argsort(block_positions[query_rows[pairs]], kind="stable")]
                 scores[pairs] = self.unfound
                 pairs = pairs[self._findable(document_rows[pairs])]
-                query, rows = (torch.from_numpy(part[pairs]).to(self._device) for part in (places[query_rows], document_rows))
+                query, rows = (torch.from_numpy(part[pairs]).to(self._device) for part in (block_positions[query_rows], document_rows))
                 scores[pairs] = self._exact(block, query, rows).float().cpu().numpy()
         return scores
 
     def _findable(self, rows: np.ndarray) -> np.ndarray:
-        """Which documents can be found at all: rows [n] -> bool [n]."""
+        """Which documents can be retrieved at all: rows [n] -> bool [n]."""
         return np.ones(len(rows), dtype=bool)

@@ -20,7 +20,7 @@ NO_TERM, BYTES_OF_ROW = -1, 4
 
 @dataclass(frozen=True)
 class TermBlock(Block):
-    """A block of queries with the number of each token's term among those of the index, int64 [Q, L], NO_TERM for padding and others."""
+    """A block of queries with each token's term as its number in the index, int64 [Q, L]; NO_TERM for padding and unknown terms."""
 
     terms: torch.Tensor
 
@@ -28,7 +28,7 @@ class TermBlock(Block):
         return TermBlock(self.lines[chosen.cpu().numpy()], self.vectors[chosen], self.terms[chosen.cpu()])
 
     def by_term(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Each term with the queries [a] of its tokens and their vectors [a, D], on the device."""
+        """Yield each term with the queries [a] and vectors [a, D] of its tokens, on the device."""
         terms = self.terms.flatten()
         order = terms.argsort(stable=True)
         order = order[terms[order] != NO_TERM]
@@ -43,8 +43,8 @@ class TermBlock(Block):
 class ExactMatch(TwoStep, Index):
     """Exact sum over a query's tokens of the best inner product with a token of the same term, on any device.
 
-    Document vectors are kept as float16, term by term; queries stay float32. A term adds at least 0; a score is the float64 sum of exact
-    inner products, rounded to float32. Documents that score 0 (no shared term, or no product above 0) are not found.
+    Document vectors are stored as float16, ordered by term; queries stay float32. A term adds at least 0; a score is the float64 sum of
+    exact inner products, rounded to float32. Documents that score 0 (no shared term, or no product above 0) are not retrieved.
     """
 
     kind: ClassVar[str] = "exact-match"
@@ -53,10 +53,10 @@ class ExactMatch(TwoStep, Index):
     def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(order, device)
         self._vectors = Vectors(self._device, beside=BYTES_OF_ROW)
-        self._shards: list[tuple[torch.Tensor, torch.Tensor]] = []  # terms and rows of the tokens, as they came
-        self._places: torch.Tensor | None = None  # where each posting's vector lies; None: in the order of the postings
+        self._shards: list[tuple[torch.Tensor, torch.Tensor]] = []  # terms and rows of the tokens, in order of addition
+        self._places: torch.Tensor | None = None  # row of each posting's vector; None: vectors are in the order of the postings
         self._terms = self._starts = self._rows = torch.zeros(0, dtype=torch.int64)
-        self._own_rows: torch.Tensor | None = None  # `_rows` on the device that holds the vectors
+        self._own_rows: torch.Tensor | None = None  # `_rows` on the device of the vectors
         self._built, self._documents = False, 0
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class ExactMatch(TwoStep, Index):
 
     def add(self, shard: Any) -> None:
         if self._built and not self._shards:
-            raise ArtifactError("an exact-match index that was opened takes no more documents; build it anew")
+            raise ArtifactError("an opened exact-match index takes no more documents; build a new one")
         first, starts = len(self), shard.starts.cpu().long()
 
         def owner(token: int) -> str:
@@ -77,7 +77,7 @@ class ExactMatch(TwoStep, Index):
         self._documents, self._built, self.longest = first + len(starts) - 1, False, self._vectors.longest
 
     def _build(self) -> None:
-        """Postings from the shards: by term, then row, then place in the text."""
+        """Build postings from the shards: by term, then row, then position in the text."""
         if not self._built and self._shards:
             terms, rows = (torch.cat(column) for column in zip(*self._shards, strict=True))
             self._places = terms.argsort(stable=True)
@@ -88,20 +88,20 @@ class ExactMatch(TwoStep, Index):
         self._built = True
 
     def _rows_at_home(self) -> torch.Tensor:
-        """The documents of all postings, where the vectors are."""
+        """Document rows of all postings, on the device of the vectors."""
         if self._own_rows is None:
             self._own_rows = self._rows.to(self._vectors.home)
         return self._own_rows
 
     def _stored(self, postings: slice | torch.Tensor) -> torch.Tensor:
-        """Vectors float16 [n, D] of postings, a stretch or by number [n], on the device."""
+        """Vectors float16 [n, D] of postings, by slice or by number [n], on the device."""
         if self._places is None:
             return self._vectors[postings]
         return self._vectors[self._places[postings if isinstance(postings, slice) else postings.cpu()]]
 
     def settings(self) -> dict[str, Any]:
-        extent = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.longest}
-        return {**super().settings(), **extent}
+        counts = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.longest}
+        return {**super().settings(), **counts}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         self._build()
@@ -118,9 +118,9 @@ class ExactMatch(TwoStep, Index):
         self._terms, self._starts, self._rows = (torch.from_numpy(np.asarray(arrays[name])) for name in ("terms", "starts", "rows"))
         self._vectors.restore(arrays["vectors"], settings["longest"])
         self._documents, self._built, self.longest = settings["documents"], True, self._vectors.longest
-        counted = int(self._starts[-1]) if len(self._starts) else 0
-        if not counted == len(self._rows) == len(self._vectors) or len(self._starts) not in (0, len(self._terms) + 1):
-            raise ValueError(f"{len(self._vectors)} vectors, {len(self._rows)} rows, starts.npy counts {counted}")
+        posting_count = int(self._starts[-1]) if len(self._starts) else 0
+        if not posting_count == len(self._rows) == len(self._vectors) or len(self._starts) not in (0, len(self._terms) + 1):
+            raise ValueError(f"{len(self._vectors)} vectors, {len(self._rows)} rows, starts.npy counts {posting_count}")
 
     def _blocks(self, queries: Any) -> Iterator[Block]:
         self._build()
@@ -128,16 +128,17 @@ class ExactMatch(TwoStep, Index):
         self._fit(self._vectors)
         starts = queries.starts.cpu().long()
         lengths = starts.diff()
-        lines = lengths.argsort(stable=True)
-        lines = lines[lengths[lines] > 0]
+        query_rows = lengths.argsort(stable=True)
+        query_rows = query_rows[lengths[query_rows] > 0]
         step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
-        for part in (lines[cut] for cut in slices(len(lines), step)):
+        for part in (query_rows[cut] for cut in slices(len(query_rows), step)):
             positions, real = spread(starts[part], lengths[part])
             vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
             terms = queries.terms.cpu()[positions].to(self._terms.dtype)
-            known = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
-            real &= self._terms[known] == terms if len(self._terms) else False
-            yield TermBlock(part.numpy(), vectors.masked_fill(~real[..., None].to(self._device), 0.0), known.masked_fill(~real, NO_TERM))
+            term_numbers = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
+            real &= self._terms[term_numbers] == terms if len(self._terms) else False
+            vectors = vectors.masked_fill(~real[..., None].to(self._device), 0.0)
+            yield TermBlock(part.numpy(), vectors, term_numbers.masked_fill(~real, NO_TERM))
 
     def _scan(self, block: Block, pool: Pool) -> None:
         assert isinstance(block, TermBlock)
@@ -152,20 +153,20 @@ class ExactMatch(TwoStep, Index):
     def _scan_term(
         self, term: int, tokens: torch.Tensor, query: torch.Tensor, part: slice, scores: torch.Tensor, reached: torch.Tensor
     ) -> None:
-        """Add what tokens [a, D] of one term, of queries [a], give to documents `part`; mark who may have a product above 0."""
+        """Add the scores of one term's tokens [a, D], of queries [a], to documents `part`; mark those that may have a product above 0."""
         bound = (rounding(tokens.shape[1] + 8) * tokens.double().norm(dim=1) * self.longest + UNDERFLOW).float()
         start = int(self._starts[term])
-        own = self._rows[start : int(self._starts[term + 1])]
-        first, last = torch.searchsorted(own, torch.tensor([part.start, part.stop], dtype=own.dtype)).tolist()
-        for begin, end in _whole_rows(own, first, last, self.elements_at_once // (4 * max(tokens.shape))):
+        term_rows = self._rows[start : int(self._starts[term + 1])]
+        first, last = torch.searchsorted(term_rows, torch.tensor([part.start, part.stop], dtype=term_rows.dtype)).tolist()
+        for begin, end in _whole_rows(term_rows, first, last, self.elements_at_once // (4 * max(tokens.shape))):
             rows, groups = self._rows_at_home()[start + begin : start + end].unique_consecutive(return_inverse=True)
-            similarity = self._stored(slice(start + begin, start + end)).float() @ tokens.T           # [p, a]
+            similarity = self._stored(slice(start + begin, start + end)).float() @ tokens.T  # [p, a]
             best = similarity.new_full((len(rows), len(tokens)), float("-inf"))
             best.scatter_reduce_(0, groups.to(self._device)[:, None].expand_as(similarity), similarity, "amax")
             possible = best.T + bound[:, None] >= 0
-            places = (query[:, None], rows.long().to(self._device) - part.start)                      # [a, 1], [rows]
-            scores.index_put_(places, best.T.clamp(min=0.0), accumulate=True)                         # a term adds at least 0
-            reached.index_put_(places, possible.int(), accumulate=True)
+            positions = (query[:, None], rows.long().to(self._device) - part.start)  # [a, 1], [rows]
+            scores.index_put_(positions, best.T.clamp(min=0.0), accumulate=True)  # a term adds at least 0
+            reached.index_put_(positions, possible.int(), accumulate=True)
 
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         assert isinstance(block, TermBlock)
@@ -175,39 +176,39 @@ class ExactMatch(TwoStep, Index):
         for part in slices(len(rows), self.elements_at_once // (16 * length)):
             first, last = int(query[part.start]), int(query[part.stop - 1]) + 1
             best = torch.zeros(part.stop - part.start, length, dtype=torch.float64, device=self._device)
-            for line in range(first, last):
-                own = slice(*torch.searchsorted(query[part], torch.tensor([line, line + 1])).tolist())
-                for place, term in enumerate(block.terms[line].tolist()):
+            for query_index in range(first, last):
+                pair_range = slice(*torch.searchsorted(query[part], torch.tensor([query_index, query_index + 1])).tolist())
+                for position, term in enumerate(block.terms[query_index].tolist()):
                     if term != NO_TERM:
-                        best[own, place] = self._best(term, block.vectors[line, place], rows[part][own])
+                        best[pair_range, position] = self._best(term, block.vectors[query_index, position], rows[part][pair_range])
             scores[part] = halved(best)
         return scores
 
     def _best(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """The best product of one token [D] with those of its term in each document, at least 0: rows [n] -> float64 [n]."""
+        """Largest product of one token [D] with its term's tokens in each document, at least 0: rows [n] -> float64 [n]."""
         start = int(self._starts[term])
-        own = self._rows_at_home()[start : int(self._starts[term + 1])]
-        first, last = (torch.searchsorted(own, rows, right=right) for right in (False, True))
+        term_rows = self._rows_at_home()[start : int(self._starts[term + 1])]
+        first, last = (torch.searchsorted(term_rows, rows, right=right) for right in (False, True))
         counts = last - first
-        owners = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
-        postings = torch.arange(len(owners), device=rows.device) + (last - counts.cumsum(0))[owners] + start
+        document_indices = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
+        postings = torch.arange(len(document_indices), device=rows.device) + (last - counts.cumsum(0))[document_indices] + start
         best = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
-        for part in slices(len(owners), self.pairs_at_once(len(token))):
-            found = dots(token.expand(part.stop - part.start, -1), self._stored(postings[part]))
-            best.scatter_reduce_(0, owners[part].to(self._device), found, "amax")
+        for part in slices(len(document_indices), self.pairs_at_once(len(token))):
+            products = dots(token.expand(part.stop - part.start, -1), self._stored(postings[part]))
+            best.scatter_reduce_(0, document_indices[part].to(self._device), products, "amax")
         return best
 
 
 def _whole_rows(rows: torch.Tensor, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cut ascending rows[first:last] into stretches of about `most`, all entries of a row in one.
+    """Cut ascending rows[first:last] into ranges of about `most` entries that never split a row.
 
-    >>> list(_whole_rows(torch.tensor([0, 0, 1, 1, 1, 2]), 0, 6, 3))
+    >>> list(_row_aligned_ranges(torch.tensor([0, 0, 1, 1, 1, 2]), 0, 6, 3))
     [(0, 2), (2, 5), (5, 6)]
     """
     while first < last:
         end = min(first + max(1, most), last)
         if end < last:
-            before = int(torch.searchsorted(rows, rows[end]))
-            end = before if before > first else int(torch.searchsorted(rows, rows[end], right=True))
+            row_start = int(torch.searchsorted(rows, rows[end]))
+            end = row_start if row_start > first else int(torch.searchsorted(rows, rows[end], right=True))
         yield first, end
         first = end

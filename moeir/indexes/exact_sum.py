@@ -1,6 +1,6 @@
-"""Several experts scored as one: the sum of their scores, the sides that an expert's list lacks computed from what its engine stores.
+"""Exact sum fusion at search time: scores missing from an expert's list are computed by its engine.
 
-No run holds what this needs, so it belongs to search. CoT-MoTE's hybrid is such a sum (Ma et al. 2023, §3.3), and COIL's score.
+This needs the indexes, not only runs, so it is part of search. CoT-MoTE's hybrid is such a sum (Ma et al. 2023, §3.3), and COIL's score.
 """
 
 from collections.abc import Mapping
@@ -17,36 +17,36 @@ Lists = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Summed:
-    """rows int64 [Q, K], scores float32 [Q, K] in the order of ranks, blank as those of an index; `proven` int64 [Q] says how many of the
-    first ranks are those of the sum over all documents."""
+    """rows int64 [Q, K], scores float32 [Q, K] in rank order, blanks as in an index's result; proven_depth int64 [Q]: how many of the
+    first ranks are certain to be those of the sum over all documents."""
 
     rows: np.ndarray
     scores: np.ndarray
     proven: np.ndarray
 
     def holds(self, depth: int) -> np.ndarray:
-        """Whether the first `depth` ranks, or all there are, are proven: bool [Q]."""
-        held: np.ndarray = self.proven >= np.minimum(depth, (self.rows != NO_ROW).sum(1))
-        return held
+        """Whether the first `depth` ranks, or all hits if fewer, are proven: bool [Q]."""
+        is_proven: np.ndarray = self.proven >= np.minimum(depth, (self.rows != NO_ROW).sum(1))
+        return is_proven
 
 
 def summed(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: Lists, *, deepen: bool = False) -> Summed:
-    """The best sums of scores, among all documents that stand in one of the lists.
+    """The best sums of scores among all documents that are in any of the lists.
 
-    `lists` are what the engines found for the queries, to one depth K; float64 sums in the order of the engines, rounded to float32. What
-    stands in no list has at most the sum of the lists' last scores (the threshold of Fagin et al. 2003), so ranks above it are proven.
-    `deepen` doubles the depth of the lists for the queries that are not proven to K, until all are.
+    `lists` are the engines' results for the queries, all to one depth K; sums are float64 in the order of the engines, rounded to
+    float32. A document in no list has at most the sum of the lists' last scores (the threshold of Fagin et al. 2003), so ranks above it
+    are proven. `search_deeper` doubles the depth of the lists for queries that are not proven to K, until all are.
     """
-    found = _once(engines, queries, lists)
-    width, depth = found.rows.shape[1], found.rows.shape[1]
-    most = len(next(iter(engines.values())))
-    while deepen and depth < most and len(again := np.flatnonzero(~found.holds(width))):
-        depth = min(2 * depth, most)
-        some = {name: _chosen(queries[name], again) for name in engines}
-        deeper = _once(engines, some, {name: engine.search(some[name], depth) for name, engine in engines.items()})
-        found.rows[again], found.scores[again] = deeper.rows[:, :width], deeper.scores[:, :width]
-        found.proven[again] = np.minimum(deeper.proven, width)
-    return found
+    fused = _once(engines, queries, lists)
+    width, depth = fused.rows.shape[1], fused.rows.shape[1]
+    document_count = len(next(iter(engines.values())))
+    while deepen and depth < document_count and len(unproven := np.flatnonzero(~fused.holds(width))):
+        depth = min(2 * depth, document_count)
+        unproven_queries = {name: _chosen(queries[name], unproven) for name in engines}
+        deeper = _once(engines, unproven_queries, {name: engine.search(unproven_queries[name], depth) for name, engine in engines.items()})
+        fused.rows[unproven], fused.scores[unproven] = deeper.rows[:, :width], deeper.scores[:, :width]
+        fused.proven[unproven] = np.minimum(deeper.proven, width)
+    return fused
 
 
 def _chosen(queries: Any, rows: np.ndarray) -> Any:
@@ -62,40 +62,40 @@ def _once(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: Lists
     total = np.zeros(len(union), dtype=np.float64)
     for name, engine in engines.items():
         rows, scores = lists[name]
-        column, known = np.empty(len(union), dtype=np.float32), np.zeros(len(union), dtype=bool)
-        places = np.searchsorted(union, keys[name])
-        column[places], known[places] = scores[rows != NO_ROW], True
-        column[~known] = engine.paired(queries[name], query[~known], document[~known])
+        column, is_known = np.empty(len(union), dtype=np.float32), np.zeros(len(union), dtype=bool)
+        positions = np.searchsorted(union, keys[name])
+        column[positions], is_known[positions] = scores[rows != NO_ROW], True
+        column[~is_known] = engine.paired(queries[name], query[~is_known], document[~is_known])
         total += column
     sums = total.astype(np.float32)
-    made = Summed(np.full((count, width), NO_ROW, np.int64), np.full((count, width), -np.inf, np.float32), np.zeros(count, np.int64))
-    limits, whole = _limits(engines, lists)
-    places, ends = first.places, np.searchsorted(query, np.arange(count + 1))
-    for line in range(count):
-        own = slice(ends[line], ends[line + 1])
-        real = np.isfinite(sums[own])
-        place_hits(document[own][real], sums[own][real], places, made.rows[line], made.scores[line])
-        above = made.scores[line] > limits[line]
-        made.proven[line] = ((above | whole[line]) & (made.rows[line] != NO_ROW)).sum()
-    return made
+    fused = Summed(np.full((count, width), NO_ROW, np.int64), np.full((count, width), -np.inf, np.float32), np.zeros(count, np.int64))
+    bounds, complete = _limits(engines, lists)
+    id_ranks, ends = first.places, np.searchsorted(query, np.arange(count + 1))
+    for query_row in range(count):
+        hit_range = slice(ends[query_row], ends[query_row + 1])
+        real = np.isfinite(sums[hit_range])
+        place_hits(document[hit_range][real], sums[hit_range][real], id_ranks, fused.rows[query_row], fused.scores[query_row])
+        above = fused.scores[query_row] > bounds[query_row]
+        fused.proven[query_row] = ((above | complete[query_row]) & (fused.rows[query_row] != NO_ROW)).sum()
+    return fused
 
 
 def _keys(rows: np.ndarray, documents: int) -> np.ndarray:
-    """(query, document) of every hit as one number, in the order of `rows[rows != NO_ROW]`."""
-    query, place = np.nonzero(rows != NO_ROW)
-    return query * np.int64(documents) + rows[query, place]
+    """Key query · N + document of every hit, in the order of `rows[rows != NO_ROW]`."""
+    query, position = np.nonzero(rows != NO_ROW)
+    return query * np.int64(documents) + rows[query, position]
 
 
 def _limits(engines: Mapping[str, Index], lists: Lists) -> tuple[np.ndarray, np.ndarray]:
-    """What a document in no list can score at most, float32 [Q], and whether no such document is found by anyone, bool [Q]."""
-    total, whole = np.zeros(len(next(iter(lists.values()))[0])), True
+    """Upper bound of the score of a document in no list, float32 [Q], and whether no engine can retrieve such a document, bool [Q]."""
+    total, complete = np.zeros(len(next(iter(lists.values()))[0])), True
     for name, engine in engines.items():
         rows, scores = lists[name]
         if not (len(total) and rows.shape[1]):
-            continue  # nothing is found by anyone
-        ended = (rows[:, -1] == NO_ROW) | (rows.shape[1] == len(engine))
-        highest = np.maximum(np.where(ended, -np.inf, scores[:, -1]), engine.unfound).astype(np.float64)
-        total += np.where(rows[:, 0] == NO_ROW, np.maximum(highest, 0.0), highest)  # a query that finds nothing adds 0
-        whole = whole & ended
+            continue  # no engine retrieves anything
+        exhausted = (rows[:, -1] == NO_ROW) | (rows.shape[1] == len(engine))
+        highest = np.maximum(np.where(exhausted, -np.inf, scores[:, -1]), engine.unfound).astype(np.float64)
+        total += np.where(rows[:, 0] == NO_ROW, np.maximum(highest, 0.0), highest)  # a query without hits adds 0
+        complete = complete & exhausted
     exact = all(engine.exact for engine in engines.values())
-    return np.where(exact, total, np.inf).astype(np.float32), whole & np.full(len(total), exact)
+    return np.where(exact, total, np.inf).astype(np.float32), complete & np.full(len(total), exact)

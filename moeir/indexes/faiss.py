@@ -27,9 +27,9 @@ RESCORED = 4  # times the depth
 class Faiss(Index):
     """Any inner-product index of faiss by its factory string; + stands for a comma: factory=IVF4096+PQ16, HNSW32, SQ8 …
 
-    What must be trained is trained on `sample` seeded vectors [default: 64 for each list, at least 65,536]. `nprobe` is how many lists of
-    an IVF are looked at, `ef` how many nodes an HNSW keeps in mind. `rescore=true` keeps the float16 vectors beside, on disk, and scores
-    4 times the depth of what faiss finds exactly, as `flat` does. On a CUDA device faiss searches there where its build can.
+    Factories that need training use `sample` seeded vectors [default: 64 for each list, at least 65,536]. `nprobe` is how many lists of an
+    IVF are searched, `ef` the size of an HNSW's candidate queue. `rescore=true` also stores the float16 vectors and rescores 4 times the
+    depth of faiss's hits exactly, as `flat` does. With a CUDA device faiss searches there if its build supports it.
     """
 
     kind: ClassVar[str] = "dense"
@@ -64,7 +64,7 @@ class Faiss(Index):
 
     def add(self, shard: Any) -> None:
         if self._engine is not None:
-            raise ArtifactError("a faiss index that was built takes no more documents; build it anew")
+            raise ArtifactError("a built faiss index takes no more documents; build a new one")
         first = len(self)
         self._vectors.add(shard.vectors, lambda row: f"row {first + row}: its vector")
 
@@ -92,14 +92,14 @@ class Faiss(Index):
                 raise ValueError(f"{FILE} holds {self._engine.ntotal} vectors, vectors.npy {len(self._vectors)}")
 
     def _built(self) -> Any:
-        """Trained on a sample, then filled block by block from where the vectors lie."""
+        """Train on a sample, then add the vectors block by block."""
         if self._engine is None:
             width = max(self._vectors.width, 1)
             try:
                 engine = faiss.index_factory(width, self.factory.replace("+", ","), faiss.METRIC_INNER_PRODUCT)
             except RuntimeError as error:
                 reason = _reason(error)
-                raise UsageError(f"faiss:factory={self.factory}: faiss does not make this for dimension {width}: {reason}") from None
+                raise UsageError(f"faiss:factory={self.factory}: faiss rejects it for dimension {width}: {reason}") from None
             if not engine.is_trained and len(self._vectors):
                 self._train(engine)
             for first in range(0, len(self._vectors), ROWS_AT_ONCE):
@@ -118,12 +118,12 @@ class Faiss(Index):
             raise DataError(f"faiss:factory={self.factory}: cannot be trained on {count} vectors: {reason}; choose a smaller one") from None
 
     def _ready(self) -> Any:
-        """The engine with its options, on the GPU where asked for and possible."""
+        """The engine with its search options, on the GPU if requested and supported."""
         if self._searched is None:
             engine = self._built()
             if self.device.startswith("cuda") and getattr(faiss, "get_num_gpus", int)() > 0:
-                place = torch.device(self.device).index or 0
-                engine = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), place, engine)
+                device_number = torch.device(self.device).index or 0
+                engine = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device_number, engine)
                 space = faiss.GpuParameterSpace()
             else:
                 space = faiss.ParameterSpace()
@@ -137,11 +137,11 @@ class Faiss(Index):
         try:
             space.set_index_parameter(engine, name, value)
         except RuntimeError:
-            said = {"nprobe": "nprobe", "efSearch": "ef"}[name]
-            raise UsageError(f"faiss:factory={self.factory}: has no {said}; leave {said}={value} out") from None
+            option = {"nprobe": "nprobe", "efSearch": "ef"}[name]
+            raise UsageError(f"faiss:factory={self.factory}: has no option {option}; remove {option}={value}") from None
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        engine, places = self._ready(), self.places
+        engine, id_ranks = self._ready(), self.places
         vectors = queries.vectors.detach().cpu().float().numpy()
         if (width := vectors.shape[1]) != engine.d:
             raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {engine.d}: made by another checkpoint?")
@@ -150,13 +150,13 @@ class Faiss(Index):
         width = min(RESCORED * depth, len(self)) if self.rescore else depth
         for first in range(0, len(vectors), QUERIES_AT_ONCE):
             part = np.ascontiguousarray(vectors[first : first + QUERIES_AT_ONCE])
-            values, found = engine.search(part, width)
+            values, hits = engine.search(part, width)
             if self.rescore:
-                query, place = np.nonzero(found >= 0)
-                values[query, place] = self._exact(part, query, found[query, place])
+                query, rank = np.nonzero(hits >= 0)
+                values[query, rank] = self._exact(part, query, hits[query, rank])
             for i in range(len(part)):
-                real = found[i] >= 0
-                place_hits(found[i][real], values[i][real], places, rows[first + i], scores[first + i])
+                real = hits[i] >= 0
+                place_hits(hits[i][real], values[i][real], id_ranks, rows[first + i], scores[first + i])
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         if not self.rescore:
@@ -166,13 +166,13 @@ class Faiss(Index):
     def _exact(self, queries: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(rows))
         for first, shard in self._vectors.shards():
-            own = np.flatnonzero((rows >= first) & (rows < first + len(shard)))
-            found = np.empty(len(own))
-            halves.pair_products(bits(shard), np.ascontiguousarray(queries), query[own], rows[own] - first, found)
-            scores[own] = found
+            positions = np.flatnonzero((rows >= first) & (rows < first + len(shard)))
+            shard_scores = np.empty(len(positions))
+            halves.pair_products(bits(shard), np.ascontiguousarray(queries), query[positions], rows[positions] - first, shard_scores)
+            scores[positions] = shard_scores
         return scores.astype(np.float32)
 
 
 def _reason(error: RuntimeError) -> str:
-    """What faiss says, without where in its source it says so."""
+    """faiss's error message without its source location."""
     return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", str(error).splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Exact dense search by inner product: every document is looked at."""
+"""Exact dense search by inner product: every document is scored."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +14,15 @@ from moeir.indexes.candidates import Block, Pool, TwoStep, dots, slices
 from moeir.indexes.storage import Vectors, bits
 from moeir.kernels.bfloat16 import multiplies_bfloat16
 
-FEWEST = 16  # queries and documents of a product of matrices, so that it is always the library's bfloat16 product
-FEW_ROWS = 2**16  # documents read at a time for fewer queries
+FEWEST = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
+FEW_ROWS = 2**16  # documents scanned at a time for fewer queries than that
 
 
 class Flat(TwoStep, Index):
     """Exact inner product of dense vectors, on any device.
 
-    Documents are kept as float16, as encodings hold them; queries stay float32. Where the processor multiplies bfloat16 the scan does, and
-    the margin covers it. See `TwoStep` for what is promised.
+    Documents are stored as float16, as in encodings; queries stay float32. The scan uses bfloat16 on hardware that multiplies it; the
+    error bound covers that. See `TwoStepIndex` for the guarantees.
     """
 
     kind: ClassVar[str] = "dense"
@@ -70,20 +70,20 @@ class Flat(TwoStep, Index):
             self._scan_for_few(block, pool)
             return
         coarse = self._coarse(block)
-        kind = torch.bfloat16 if coarse else torch.float32
-        queries = block.vectors[:, 0].to(kind)
+        dtype = torch.bfloat16 if coarse else torch.float32
+        queries = block.vectors[:, 0].to(dtype)
         widest = max(self._vectors.width, len(queries))
         step = self.documents_at_once or max(64, self.elements_at_once // (4 * widest))
         read, scores = self._vectors.reader(max(step, FEWEST), coarse), torch.empty(0)
         for part in slices(len(self), step):
             documents = read(part)
             if scores.shape != (len(queries), len(documents)):
-                scores = torch.empty(len(queries), len(documents), dtype=kind, device=self._device)
+                scores = torch.empty(len(queries), len(documents), dtype=dtype, device=self._device)
             torch.mm(queries, documents.T, out=scores)
             pool.push(scores, torch.arange(part.start, part.stop, device=self._device))
 
     def _scan_for_few(self, block: Block, pool: Pool) -> None:
-        """Reading the documents is what takes time: they are read once, as they lie."""
+        """Scan for a few queries: memory bandwidth dominates, so documents are read once, in float16."""
         queries = block.vectors[:, 0].contiguous().numpy()
         for first, shard in self._vectors.shards():
             for part in slices(len(shard), self.documents_at_once or FEW_ROWS):
@@ -97,10 +97,10 @@ class Flat(TwoStep, Index):
         if self._device.type == "cpu":
             queries, values = block.vectors[:, 0].contiguous().numpy(), scores.numpy()
             for first, shard in self._vectors.shards():
-                for own in mapping.parted(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
-                    found = np.empty(len(own))
-                    halves.pair_products(bits(shard), queries, query.numpy()[own], rows.numpy()[own] - first, found)
-                    values[own] = found
+                for positions in mapping.parted(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
+                    shard_scores = np.empty(len(positions))
+                    halves.pair_products(bits(shard), queries, query.numpy()[positions], rows.numpy()[positions] - first, shard_scores)
+                    values[positions] = shard_scores
             return scores
         rows = rows.to(self._vectors.home)
         for part in slices(len(rows), self.pairs_at_once(self._vectors.width)):

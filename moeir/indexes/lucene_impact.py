@@ -12,15 +12,15 @@ from moeir.indexes.base import Index
 from moeir.indexes.inverted import ROWS_AT_ONCE, texts_of
 from moeir.indexes.lucene import Lucene
 
-IMPACTS = 255  # the largest impact in a document
-REPEATS = 100  # how often the strongest term of a query is repeated
+IMPACTS = 255  # largest impact in a document
+REPEATS = 100  # repetitions of a query's strongest term
 
 
 class LuceneImpact(Lucene, Index):
     """Learned-sparse search by Lucene over 8-bit impacts, through Anserini (extra `lucene`); not exact.
 
-    A document's weight counts as one of 255 steps up to the largest of all, a query's as one of 100 steps up to its own largest. Scores
-    are given back in the scale of the weights.
+    A document's weight is rounded to one of 255 steps up to the largest of all, a query's to one of 100 steps up to its own largest.
+    Scores are returned in the scale of the weights.
     """
 
     kind: ClassVar[str] = "sparse"
@@ -50,13 +50,14 @@ class LuceneImpact(Lucene, Index):
     def _lines(self) -> Iterator[dict[str, Any]]:
         row, scale = 0, IMPACTS / (self._highest or 1.0)
         for shard in self._shards:
-            before = row
+            first_row = row
             for first in range(0, len(shard), ROWS_AT_ONCE):
-                starts, terms, weights = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), before, "row")
+                starts, terms, weights = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), first_row, "row")
                 impacts = np.rint(weights * scale).astype(np.int64).clip(0)
                 for begin, end in pairwise(starts):
-                    own = {f"t{term}": impact for term, impact in zip(terms[begin:end], impacts[begin:end].tolist(), strict=True) if impact}
-                    yield {"id": str(row), "contents": "", "vector": own}
+                    pairs = zip(terms[begin:end], impacts[begin:end].tolist(), strict=True)
+                    impacts_by_term = {f"t{term}": impact for term, impact in pairs if impact}
+                    yield {"id": str(row), "contents": "", "vector": impacts_by_term}
                     row += 1
 
     def _index_flags(self) -> list[str]:
@@ -68,13 +69,13 @@ class LuceneImpact(Lucene, Index):
     def _asked(self, queries: Any) -> list[tuple[str, float]]:
         self._check(queries)
         starts, terms, weights = texts_of(queries, 0, len(queries), 0, "query")
-        asked = []
+        query_lines = []
         for begin, end in pairwise(starts):
             highest = float(weights[begin:end].max(initial=0.0))
-            times = np.rint(weights[begin:end] * (REPEATS / (highest or 1.0))).astype(np.int64).clip(0)
-            words = [" ".join([f"t{term}"] * count) for term, count in zip(terms[begin:end], times.tolist(), strict=True) if count]
-            asked.append((" ".join(words), highest * self._highest / (REPEATS * IMPACTS)))
-        return asked
+            repeats = np.rint(weights[begin:end] * (REPEATS / (highest or 1.0))).astype(np.int64).clip(0)
+            tokens = [" ".join([f"t{term}"] * count) for term, count in zip(terms[begin:end], repeats.tolist(), strict=True) if count]
+            query_lines.append((" ".join(tokens), highest * self._highest / (REPEATS * IMPACTS)))
+        return query_lines
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary, "highest": self._highest}

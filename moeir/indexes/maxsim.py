@@ -1,4 +1,4 @@
-"""Exact late interaction: every query token meets every token of every document (Khattab and Zaharia 2020, eq. 3)."""
+"""Exact late interaction: every query token against every token of every document (Khattab and Zaharia 2020, eq. 3)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +13,18 @@ from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halv
 from moeir.indexes.ragged import Ragged, queries_in_blocks
 from moeir.kernels.bfloat16 import multiplies_bfloat16
 
-PRODUCTS_AT_ONCE = 2**20  # of a stretch of texts with a block of queries, so that they stay near the processor
-FEWEST = 16  # columns a product is padded to, so that it is always the library's bfloat16 product
+PRODUCTS_AT_ONCE = 2**20  # of a block of texts with a block of queries, so that they fit in cache
+FEWEST = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
 
 
 class MaxSim(TwoStep, Index):
     """Exact MaxSim over all documents, on any device.
 
-    Document vectors are kept as float16, as encodings hold them; queries stay float32. The score is the float64 sum over
-    the query's tokens of the largest exact inner product, rounded to float32. The second step does not multiply
-    everything again in float64: of each query token's products with a document only those whose float32 value lies
-    within twice its rounding bound of the largest can be the largest, mostly one. A document without tokens is never
-    found, a query without tokens finds nothing.
+    Document vectors are stored as float16, as in encodings; queries stay float32. The score is the float64 sum over the
+    query's tokens of the largest exact inner product, rounded to float32. The second step recomputes few products in
+    float64: of each query token's products with a document only those whose float32 value is within twice the rounding
+    bound of the largest can be the largest, mostly one. A document without tokens is never retrieved, a query without
+    tokens has no hits.
     """
 
     kind: ClassVar[str] = "multivector"
@@ -64,26 +64,26 @@ class MaxSim(TwoStep, Index):
         if self._device.type == "cpu" and self._coarse(block):
             self._scan_packed(block, pool)
             return
-        queries, kind = block.vectors.flatten(0, 1), torch.bfloat16 if self._coarse(block) else torch.float32  # [Q * L, D]
-        queries = queries.to(kind).T
+        queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._coarse(block) else torch.float32  # [Q * L, D]
+        queries = queries.to(dtype).T
         for rows, texts in self._texts.read_by_length():
             for first, last in stretches(texts.sizes, self.elements_at_once // max(queries.shape), self.documents_at_once):
                 documents, _ = texts.padded(first, last)
-                similarity = documents.flatten(0, 1).to(kind) @ queries                 # [N * M, Q * L]
-                best = similarity.view(*documents.shape[:2], -1).amax(dim=1)            # [N, Q * L]; repeats never win alone
+                similarity = documents.flatten(0, 1).to(dtype) @ queries  # [N * M, Q * L]
+                best = similarity.view(*documents.shape[:2], -1).amax(dim=1)  # [N, Q * L]; padding repeats a token of the text
                 scores = best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous()
                 pool.push(scores, rows[first:last])
 
     def _scan_packed(self, block: Block, pool: Pool) -> None:
-        """No padding and no gathering: texts as they lie, rounded to bfloat16, and the maximum over each one's rows."""
+        """CPU scan without padding or gathering: blocks of texts in bfloat16, then the maximum over each text's rows."""
         count, tokens, width = block.vectors.shape
         queries = torch.zeros(max(count * tokens, FEWEST), width, dtype=torch.bfloat16)
         queries[: count * tokens] = block.vectors.flatten(0, 1)
-        starts, stretch = self._texts.starts.numpy(), max(512, PRODUCTS_AT_ONCE // len(queries))
-        most = max(stretch, int(self._texts.lengths.max()))
-        read = self._texts.vectors.reader(most, coarse=True)
-        products = torch.empty(most, len(queries), dtype=torch.bfloat16)
-        for first, last in self._texts.stretches(stretch, self.documents_at_once):
+        starts, block_tokens = self._texts.starts.numpy(), max(512, PRODUCTS_AT_ONCE // len(queries))
+        max_tokens = max(block_tokens, int(self._texts.lengths.max()))
+        read = self._texts.vectors.reader(max_tokens, coarse=True)
+        products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
+        for first, last in self._texts.stretches(block_tokens, self.documents_at_once):
             scores = torch.empty(count, last - first)
             torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
             halves.best_of_texts(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
@@ -92,34 +92,34 @@ class MaxSim(TwoStep, Index):
     def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":
             return self._texts.exact(block, query, rows)
-        numbers, rows = query.cpu().numpy(), rows.cpu()
-        order = np.lexsort((self._texts.lengths[rows].numpy(), numbers))  # by query, then by length
+        query_rows, rows = query.cpu().numpy(), rows.cpu()
+        order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length
         texts = self._texts.select(rows[torch.from_numpy(order)])
-        found = torch.empty(len(rows), dtype=torch.float64, device=self._device)
-        ends = np.bincount(numbers, minlength=len(block.lines)).cumsum().tolist()
-        for line, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
+        ends = np.bincount(query_rows, minlength=len(block.lines)).cumsum().tolist()
+        for query_row, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
             for first, last in stretches(texts.sizes[begin:end], self.pairs_at_once(self._texts.vectors.width), None):
                 documents, real = texts.padded(begin + first, begin + last)
-                found[begin + first : begin + last] = self._pairs(block.vectors[line], documents, real)
-        scores = torch.empty_like(found)
-        scores[torch.from_numpy(order).to(self._device)] = found
+                sorted_scores[begin + first : begin + last] = self._pairs(block.vectors[query_row], documents, real)
+        scores = torch.empty_like(sorted_scores)
+        scores[torch.from_numpy(order).to(self._device)] = sorted_scores
         return scores
 
     def _findable(self, rows: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self._texts.lengths.numpy()[rows] > 0
-        return found
+        mask: np.ndarray = self._texts.lengths.numpy()[rows] > 0
+        return mask
 
     def _pairs(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
         query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0
-        rough = documents.float() @ query.T                                        # [N, M, L]
+        approximate = documents.float() @ query.T  # [N, M, L]
         bound = 2.0 * (rounding(query.shape[1] + 8) * query.double().norm(dim=1) * self.longest + UNDERFLOW)
-        near = (rough >= (rough.amax(dim=1, keepdim=True).double() - bound).float()) & real[..., None]
-        document, position, token = near.nonzero(as_tuple=True)
+        is_near = (approximate >= (approximate.amax(dim=1, keepdim=True).double() - bound).float()) & real[..., None]
+        document, position, token = is_near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)
         for part in slices(len(token), self.pairs_at_once(query.shape[1])):
             products[part] = dots(query[token[part]], documents[document[part], position[part]])
-        best = products.new_full((len(documents) * len(query),), float("-inf"))     # −∞ before the maximum
+        best = products.new_full((len(documents) * len(query),), float("-inf"))  # −∞ before the maximum
         best.scatter_reduce_(0, document * len(query) + token, products, "amax")
         return halved(best.view(len(documents), len(query)))
 
@@ -128,15 +128,15 @@ class MaxSim(TwoStep, Index):
 
 
 def stretches(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:
-    """Cut ascending lengths [N] into stretches that fit `tokens` when padded, each at least one document.
+    """Cut ascending lengths [N] into ranges of at most `tokens` tokens after padding, each at least one document.
 
-    >>> list(stretches(np.array([1, 2, 2, 5]), 6, None))
+    >>> list(padded_blocks(np.array([1, 2, 2, 5]), 6, None))
     [(0, 3), (3, 4)]
     """
     first = 0
     while first < len(lengths):
-        widest = max(1, tokens // int(lengths[first]))
-        ahead = lengths[first : first + min(widest, documents or widest)]
+        max_documents = max(1, tokens // int(lengths[first]))
+        ahead = lengths[first : first + min(max_documents, documents or max_documents)]
         last = first + max(1, int(np.searchsorted(ahead * np.arange(1, len(ahead) + 1), tokens, side="right")))
         yield first, last
         first = last

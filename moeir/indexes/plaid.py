@@ -1,4 +1,4 @@
-"""Late interaction with token vectors in 2 bits a dimension (Santhanam et al. 2022), optionally scored again as they were."""
+"""Late interaction with token vectors in 2 bits per dimension (Santhanam et al. 2022), optionally rescored in float16."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,20 +19,20 @@ from moeir.indexes.residuals import ROWS_AT_ONCE, Quantiser
 from moeir.kernels.compiling import compiled
 
 COLUMNS = ("codes", "leading", "residuals")
-PER_ROOT, PER_DEPTH = 100, 16  # candidates for each √documents, at least so many for each place of the depth
-SHARE_IN_FULL = 4  # one candidate in so many is scored in full
-RESCORED, SPARE = 3, 32  # times the depth, and so many more
+PER_ROOT, PER_DEPTH = 100, 16  # candidates: 100 · √documents, at least 16 for each rank of the depth
+SHARE_IN_FULL = 4  # one candidate in four is scored in full
+RESCORED, SPARE = 3, 32  # hits rescored: 3 · depth + 32
 QUERIES_AT_ONCE = 64
 
 
 class Plaid(Index):
-    """Approximate MaxSim: centroids choose candidates, vectors of 2 bits a dimension score them; on the processor.
+    """Approximate MaxSim: centroids choose candidates, vectors of 2 bits per dimension score them; CPU only.
 
     A token vector of 128 dimensions takes 34 bytes, 2 for its centroid and 32 for the residual (36 beyond 65,536 centroids). Each query
-    token looks at the documents of its `nprobe` best centroids; the `candidates` best of them by those centroids [default: 100 ·
+    token probes the documents of its `nprobe` best centroids; the `candidates` best of them by those centroids [default: 100 ·
     √documents, at least 16 times the depth] are scored with a quarter of their bytes, the best quarter of those in full. `rescore=true`
-    keeps the float16 vectors beside, on disk, and scores the best of those, three times the depth and 32, exactly: those scores are
-    maxsim's. `centroids` is how many [default: the power of two nearest to 4 · √vectors].
+    also stores the float16 vectors and rescores the best of those, 3 · depth + 32, exactly: those scores are maxsim's. `centroids` is
+    their number [default: the power of two nearest to 4 · √vectors].
     """
 
     kind: ClassVar[str] = "multivector"
@@ -65,7 +65,7 @@ class Plaid(Index):
 
     def add(self, shard: Any) -> None:
         if self._quantiser is not None:
-            raise ArtifactError("a plaid index that was built takes no more documents; build it anew")
+            raise ArtifactError("a built plaid index takes no more documents; build a new one")
         self._texts.add(shard)
 
     def settings(self) -> dict[str, Any]:
@@ -102,15 +102,15 @@ class Plaid(Index):
     def tokens_of(self, row: int) -> np.ndarray:
         if self.rescore:
             return self._texts.tokens_of(row)
-        own = slice(*self._texts.starts[row : row + 2].tolist())
-        quantiser = self._built()
-        return quantiser.decoded(self._stored["codes"][own], np.hstack([self._stored[name][own] for name in COLUMNS[1:]]))
+        token_range = slice(*self._texts.starts[row : row + 2].tolist())
+        codec = self._built()
+        return codec.decoded(self._stored["codes"][token_range], np.hstack([self._stored[name][token_range] for name in COLUMNS[1:]]))
 
     def _built(self) -> Quantiser:
         return self._quantiser or self._build(None)
 
     def _build(self, folder: Path | None) -> Quantiser:
-        """Centroids and codewords from a sample, then all vectors block by block, into files of a folder or into memory."""
+        """Train centroids and codewords on a sample, then encode all vectors block by block, into files of a folder or into memory."""
         vectors, starts, self._facts = self._texts.vectors, self._texts.starts.numpy(), self._texts.facts()
         nearest_power = 2 ** round(np.log2(4 * max(len(vectors), 1) ** 0.5))
         count = min(self.centroids or nearest_power, max(len(vectors), 1))
@@ -124,84 +124,85 @@ class Plaid(Index):
         return self._quantiser
 
     def _columns(self, count: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """Blocks of all vectors as they are kept: the centroid of each [n], its leading quarter of bytes, its other bytes."""
-        vectors, quantiser = self._texts.vectors, self._built()
-        kind, leading = np.uint16 if count <= 2**16 else np.uint32, -(-len(quantiser.words) // 4)
+        """Encode all vectors in blocks: centroid numbers [n], the leading quarter of the residual bytes, the other bytes."""
+        vectors, codec = self._texts.vectors, self._built()
+        code_dtype, leading = np.uint16 if count <= 2**16 else np.uint32, -(-len(codec.words) // 4)
         for first in range(0, max(len(vectors), 1), ROWS_AT_ONCE):
-            codes, residuals = quantiser.encoded(vectors[slice(first, first + ROWS_AT_ONCE)])
-            yield codes.astype(kind), residuals[:, :leading], residuals[:, leading:]
+            codes, residuals = codec.encoded(vectors[slice(first, first + ROWS_AT_ONCE)])
+            yield codes.astype(code_dtype), residuals[:, :leading], residuals[:, leading:]
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        places, stored = self.places, self._tables()
+        id_ranks, codec_arrays = self.places, self._tables()
         width = min(RESCORED * depth + SPARE, len(self)) if self.rescore else depth
-        most = self.candidates or max(int(PER_ROOT * len(self) ** 0.5), PER_DEPTH * depth)
-        lists = (self._stored["list_starts"], self._stored["list_rows"], places, self.nprobe, most, max(most // SHARE_IN_FULL, 2 * width))
+        max_candidates = self.candidates or max(int(PER_ROOT * len(self) ** 0.5), PER_DEPTH * depth)
+        full_count = max(max_candidates // SHARE_IN_FULL, 2 * width)
+        lists = (self._stored["list_starts"], self._stored["list_rows"], id_ranks, self.nprobe, max_candidates, full_count)
         for block in self._blocks(queries):
-            found, values = np.full((len(block.lines), width), NO_ROW, np.int64), np.full((len(block.lines), width), -np.inf, np.float32)
+            hits, values = np.full((len(block.lines), width), NO_ROW, np.int64), np.full((len(block.lines), width), -np.inf, np.float32)
 
-            def search(line: int, block: Block = block, found: np.ndarray = found, values: np.ndarray = values) -> int:
-                return int(tables.search(tokens_of(block, line), *stored, *lists, found[line], values[line]))
+            def search(query_row: int, block: Block = block, hits: np.ndarray = hits, values: np.ndarray = values) -> int:
+                return int(tables.search(tokens_of(block, query_row), *codec_arrays, *lists, hits[query_row], values[query_row]))
 
             counts = np.array(self._each(search, len(block.lines)))
             if self.rescore:
-                query, real = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)), np.arange(width) < counts[:, None]
-                values[real] = self._texts.exact(block, query, torch.from_numpy(found[real])).float().numpy()
-            for line, own, marks, count in zip(block.lines, found, values, counts, strict=True):
-                place_hits(own[:count], marks[:count], places, rows[line], scores[line])
+                query, is_hit = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)), np.arange(width) < counts[:, None]
+                values[is_hit] = self._texts.exact(block, query, torch.from_numpy(hits[is_hit])).float().numpy()
+            for query_row, query_hits, query_values, count in zip(block.lines, hits, values, counts, strict=True):
+                place_hits(query_hits[:count], query_values[:count], id_ranks, rows[query_row], scores[query_row])
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        scores, stored, document_rows = np.zeros(len(query_rows), np.float32), self._tables(), np.asarray(document_rows)
+        scores, codec_arrays, document_rows = np.zeros(len(query_rows), np.float32), self._tables(), np.asarray(document_rows)
         for block in self._blocks(queries):
             first, last = (np.searchsorted(query_rows, block.lines, side) for side in ("left", "right"))
             if self.rescore:
-                own = np.concatenate([np.arange(*each) for each in zip(first, last, strict=True)])
-                query, rows = np.repeat(np.arange(len(first)), last - first), document_rows[own]
-                scores[own] = self._texts.exact(block, torch.from_numpy(query), torch.from_numpy(rows)).float().numpy()
+                positions = np.concatenate([np.arange(*each) for each in zip(first, last, strict=True)])
+                query, rows = np.repeat(np.arange(len(first)), last - first), document_rows[positions]
+                scores[positions] = self._texts.exact(block, torch.from_numpy(query), torch.from_numpy(rows)).float().numpy()
                 continue
 
-            def score(line: int, block: Block = block, first: np.ndarray = first, last: np.ndarray = last) -> None:
-                own = slice(first[line], last[line])
-                if own.stop > own.start:
-                    tables.paired(tokens_of(block, line), *stored, document_rows[own], scores[own])
+            def score(query_row: int, block: Block = block, first: np.ndarray = first, last: np.ndarray = last) -> None:
+                positions = slice(first[query_row], last[query_row])
+                if positions.stop > positions.start:
+                    tables.paired(tokens_of(block, query_row), *codec_arrays, document_rows[positions], scores[positions])
 
             self._each(score, len(block.lines))
         return scores
 
-    def _each(self, work: Callable[[int], Any], count: int) -> list[Any]:
-        """`work` of 0 to count − 1, in as many threads as torch computes with; nothing when the index holds no vector."""
+    def _each(self, function: Callable[[int], Any], count: int) -> list[Any]:
+        """`function` of 0 to count − 1, in as many threads as torch uses; zeros if the index has no vectors."""
         if not len(self._built().centroids):
             return [0] * count
         if (threads := min(torch.get_num_threads(), count)) < 2:
-            return [work(line) for line in range(count)]
+            return [function(query_row) for query_row in range(count)]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(work, range(count)))
+            return list(pool.map(function, range(count)))
 
     def _tables(self) -> tuple[np.ndarray, ...]:
         starts = self._texts.starts.numpy()
         return *vars(self._built()).values(), starts, *(self._stored[name] for name in COLUMNS)
 
     def _blocks(self, queries: Any) -> Iterator[Block]:
-        """The queries that have tokens, checked."""
+        """Blocks of the queries that have tokens, checked."""
         self._built()
-        width, own = queries.vectors.shape[1], self._facts["dimension"]
-        if width != own:
-            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {own}: made by another checkpoint?")
+        width, index_width = queries.vectors.shape[1], self._facts["dimension"]
+        if width != index_width:
+            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {index_width}: made by another checkpoint?")
         for block in queries_in_blocks(queries, QUERIES_AT_ONCE, torch.device("cpu")):
-            bad = ~(block.norms * max(self._facts["longest"], 1.0) < LARGEST_FLOAT)
-            if bad.any():
-                raise DataError(f"query {block.lines[int(bad.int().argmax())]}: NaN, infinity, or a score too large for float32")
+            invalid = ~(block.norms * max(self._facts["longest"], 1.0) < LARGEST_FLOAT)
+            if invalid.any():
+                raise DataError(f"query {block.lines[int(invalid.int().argmax())]}: NaN, infinity, or a score too large for float32")
             yield block
 
 
-def tokens_of(block: Block, line: int) -> np.ndarray:
-    """One query's tokens float32 [L, D], those of zeros left out: they add nothing."""
-    vectors = block.vectors[line]
+def tokens_of(block: Block, query_row: int) -> np.ndarray:
+    """One query's tokens float32 [L, D], without tokens of zeros, which add nothing."""
+    vectors = block.vectors[query_row]
     tokens: np.ndarray = vectors[vectors.any(dim=1)].numpy()
     return tokens
 
 
 def _kept(blocks: Iterator[tuple[np.ndarray, ...]], folder: Path | None) -> list[np.ndarray]:
-    """The columns end to end, in memory or, block by block, in files of a folder."""
+    """Concatenate the columns, in memory or, block by block, in files of a folder."""
     if folder is None:
         return [np.concatenate(column) for column in zip(*blocks, strict=True)]
     files: list[GrowingArray] = []
@@ -218,9 +219,9 @@ def _kept(blocks: Iterator[tuple[np.ndarray, ...]], folder: Path | None) -> list
 
 
 def _inverted(starts: np.ndarray, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The texts of each centroid, ascending, each once: list_starts int64 [C + 1], list_rows int32 [n]."""
-    counts, seen = np.zeros(count + 1, np.int64), np.full(count, -1, np.int64)
-    _fill(starts, codes, counts, seen, np.empty(0, np.int32))
+    """Inverted lists: the distinct texts of each centroid, ascending: list_starts int64 [C + 1], list_rows int32 [n]."""
+    counts, last_text = np.zeros(count + 1, np.int64), np.full(count, -1, np.int64)
+    _fill(starts, codes, counts, last_text, np.empty(0, np.int32))
     list_starts = np.cumsum(counts)
     list_rows = np.empty(int(list_starts[-1]), np.int32)
     _fill(starts, codes, list_starts.copy(), np.full(count, -1, np.int64), list_rows)
@@ -228,13 +229,13 @@ def _inverted(starts: np.ndarray, codes: np.ndarray, count: int) -> tuple[np.nda
 
 
 @compiled()
-def _fill(starts: Any, codes: Any, cursors: Any, seen: Any, rows: Any) -> None:
-    """Count each centroid's texts in cursors[code + 1], or, with rows, put them where cursors[code] says."""
+def _fill(starts: Any, codes: Any, cursors: Any, last_text: Any, rows: Any) -> None:
+    """Count each centroid's texts in cursors[code + 1] or, if `rows` is not empty, write them at cursors[code]."""
     for text in range(len(starts) - 1):
-        for place in range(starts[text], starts[text + 1]):
-            code = codes[place]
-            if seen[code] != text:
-                seen[code] = text
+        for position in range(starts[text], starts[text + 1]):
+            code = codes[position]
+            if last_text[code] != text:
+                last_text[code] = text
                 if len(rows):
                     rows[cursors[code]] = text
                     cursors[code] += 1

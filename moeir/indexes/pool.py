@@ -1,4 +1,4 @@
-"""The best scan scores so far: what the first step of exact search hands to the second."""
+"""Exact search in two steps. The pools hold the best scan scores so far, the candidates of the second step."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 from moeir.kernels.compiling import compiled
 
-NOTHING = np.int32(-0x7F800001)  # the key of −∞
+NOTHING = np.int32(-0x7F800001)  # of −∞
 
 
 class Pool:
@@ -19,22 +19,22 @@ class Pool:
         self.rows = torch.empty((queries, 0), dtype=torch.int64, device=device)
 
     def push(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
-        """Offer the scores [Q, ≥ n], float32 or bfloat16, of documents `rows` [n]; columns behind those are not looked at."""
+        """Push the scores [Q, ≥ n], float32 or bfloat16, of documents `rows` [n]; further columns are ignored."""
         self.offered += len(rows)
         best, positions = scores[:, : len(rows)].float().topk(min(self.size, len(rows)), dim=1)
         self.scores, self.rows = torch.cat([self.scores, best], 1), torch.cat([self.rows, rows[positions]], 1)
         self._cut()
 
     def _cut(self) -> None:
-        """Keep the best `size`."""
+        """Keep only the best `size`."""
         if self.scores.shape[1] > self.size:
-            self.scores, kept = self.scores.topk(self.size, dim=1)
-            self.rows = self.rows.gather(1, kept)
+            self.scores, positions = self.scores.topk(self.size, dim=1)
+            self.rows = self.rows.gather(1, positions)
 
     def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether nobody outside can, bool [Q].
+        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether no document outside can, bool [Q].
 
-        What was offered with −∞ belongs to none.
+        Documents pushed with −∞ never belong.
         """
         keep = self.scores > -torch.inf
         if self.scores.shape[1] > depth:
@@ -50,9 +50,9 @@ class Pool:
 
 
 class QuickPool(Pool):
-    """The same on a processor: only what beats the `size`-th best so far is looked at twice.
+    """The CPU form: scores at or below the `size`-th best so far are skipped with one comparison.
 
-    Scores are held as whole numbers in the same order, their keys: a float's bits, those behind the sign flipped below zero.
+    Scores are stored as int32 keys of the same order: a float's bits, with all but the sign flipped for negative numbers.
     """
 
     def __init__(self, queries: int, size: int) -> None:
@@ -76,8 +76,8 @@ class QuickPool(Pool):
         return super().candidates(depth, margins)
 
     def _last(self, depth: int) -> torch.Tensor:
-        place = self.scores.shape[1] - depth
-        return torch.from_numpy(np.partition(self.scores.numpy(), place, axis=1)[:, place])
+        position = self.scores.shape[1] - depth
+        return torch.from_numpy(np.partition(self.scores.numpy(), position, axis=1)[:, position])
 
 
 def _floats(keys: np.ndarray) -> np.ndarray:
@@ -86,53 +86,53 @@ def _floats(keys: np.ndarray) -> np.ndarray:
 
 
 @compiled()
-def _offer(bits: Any, shift: Any, numbers: Any, size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
-    """Take what lies above the cut, bits [Q, ≥ n]; keys and rows [Q, 2 · size] are cut back to the best `size` when full.
+def _offer(bits: Any, shift: Any, row_numbers: Any, size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
+    """Add scores above the threshold, bits [Q, ≥ n]; keys and rows [Q, 2 · size] are reduced to the best `size` when full.
 
-    Where nothing does, nothing is done: stretches of 256, then of 32, are compared at once with the bits of the cut, which are in the order
-    of the numbers unless it is negative.
+    Chunks of 256, then of 32, are compared at once with the threshold's bits and skipped if none is above; bits are in the order of the
+    numbers unless the threshold is negative.
     """
     for query in range(len(bits)):
-        own, count, cut = bits[query, : len(numbers)], counts[query], cuts[query]
-        for first in range(0, len(own), 256):
-            wide = own[first : first + 256]
-            if cut >= 0 and not any_above(wide, wide.dtype.type(cut >> shift)):
+        query_bits, count, cut = bits[query, : len(row_numbers)], counts[query], cuts[query]
+        for first in range(0, len(query_bits), 256):
+            chunk = query_bits[first : first + 256]
+            if cut >= 0 and not any_above(chunk, chunk.dtype.type(cut >> shift)):
                 continue
-            for begin in range(first, first + len(wide), 32):
-                part = own[begin : begin + 32]
+            for begin in range(first, first + len(chunk), 32):
+                part = query_bits[begin : begin + 32]
                 if cut >= 0 and not any_above(part, part.dtype.type(cut >> shift)):
                     continue
                 for i in range(len(part)):
-                    whole = np.int32(np.int32(part[i]) << shift)
-                    key = np.int32(whole ^ np.int32((whole >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+                    signed_bits = np.int32(np.int32(part[i]) << shift)
+                    key = np.int32(signed_bits ^ np.int32((signed_bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
                     if key > cut and count == 2 * size:
                         cut, count = _best(size, keys[query], rows[query], count), size
                     if key > cut:
-                        keys[query, count], rows[query, count] = key, numbers[begin + i]
+                        keys[query, count], rows[query, count] = key, row_numbers[begin + i]
                         count += 1
         counts[query], cuts[query] = count, cut
 
 
 @compiled()
 def any_above(numbers: Any, limit: Any) -> bool:
-    """Whether any of the numbers, of the limit's own type, is above it; without an early end, so that many are compared at once."""
-    found = numbers.dtype.type(0)
+    """Whether any of the numbers is above the limit of the same type; no early exit, so that the loop vectorises."""
+    mask = numbers.dtype.type(0)
     for i in range(len(numbers)):
-        found = numbers.dtype.type(found | numbers.dtype.type(numbers[i] > limit))
-    return found != 0
+        mask = numbers.dtype.type(mask | numbers.dtype.type(numbers[i] > limit))
+    return mask != 0
 
 
 @compiled()
 def _best(size: int, keys: Any, rows: Any, count: int) -> Any:
-    """Bring the best `size` of the first `count` to the front; the least of their keys."""
+    """Move the best `size` of the first `count` to the front; returns the smallest of their keys."""
     cut = np.partition(keys[:count], count - size)[count - size]
     equals = size - np.sum(keys[:count] > cut)
-    kept = 0
+    slot = 0
     for i in range(count):
         if keys[i] > cut or (keys[i] == cut and equals > 0):
             equals -= keys[i] == cut
-            keys[kept], rows[kept] = keys[i], rows[i]
-            kept += 1
+            keys[slot], rows[slot] = keys[i], rows[i]
+            slot += 1
     return cut
 
 

@@ -1,4 +1,4 @@
-"""Postings of terms in windows of documents, in the order of their impacts, beside the documents' own weights; built window by window."""
+"""Impact-ordered postings in windows of documents, with the documents' own weights; built window by window."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from moeir.indexes.impacts import BLOCK, STEPS
 from moeir.indexes.scoring import SLOTS, pairs, search
 from moeir.kernels.compiling import compiled
 
-WINDOW = 2**16  # documents whose scans stay in a core's cache, and as many as an offset can tell apart
-LARGEST, LEAST = 1e38, 1e-30  # scores that float32 tells apart lie between
-MOST_TERMS = 2**14  # in a query that is worth a scan
+WINDOW = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
+LARGEST, LEAST = 1e38, 1e-30  # float32 tells scores apart within this range
+MOST_TERMS = 2**14  # of a query that is scanned
 DTYPES = {
     "lists": np.int64, "windows": np.int32, "begins": np.int64, "ends": np.int64, "offsets": np.uint16, "steps": np.uint8,
     "starts": np.int64, "terms": np.int32, "weights": np.float32, "highest": np.float32,
@@ -35,7 +35,7 @@ class Texts(NamedTuple):
 
     @classmethod
     def joined(cls, parts: "list[Texts]") -> "Texts":
-        """Texts end to end, at least one part."""
+        """The rows of all parts, end to end; at least one part."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([np.diff(part.starts) for part in parts])
@@ -43,21 +43,21 @@ class Texts(NamedTuple):
         return cls(np.concatenate([[0], np.cumsum(lengths)]), *columns)
 
     def ascending(self) -> "Texts":
-        """The same with the terms of each text ascending."""
-        owners = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        if not ((np.diff(self.terms) >= 0) | (np.diff(owners) > 0)).all():
-            order = np.lexsort((self.terms, owners))
+        """The same rows with ascending terms."""
+        text_indices = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        if not ((np.diff(self.terms) >= 0) | (np.diff(text_indices) > 0)).all():
+            order = np.lexsort((self.terms, text_indices))
             return Texts(self.starts, self.terms[order], self.weights[order])
         return self
 
 
 @dataclass(frozen=True)
 class Postings:
-    """What search reads: every text's own weights, and for every term lists of postings, one for each window that has any.
+    """The arrays of an inverted index: every document's own weights, and for every term one list of postings per window that has any.
 
-    The lists of term t are lists[t] to lists[t + 1]: windows int32, and begins and ends int64 in `offsets` (uint16, of documents in their
-    window) and `steps` (uint8, descending: the weight lies in (step − 1, step] · highest[t] / 255). Texts: starts int64 [N + 1], terms
-    [nnz], and weights float32 or, where only steps are kept, uint8. highest float32 [V].
+    The lists of term t are lists[t] to lists[t + 1]: windows int32, and begins and ends int64 in `offsets` (uint16, documents within
+    their window) and `steps` (uint8, descending: the weight is in (step − 1, step] · highest[t] / 255). Documents: starts int64 [N + 1],
+    terms [nnz], and weights float32 or, if only steps are stored, uint8. highest float32 [V].
     """
 
     lists: np.ndarray
@@ -71,7 +71,7 @@ class Postings:
     weights: np.ndarray
     highest: np.ndarray
     window: int
-    signed: bool  # a weight below zero somewhere: the scan proves nothing
+    signed: bool  # some weight is negative: the scan proves nothing
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays by name."""
@@ -79,76 +79,78 @@ class Postings:
 
     @classmethod
     def restored(cls, arrays: dict[str, np.ndarray], window: int, signed: bool, documents: int, vocabulary: int) -> "Postings":
-        """From memory maps; ValueError if they do not belong together."""
+        """From memory maps; ValueError if their lengths disagree."""
         if missing := [name for name in DTYPES if name not in arrays]:
-            raise ValueError(f"{', '.join(missing)}: not there, or made by an earlier version")
-        found = cls(**{name: np.asarray(arrays[name]) for name in DTYPES}, window=window, signed=signed)
-        entries, lists = int(found.starts[-1]), int(found.lists[-1])
-        right = {"starts": documents + 1, "lists": vocabulary + 1, "highest": vocabulary}
-        right |= dict.fromkeys(("terms", "weights", "offsets", "steps"), entries) | dict.fromkeys(("windows", "begins", "ends"), lists)
-        if wrong := [name for name, length in right.items() if len(arrays[name]) != length]:
-            raise ValueError(f"{', '.join(wrong)}: not of {documents} documents, {vocabulary} terms, {lists} lists, {entries} postings")
-        return found
+            raise ValueError(f"{', '.join(missing)}: missing, or written by an earlier version")
+        postings = cls(**{name: np.asarray(arrays[name]) for name in DTYPES}, window=window, signed=signed)
+        entries, lists = int(postings.starts[-1]), int(postings.lists[-1])
+        expected_lengths = {"starts": documents + 1, "lists": vocabulary + 1, "highest": vocabulary}
+        expected_lengths |= dict.fromkeys(("terms", "weights", "offsets", "steps"), entries) | dict.fromkeys(LISTED, lists)
+        if mismatched := [name for name, length in expected_lengths.items() if len(arrays[name]) != length]:
+            names = ", ".join(mismatched)
+            raise ValueError(f"{names}: not of {documents} documents, {vocabulary} terms, {lists} lists, {entries} postings")
+        return postings
 
-    def search(self, queries: Texts, places: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `depth` best documents of each query, and perhaps others, not in order -> rows int64 [Q, n], scores float32 [Q, n].
+    def search(self, queries: Texts, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `depth` best documents of each query, unsorted and perhaps with others -> rows int64 [Q, n], scores float32 [Q, n].
 
-        Of equal scores at the cut those of the highest place are there. Unused entries hold row -1 and −∞.
+        Ties at the cut go to the highest id rank. Unused entries hold row -1 and score −∞.
         """
         count, threads = len(queries.starts) - 1, numba.get_num_threads()
-        windows = -(-len(places) // self.window)
-        splits = max(1, min(threads // max(count, 1), windows // 2))  # a thread without a query takes a part of the windows
+        windows = -(-len(id_ranks) // self.window)
+        splits = max(1, min(threads // max(count, 1), windows // 2))  # with fewer queries than threads, threads share a query's windows
         rows = np.full((count * splits, depth), NO_ROW, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
         starts, terms, weights = self._asked(queries)
-        span = min(self.window, -(-len(places) // BLOCK) * BLOCK)
+        span = min(self.window, -(-len(id_ranks) // BLOCK) * BLOCK)
         search(
             *(self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps, self.starts, self.terms, self.weights),
             *(self._shift, self._scales, starts, terms, self._given(terms, weights), self._scannable(starts, terms, weights)),
-            *(places, span, _slots(starts), min(len(rows), 4 * threads), rows, scores),
+            *(id_ranks, span, _slots(starts), min(len(rows), 4 * threads), rows, scores),
         )
         mapping.read(sum(array.nbytes for array in self.arrays().values()))
         return rows.reshape(count, -1), scores.reshape(count, -1)
 
     def paired(self, queries: Texts, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        """The scores `search` gives to pairs, 0 where no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
+        """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
         scores = np.zeros(len(query_rows), dtype=np.float32)
         starts, terms, weights = self._asked(queries)
-        chosen = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), min(len(scores), 4 * numba.get_num_threads()))
-        own = (self.starts, self.terms, self.weights, self._shift)
-        pairs(*own, starts, terms, self._given(terms, weights), _slots(starts), *chosen, scores)
+        parts = min(len(scores), 4 * numba.get_num_threads())
+        pair_arguments = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), parts)
+        document_columns = (self.starts, self.terms, self.weights, self._shift)
+        pairs(*document_columns, starts, terms, self._given(terms, weights), _slots(starts), *pair_arguments, scores)
         return scores
 
     def _scannable(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Which queries a scan proves something for, bool [Q]: few terms, no weight below zero, and scores that float32 tells apart."""
-        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        most = np.bincount(owners, weights=weights * self.highest[terms], minlength=len(starts) - 1)
-        below = np.bincount(owners, weights=weights < 0, minlength=len(starts) - 1)
-        found: np.ndarray = (most < LARGEST) & ((most > LEAST) | (most == 0)) & (below == 0) & (np.diff(starts) < MOST_TERMS)
-        return found & (not self.signed)
+        """Which queries can be scanned, bool [Q]: few terms, no negative weight, and scores that float32 tells apart."""
+        text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        max_scores = np.bincount(text_indices, weights=weights * self.highest[terms], minlength=len(starts) - 1)
+        negative_counts = np.bincount(text_indices, weights=weights < 0, minlength=len(starts) - 1)
+        in_range: np.ndarray = (max_scores < LARGEST) & ((max_scores > LEAST) | (max_scores == 0))
+        return in_range & (negative_counts == 0) & (np.diff(starts) < MOST_TERMS) & (not self.signed)
 
     @property
     def _shift(self) -> float:
-        return 0.5 if self.weights.dtype == np.uint8 else 0.0  # a step stands for its middle
+        return 0.5 if self.weights.dtype == np.uint8 else 0.0  # a step means its midpoint
 
     @property
     def _scales(self) -> np.ndarray:
-        """What the largest step of each term is worth in the units of `_given`."""
+        """Value of each term's largest step in the units of `_query_weights`."""
         return np.full(len(self.highest), STEPS, np.float32) if self._shift else self.highest
 
     def _given(self, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """What a query gives to one unit of a text's own weight, float64 [nnz]."""
+        """Query weights per unit of a document's stored weight, float64 [nnz]."""
         return weights * (self.highest[terms] / np.float64(STEPS)) if self._shift else weights
 
     def _asked(self, queries: Texts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, terms ascending, each once, and weights float64 of queries."""
+        """Starts, ascending distinct terms, and float64 weights of queries; repeated terms are summed."""
         starts, terms, weights = queries.ascending()
-        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        first = np.append(True, (np.diff(terms) != 0) | (np.diff(owners) > 0))[: len(terms)]
+        text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        is_first = np.append(True, (np.diff(terms) != 0) | (np.diff(text_indices) > 0))[: len(terms)]
         weights = weights.astype(np.float64)
-        if not first.all():
-            weights = np.add.reduceat(weights, np.flatnonzero(first))
-            starts, terms = np.concatenate([[0], np.cumsum(first)])[starts], terms[first]
+        if not is_first.all():
+            weights = np.add.reduceat(weights, np.flatnonzero(is_first))
+            starts, terms = np.concatenate([[0], np.cumsum(is_first)])[starts], terms[is_first]
         return starts.astype(np.int64), terms.astype(np.int64), weights
 
 
@@ -158,7 +160,7 @@ def _slots(starts: np.ndarray) -> int:
 
 
 class Files:
-    """A sink of `.npy` files that grow."""
+    """A sink that appends to `.npy` files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -172,36 +174,36 @@ class Files:
             self._arrays[name] = GrowingArray(self._folder / f"{name}.npy", block.dtype)
         self._arrays[name].append(block)
 
-    def __exit__(self, *trouble: object) -> None:
-        for growing in self._arrays.values():
-            growing.close()
+    def __exit__(self, *error: object) -> None:
+        for array in self._arrays.values():
+            array.close()
 
 
-def kept(stretches: Iterable[Texts], highest: np.ndarray, *, steps_only: bool = False) -> dict[str, np.ndarray]:
-    """The arrays of `Postings` in memory."""
+def kept(document_windows: Iterable[Texts], highest: np.ndarray, *, steps_only: bool = False) -> dict[str, np.ndarray]:
+    """Build the arrays of `Postings` in memory."""
     blocks: dict[str, list[np.ndarray]] = {name: [] for name in DTYPES}
-    write(stretches, highest, lambda name, block: blocks[name].append(block), steps_only=steps_only)
+    write(document_windows, highest, lambda name, block: blocks[name].append(block), steps_only=steps_only)
     return {name: np.concatenate(column) for name, column in blocks.items()}
 
 
-def write(stretches: Iterable[Texts], highest: np.ndarray, sink: Sink, *, steps_only: bool = False) -> None:
-    """Give the arrays of `Postings` to a sink, block by block, from documents, a window of them at a time."""
-    vocabulary, first = len(highest), 0
+def write(document_windows: Iterable[Texts], highest: np.ndarray, sink: Sink, *, steps_only: bool = False) -> None:
+    """Build the arrays of `Postings` from windows of documents and append them to a sink, block by block."""
+    vocabulary, entry_count = len(highest), 0
     types = DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
     directory: list[dict[str, np.ndarray]] = []
     for name in ("offsets", "steps", "terms", "weights", "starts"):
         sink(name, np.zeros(int(name == "starts"), types[name]))
-    for window, texts in enumerate(stretches):
+    for window, texts in enumerate(document_windows):
         starts, terms, weights = texts.ascending()
         steps = _steps(weights, highest[terms])
-        offsets, ordered, counts = _arranged(starts, terms, steps, vocabulary)
+        offsets, sorted_steps, counts = _arranged(starts, terms, steps, vocabulary)
         present = np.flatnonzero(counts)
-        ends = first + np.cumsum(counts[present])
+        ends = entry_count + np.cumsum(counts[present])
         directory.append({"windows": np.full(len(present), window), "begins": ends - counts[present], "ends": ends, "of": present})
-        blocks = {"offsets": offsets, "steps": ordered, "terms": terms, "weights": steps if steps_only else weights}
-        for name, block in (blocks | {"starts": first + starts[1:]}).items():
+        blocks = {"offsets": offsets, "steps": sorted_steps, "terms": terms, "weights": steps if steps_only else weights}
+        for name, block in (blocks | {"starts": entry_count + starts[1:]}).items():
             sink(name, block.astype(types[name], copy=False))
-        first += len(terms)
+        entry_count += len(terms)
     columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in directory)]) for name in (*LISTED, "of")}
     order = np.argsort(columns["of"], kind="stable")
     for name in LISTED:
@@ -217,22 +219,22 @@ def _steps(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:
 
 @compiled()
 def _arranged(starts: Any, terms: Any, steps: Any, vocabulary: int) -> tuple[Any, Any, Any]:
-    """The postings of a window by term, then step descending, then document: offsets, steps, and how many each term has [V]."""
+    """Order a window's postings by term, then step descending, then document: offsets, steps, and postings per term [V]."""
     cursors, counts = np.zeros(257, np.int64), np.zeros(vocabulary + 1, np.int64)
     for entry in range(len(terms)):
         cursors[256 - steps[entry]] += 1
         counts[terms[entry] + 1] += 1
     cursors = np.cumsum(cursors)
-    by_step, owners = np.empty(len(terms), np.int64), np.empty(len(terms), np.uint16)
+    by_step, entry_rows = np.empty(len(terms), np.int64), np.empty(len(terms), np.uint16)
     for row in range(len(starts) - 1):
         for entry in range(starts[row], starts[row + 1]):
-            owners[entry] = row
+            entry_rows[entry] = row
             by_step[cursors[255 - steps[entry]]] = entry
             cursors[255 - steps[entry]] += 1
-    places = np.cumsum(counts)
-    offsets, ordered = np.empty(len(terms), np.uint16), np.empty(len(terms), np.uint8)
+    next_positions = np.cumsum(counts)
+    offsets, sorted_steps = np.empty(len(terms), np.uint16), np.empty(len(terms), np.uint8)
     for entry in by_step:
-        place = places[terms[entry]]
-        offsets[place], ordered[place] = owners[entry], steps[entry]
-        places[terms[entry]] = place + 1
-    return offsets, ordered, counts[1:]
+        position = next_positions[terms[entry]]
+        offsets[position], sorted_steps[position] = entry_rows[entry], steps[entry]
+        next_positions[terms[entry]] = position + 1
+    return offsets, sorted_steps, counts[1:]

@@ -1,4 +1,4 @@
-"""Token vectors of texts of any length, packed end to end, as late interaction needs them."""
+"""Token vectors of texts of any length, packed end to end, for late interaction."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from moeir.indexes.lanes import LANES
 from moeir.indexes.storage import Vectors, bits
 from moeir.kernels.memory import available_bytes
 
-BYTES_LOADED = 2**28  # of vectors that are copied to a CUDA device at a time, where they do not all fit there
+BYTES_LOADED = 2**28  # of vectors copied to a CUDA device at a time if they do not all fit
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Some texts in an order of their own: where their tokens lie in `vectors` [T, D] float16.
+    """Some texts in any order, as ranges of token rows in `vectors` [T, D] float16.
 
-    `starts` and `lengths` int64 [n] are on the device that holds the vectors, `sizes` [n] are the lengths again, on the host.
+    `starts` and `lengths` int64 [n] are on the device of the vectors, `host_lengths` [n] are the lengths again, on the host.
     """
 
     vectors: Vectors | torch.Tensor
@@ -31,11 +31,11 @@ class Texts:
     sizes: np.ndarray
 
     def padded(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens [N, M, D] of texts `first` to `last` (not included), the last of each repeated as padding, and which are real [N, M]."""
+        """Tokens [N, M, D] of texts `first` to `last` (exclusive), padded with each text's last token, and the mask [N, M] of real ones."""
         longest = int(self.sizes[first:last].max())
         positions, real = spread(self.starts[first:last], self.lengths[first:last], longest)
-        found = self.vectors[positions.flatten()]
-        return found.view(*positions.shape, -1), real.to(found.device)
+        vectors = self.vectors[positions.flatten()]
+        return vectors.view(*positions.shape, -1), real.to(vectors.device)
 
 
 class Ragged:
@@ -55,27 +55,27 @@ class Ragged:
         return self.starts.diff()
 
     def add(self, shard: Any) -> None:
-        """Append the texts of one shard; what float16 cannot hold is refused."""
+        """Append the texts of one shard; DataError for values that float16 cannot hold."""
         rows, starts = len(self), shard.starts.cpu().long()
 
-        def owner(token: int) -> str:
+        def describe_row(token: int) -> str:
             row = int(torch.searchsorted(starts, token, right=True)) - 1
             return f"row {rows + row}: its token vector {token - int(starts[row])}"
 
-        self.vectors.add(shard.vectors[: int(starts[-1])], owner)
+        self.vectors.add(shard.vectors[: int(starts[-1])], describe_row)
         self.starts, self._by_length = torch.cat([self.starts, self.starts[-1] + starts[1:]]), None
 
     def facts(self) -> dict[str, Any]:
-        """What `engine.json` holds of it."""
-        extent = {"dimension": self.vectors.width, "vectors": len(self.vectors)}
-        return {**extent, "longest": self.vectors.longest, "lost": self.vectors.lost}
+        """The entries for `engine.json`."""
+        counts = {"dimension": self.vectors.width, "vectors": len(self.vectors)}
+        return {**counts, "longest": self.vectors.longest, "lost": self.vectors.lost}
 
     def save(self, folder: Path) -> None:
-        """`vectors.npy`, shard by shard; the caller writes `starts`."""
+        """Write `vectors.npy`, shard by shard; the caller writes `starts`."""
         self.vectors.save(folder / "vectors.npy")
 
     def restore(self, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-        """Take the memory maps of `starts` and `vectors`."""
+        """Use the memory maps of `starts` and `vectors`."""
         self.starts = torch.from_numpy(np.asarray(arrays["starts"]))
         self.vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
         if int(self.starts[-1]) != len(self.vectors):
@@ -87,10 +87,10 @@ class Ragged:
         return vectors
 
     def stretches(self, tokens: int, documents: int | None = None) -> Iterator[tuple[int, int]]:
-        """Cut the texts into stretches (first, last) of at most `tokens` tokens, each at least one text.
+        """Cut the texts into ranges (first, last) of at most `tokens` tokens, each at least one text.
 
-        >>> texts = Ragged(torch.device("cpu")); texts.starts = torch.tensor([0, 2, 4, 9])
-        >>> list(texts.stretches(4))
+        >>> texts = TokenVectorStore(torch.device("cpu")); texts.starts = torch.tensor([0, 2, 4, 9])
+        >>> list(texts.token_blocks(4))
         [(0, 2), (2, 3)]
         """
         starts, first = self.starts.numpy(), 0
@@ -101,14 +101,14 @@ class Ragged:
             first = last
 
     def select(self, rows: torch.Tensor) -> Texts:
-        """The texts `rows` int64 [n] of the host, in that order."""
+        """The texts `rows` int64 [n] (on the host), in that order."""
         starts, lengths, home = self.starts[rows], self.lengths[rows], self.vectors.home
         return Texts(self.vectors, starts.to(home), lengths.to(home), lengths.numpy())
 
     def read_by_length(self) -> Iterator[tuple[torch.Tensor, Texts]]:
         """All texts that have tokens, shortest first: their rows int64 [n] on the device, and the texts.
 
-        They come at once, from wherever the vectors lie, and from a CUDA device that does not hold them in parts, each copied there whole.
+        One item, unless the vectors do not fit on the CUDA device: then several parts, each copied there.
         """
         device = self.vectors.device
         if self.vectors.home.type == device.type:
@@ -126,55 +126,55 @@ class Ragged:
             yield rows.to(device), Texts(self.vectors[slice(begin, end)], starts.to(device), lengths.to(device), lengths.numpy())
 
     def _shortest_first(self, first: int, last: int) -> torch.Tensor:
-        """Rows `first` to `last` (not included) of texts that have tokens."""
+        """Rows from `first` to `last` (exclusive) of texts that have tokens, shortest first."""
         lengths = self.starts[first : last + 1].diff()
         rows = lengths.argsort(stable=True)
         return rows[lengths[rows] > 0] + first
 
     def exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Σ_i max_j of exact products, on a processor: query of the block [P], text [P] -> float64 [P], −∞ without tokens."""
+        """Exact MaxSim Σ_i max_j, on the CPU: query of the block [P], text [P] -> float64 [P], −∞ without tokens."""
         norms = block.vectors.double().norm(dim=2)
         bounds = 2.0 * (rounding(block.vectors.shape[2] + 8) * norms * self.vectors.longest + UNDERFLOW)
-        bounds = bounds.masked_fill(~block.vectors.any(dim=2), -1.0).numpy()   # a token of zeros, padding or not, adds exactly 0
-        scores, texts, number, ends = np.full(len(rows), -np.inf), rows.numpy(), query.numpy(), self.starts.numpy()
+        bounds = bounds.masked_fill(~block.vectors.any(dim=2), -1.0).numpy()  # a token of zeros, padding or not, adds exactly 0
+        scores, text_rows, query_rows, starts = np.full(len(rows), -np.inf), rows.numpy(), query.numpy(), self.starts.numpy()
         tokens = turned(block.vectors)
         for first, shard in self.vectors.shards():
-            own_ends = ends - first
-            for own in mapping.parted(np.flatnonzero((ends[texts] >= first) & (ends[texts] < first + len(shard)))):
-                found = np.empty(len(own))
-                halves.late_products(bits(shard), own_ends, tokens, bounds, number[own], texts[own], found)
-                scores[own] = found
+            shard_starts = starts - first
+            for positions in mapping.parted(np.flatnonzero((starts[text_rows] >= first) & (starts[text_rows] < first + len(shard)))):
+                shard_scores = np.empty(len(positions))
+                halves.late_products(bits(shard), shard_starts, tokens, bounds, query_rows[positions], text_rows[positions], shard_scores)
+                scores[positions] = shard_scores
         return torch.from_numpy(scores)
 
 
 def turned(queries: torch.Tensor) -> np.ndarray:
-    """Tokens of queries [Q, L, D], 32 beside one another, zeros behind the last: float32 [Q, L/32, D, 32]."""
+    """Tokens of queries [Q, L, D] in groups of 32 adjacent ones, zero-padded: float32 [Q, L/32, D, 32]."""
     count, length, width = queries.shape
     blocks = -(-length // LANES)
     padded = torch.zeros(count, blocks * LANES, width)
     padded[:, :length] = queries
-    beside: np.ndarray = padded.view(count, blocks, LANES, width).transpose(2, 3).contiguous().numpy()
-    return beside
+    lane_tokens: np.ndarray = padded.view(count, blocks, LANES, width).transpose(2, 3).contiguous().numpy()
+    return lane_tokens
 
 
 def queries_in_blocks(queries: Any, step: int, device: torch.device) -> Iterator[Block]:
-    """Queries that have tokens, those of like length together, `step` at once."""
+    """Blocks of `step` queries of similar length, without queries that have no tokens."""
     starts = queries.starts.cpu()
     lengths = starts.diff()
-    lines = lengths.argsort(stable=True)
-    lines = lines[lengths[lines] > 0]
-    for part in (lines[cut] for cut in slices(len(lines), step)):
+    query_rows = lengths.argsort(stable=True)
+    query_rows = query_rows[lengths[query_rows] > 0]
+    for part in (query_rows[cut] for cut in slices(len(query_rows), step)):
         positions, real = spread(starts[part], lengths[part])
         vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(device).float()
         yield Block(part.numpy(), vectors.masked_fill(~real[..., None].to(device), 0.0))  # 0 before the sum
 
 
 def spread(starts: torch.Tensor, lengths: torch.Tensor, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions int64 [B, L] of the tokens of packed texts, the last one repeated, and which are real, on the device of `starts`.
+    """Token rows int64 [B, L] of packed texts, padded with the last one, and the mask of real ones, on the device of `starts`.
 
-    >>> spread(torch.tensor([0, 2]), torch.tensor([2, 3]))[0].tolist()
+    >>> padded_positions(torch.tensor([0, 2]), torch.tensor([2, 3]))[0].tolist()
     [[0, 1, 1], [2, 3, 4]]
     """
-    steps = torch.arange(int(lengths.max()) if longest is None else longest, device=starts.device)
-    real = steps < lengths[:, None]
-    return starts[:, None] + steps.minimum(lengths[:, None] - 1), real
+    offsets = torch.arange(int(lengths.max()) if longest is None else longest, device=starts.device)
+    real = offsets < lengths[:, None]
+    return starts[:, None] + offsets.minimum(lengths[:, None] - 1), real

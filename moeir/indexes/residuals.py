@@ -1,7 +1,7 @@
-"""Token vectors in 2 bits a dimension: the nearest of a few thousand centroids, and what is left of it, a byte for every four dimensions.
+"""Token vectors in 2 bits per dimension: the nearest of a few thousand centroids, and the residual, one byte for every four dimensions.
 
-Centroids and residuals as ColBERTv2 and PLAID keep them (Santhanam et al. 2022); a byte names the nearest of 256 learned codewords
-(product quantisation, Jégou et al. 2011), of which four separate codes of 2 bits are a special case. Bytes come in order of what they say.
+Centroids and residuals as in ColBERTv2 and PLAID (Santhanam et al. 2022); a byte is the index of the nearest of 256 learned codewords
+(product quantisation, Jégou et al. 2011), of which four separate codes of 2 bits are a special case. Bytes are in order of importance.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from moeir.indexes.storage import Vectors, bits
 from moeir.kernels.bfloat16 import multiplies_bfloat16
 from moeir.kernels.compiling import compiled
 
-WORDS, BITS, GROUP = 256, 8, 8  # codewords, their bits, and the most dimensions that one stands for
+WORDS, BITS, GROUP = 256, 8, 8  # codewords, bits of a code, and the most dimensions in a group
 SAMPLE_PER_CENTROID, SAMPLE_OF_WORDS, ROUNDS = 24, 2**15, 6
 ROWS_AT_ONCE = 2**14
 
@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 2**14
 class Quantiser:
     """centroids float32 [C, D]; rotation float32 [D, 8 · S] of residuals into S = ⌈D / 4⌉ groups; words float32 [S, 256, 8].
 
-    A group holds the principal components that are worth 8 bits together, the widest in the first; unused columns are zero.
+    A group holds principal components worth 8 bits together, those of largest variance first; unused columns are zero.
     """
 
     centroids: np.ndarray
@@ -33,69 +33,72 @@ class Quantiser:
 
     @classmethod
     def trained(cls, vectors: Vectors, count: int, seed: int) -> "Quantiser":
-        """Fitted to a seeded sample of the vectors, `count` centroids or one for each vector of the sample."""
+        """Train on a seeded sample of the vectors: `count` centroids, or one for each vector of the sample if fewer."""
         generator = np.random.default_rng(seed)
-        chosen = np.sort(generator.choice(len(vectors), min(len(vectors), SAMPLE_PER_CENTROID * count), replace=False))
-        sample = vectors[torch.from_numpy(chosen)].float()
+        sample_rows = np.sort(generator.choice(len(vectors), min(len(vectors), SAMPLE_PER_CENTROID * count), replace=False))
+        sample = vectors[torch.from_numpy(sample_rows)].float()
         centroids = sample[torch.from_numpy(np.sort(generator.choice(len(sample), min(count, len(sample)), replace=False)))].clone()
         for _ in range(ROUNDS if count < len(sample) else 0):
             codes = nearest(sample, centroids)
             counts = np.bincount(codes, minlength=len(centroids))
             sums = np.zeros(centroids.shape, np.float64)
             _add(sample.numpy(), codes, sums)
-            full = counts > 0
-            centroids[torch.from_numpy(full)] = torch.from_numpy((sums[full] / counts[full, None]).astype(np.float32))
-        own = np.sort(generator.choice(len(sample), min(len(sample), SAMPLE_OF_WORDS), replace=False))
-        left = sample.numpy()[own] - centroids.numpy()[nearest(sample[torch.from_numpy(own)], centroids)]
-        rotation = dealt(left)
-        return cls(centroids.numpy(), rotation, _fitted_words(left @ rotation, generator))
+            is_used = counts > 0
+            centroids[torch.from_numpy(is_used)] = torch.from_numpy((sums[is_used] / counts[is_used, None]).astype(np.float32))
+        codebook_rows = np.sort(generator.choice(len(sample), min(len(sample), SAMPLE_OF_WORDS), replace=False))
+        residuals = sample.numpy()[codebook_rows] - centroids.numpy()[nearest(sample[torch.from_numpy(codebook_rows)], centroids)]
+        rotation = dealt(residuals)
+        return cls(centroids.numpy(), rotation, _fitted_words(residuals @ rotation, generator))
 
     @classmethod
     def untrained(cls, width: int) -> "Quantiser":
-        """For no vectors [0, D]: no centroid."""
+        """A codec for no vectors [0, D]: no centroids."""
         groups = -(-width // 4)
         shapes = ((0, width), (width, GROUP * groups), (groups, WORDS, GROUP))
         return cls(*(np.zeros(shape, np.float32) for shape in shapes))
 
     def encoded(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors [n, D] -> the centroid of each int32 [n], and the bytes of its residual uint8 [n, S]."""
+        """Vectors [n, D] -> nearest centroids int32 [n], and residual bytes uint8 [n, S]."""
         codes = np.empty(len(vectors), np.int32)
         residuals = np.empty((len(vectors), len(self.words)), np.uint8)
-        centroids, beside = torch.from_numpy(self.centroids), self.words.transpose(0, 2, 1).copy()
+        centroids, transposed_words = torch.from_numpy(self.centroids), self.words.transpose(0, 2, 1).copy()
         for first in range(0, len(vectors), ROWS_AT_ONCE):
             part = vectors[first : first + ROWS_AT_ONCE].float()
-            codes[first : first + len(part)] = found = nearest(part, centroids)
-            _nearest_words((part.numpy() - self.centroids[found]) @ self.rotation, beside, residuals[first : first + len(part)])
+            codes[first : first + len(part)] = part_codes = nearest(part, centroids)
+            _nearest_words(
+                (part.numpy() - self.centroids[part_codes]) @ self.rotation, transposed_words, residuals[first : first + len(part)]
+            )
         return codes, residuals
 
     def decoded(self, codes: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """What `encoded` kept of the vectors: float32 [n, D]."""
-        left = np.stack([self.words[group][residuals[:, group]] for group in range(len(self.words))], axis=1)
-        vectors: np.ndarray = self.centroids[codes] + left.reshape(len(codes), self.rotation.shape[1]) @ self.rotation.T
+        """The inverse of `encode`, up to quantisation: float32 [n, D]."""
+        decoded_residuals = np.stack([self.words[group][residuals[:, group]] for group in range(len(self.words))], axis=1)
+        vectors: np.ndarray = self.centroids[codes] + decoded_residuals.reshape(len(codes), self.rotation.shape[1]) @ self.rotation.T
         return vectors
 
 
-def dealt(left: np.ndarray) -> np.ndarray:
-    """Principal components of residuals [n, D] dealt to ⌈D / 4⌉ groups of like worth, the widest first: float32 [D, 8 · S].
+def dealt(residuals: np.ndarray) -> np.ndarray:
+    """Allocate principal components of residuals [n, D] to ⌈D / 4⌉ groups of equal bits, largest variance first: float32 [D, 8 · S].
 
-    Of variance λ a component is worth ½ log₂(λ / θ) bits, θ such that all are worth 8 bits a group (reverse water-filling, Cover and
-    Thomas 2006, §10.3.3); what is left over when all groups are full is not kept.
+    A component of variance λ is worth ½ log₂(λ / θ) bits, with θ such that all are worth 8 bits per group (reverse water-filling, Cover
+    and Thomas 2006, §10.3.3); components that remain when all groups are full are dropped.
 
-    >>> spread = np.diag([1.0, 2.0, 2.0, 64.0, 2.0, 2.0, 2.0, 2.0])  # rows are vectors along one direction each
-    >>> (dealt(spread) != 0).sum(axis=0).reshape(2, 8).sum(axis=1).tolist()
+    >>> spread = np.diag([1.0, 2.0, 2.0, 64.0, 2.0, 2.0, 2.0, 2.0])  # each row is a vector along one direction
+    >>> (allocate_dimensions(spread) != 0).sum(axis=0).reshape(2, 8).sum(axis=1).tolist()
     [2, 6]
     """
-    width = left.shape[1]
+    width = residuals.shape[1]
     groups = -(-width // 4)
-    variances, directions = (part[..., ::-1] for part in np.linalg.eigh(left.T.astype(np.float64) @ left))
-    worth = _worth(np.maximum(variances, 1e-30), BITS * groups)
-    rotation, place, open_bits = np.zeros((width, GROUP * groups), np.float32), 0, float(worth.sum())
+    variances, directions = (part[..., ::-1] for part in np.linalg.eigh(residuals.T.astype(np.float64) @ residuals))
+    component_bits = _worth(np.maximum(variances, 1e-30), BITS * groups)
+    rotation, component, remaining_bits = np.zeros((width, GROUP * groups), np.float32), 0, float(component_bits.sum())
     for group in range(groups):
-        held, slots = 0.0, 0
-        while place < width and slots < GROUP and (slots == 0 or held + worth[place] / 2 <= open_bits / (groups - group)):
-            rotation[:, GROUP * group + slots] = directions[:, place]
-            held, slots, place = held + worth[place], slots + 1, place + 1
-        open_bits -= held
+        group_bits, slots = 0.0, 0
+        target = remaining_bits / (groups - group)
+        while component < width and slots < GROUP and (slots == 0 or group_bits + component_bits[component] / 2 <= target):
+            rotation[:, GROUP * group + slots] = directions[:, component]
+            group_bits, slots, component = group_bits + component_bits[component], slots + 1, component + 1
+        remaining_bits -= group_bits
     return rotation
 
 
@@ -103,40 +106,40 @@ def _worth(variances: np.ndarray, bits: int) -> np.ndarray:
     low, high = np.log2(variances.min()) - 2.0 * bits, np.log2(variances.max())
     for _ in range(60):
         level = (low + high) / 2
-        worth: np.ndarray = np.maximum(np.log2(variances) - level, 0.0) / 2
-        low, high = (level, high) if worth.sum() > bits else (low, level)
-    return worth
+        component_bits: np.ndarray = np.maximum(np.log2(variances) - level, 0.0) / 2
+        low, high = (level, high) if component_bits.sum() > bits else (low, level)
+    return component_bits
 
 
 def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> np.ndarray:
-    """The nearest centroid of each vector, as near as bfloat16 products say where those are quick: [n, D], [C, D] -> int32 [n]."""
-    kind = torch.bfloat16 if multiplies_bfloat16("cpu") else torch.float32
-    half = (0.5 * centroids.double().square().sum(dim=1)).float().numpy()
+    """Nearest centroid of each vector, by bfloat16 products on CPUs that have them: [n, D], [C, D] -> int32 [n]."""
+    dtype = torch.bfloat16 if multiplies_bfloat16("cpu") else torch.float32
+    half_squared_norms = (0.5 * centroids.double().square().sum(dim=1)).float().numpy()
     rows = max(64, 2**21 // max(len(centroids), 1))
-    products, other = torch.empty(rows, len(centroids), dtype=kind), centroids.to(kind).T
-    codes, place = np.empty(len(vectors), np.int32), torch.zeros(rows, vectors.shape[1], dtype=kind)
+    products, transposed_centroids = torch.empty(rows, len(centroids), dtype=dtype), centroids.to(dtype).T
+    codes, padded_part = np.empty(len(vectors), np.int32), torch.zeros(rows, vectors.shape[1], dtype=dtype)
     for first in range(0, len(vectors), rows):
         part = vectors[first : first + rows]
-        place[: len(part)] = part
-        torch.mm(place, other, out=products)
-        stored, shift = (bits(products), 16) if kind == torch.bfloat16 else (products.view(torch.int32).numpy(), 0)
-        _nearest_rows(stored, np.int32(shift), half, codes[first : first + len(part)])
+        padded_part[: len(part)] = part
+        torch.mm(padded_part, transposed_centroids, out=products)
+        stored, shift = (bits(products), 16) if dtype == torch.bfloat16 else (products.view(torch.int32).numpy(), 0)
+        _nearest_rows(stored, np.int32(shift), half_squared_norms, codes[first : first + len(part)])
     return codes
 
 
 @compiled(parallel=True, fastmath={"nnan", "nsz"})
-def _nearest_rows(stored: Any, shift: Any, half: Any, codes: Any) -> None:
+def _nearest_rows(product_bits: Any, shift: Any, half_squared_norms: Any, codes: Any) -> None:
     for row in numba.prange(len(codes)):
-        wide = np.empty(len(half), np.int32)
-        for i in range(len(half)):
-            wide[i] = np.int32(stored[row, i]) << shift
+        wide = np.empty(len(half_squared_norms), np.int32)
+        for i in range(len(half_squared_norms)):
+            wide[i] = np.int32(product_bits[row, i]) << shift
         values = wide.view(np.float32)
         best = np.float32(-np.inf)
-        for i in range(len(half)):
-            values[i] -= half[i]
+        for i in range(len(half_squared_norms)):
+            values[i] -= half_squared_norms[i]
             best = max(best, values[i])
         codes[row] = 0
-        for i in range(len(half)):
+        for i in range(len(half_squared_norms)):
             if values[i] == best:
                 codes[row] = i
                 break
@@ -149,36 +152,36 @@ def _add(vectors: Any, codes: Any, sums: Any) -> None:
             sums[codes[row], i] += vectors[row, i]
 
 
-def _fitted_words(left: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _fitted_words(residuals: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Codewords of rotated residuals [n, 8 · S], by k-means in each group."""
-    groups = left.shape[1] // GROUP
-    start = np.sort(generator.choice(len(left), WORDS, replace=len(left) < WORDS))
-    words = np.ascontiguousarray(left[start].reshape(WORDS, groups, GROUP).transpose(1, 0, 2))
-    codes = np.empty((len(left), groups), np.uint8)
+    groups = residuals.shape[1] // GROUP
+    start = np.sort(generator.choice(len(residuals), WORDS, replace=len(residuals) < WORDS))
+    words = np.ascontiguousarray(residuals[start].reshape(WORDS, groups, GROUP).transpose(1, 0, 2))
+    codes = np.empty((len(residuals), groups), np.uint8)
     for _ in range(2 * ROUNDS):
-        _nearest_words(left, words.transpose(0, 2, 1).copy(), codes)
+        _nearest_words(residuals, words.transpose(0, 2, 1).copy(), codes)
         for group in range(groups):
-            own, counts = left[:, group * GROUP : (group + 1) * GROUP], np.bincount(codes[:, group], minlength=WORDS)
-            sums = np.stack([np.bincount(codes[:, group], weights=own[:, i], minlength=WORDS) for i in range(GROUP)])
+            group_residuals, counts = residuals[:, group * GROUP : (group + 1) * GROUP], np.bincount(codes[:, group], minlength=WORDS)
+            sums = np.stack([np.bincount(codes[:, group], weights=group_residuals[:, i], minlength=WORDS) for i in range(GROUP)])
             words[group][counts > 0] = (sums[:, counts > 0] / counts[counts > 0]).T.astype(np.float32)
     return words
 
 
 @compiled(parallel=True, fastmath={"nnan", "nsz"})
-def _nearest_words(left: Any, words: Any, codes: Any) -> None:
-    """The nearest codeword of each group: rotated residuals float32 [n, 8 · S], words [S, 8, 256] -> codes uint8 [n, S]."""
+def _nearest_words(residuals: Any, words: Any, codes: Any) -> None:
+    """Nearest codeword of each group: rotated residuals float32 [n, 8 · S], words [S, 8, 256] -> codes uint8 [n, S]."""
     for row in numba.prange(len(codes)):
-        far, own = np.empty(WORDS, np.float32), left[row]
+        distances, residual = np.empty(WORDS, np.float32), residuals[row]
         for group in range(len(words)):
-            far[:] = 0.0
+            distances[:] = 0.0
             for slot in range(GROUP):
-                value = own[GROUP * group + slot]
+                value = residual[GROUP * group + slot]
                 for i in range(WORDS):
-                    far[i] += (words[group, slot, i] - value) ** 2
+                    distances[i] += (words[group, slot, i] - value) ** 2
             least = np.float32(np.inf)
             for i in range(WORDS):
-                least = min(least, far[i])
+                least = min(least, distances[i])
             for i in range(WORDS):
-                if far[i] == least:
+                if distances[i] == least:
                     codes[row, group] = i
                     break

@@ -1,4 +1,4 @@
-"""Search over postings: candidates from the scan, each scored from its own weights, the best of them kept; and scores of chosen pairs.
+"""Then each candidate is scored from its own weights and the best are kept in a heap; chosen pairs are scored likewise.
 
 A score is the float64 sum of the products of weights, terms ascending, rounded to float32: the same bits for any batch and thread.
 """
@@ -11,35 +11,35 @@ import numpy as np
 from moeir.indexes import impacts
 from moeir.kernels.compiling import compiled
 
-SLOTS = 2**16  # of the table that finds a query's terms
-SLACK = 1.0 + 2.0**-20  # above all that rounding in float64 and to float32 can lose
+SLOTS = 2**16  # of the hash table of a query's terms
+SLACK = 1.0 + 2.0**-20  # upper bound of the relative rounding error in float64 and to float32
 
 
 @compiled()
-def offer(rows: Any, scores: Any, places: Any, count: int, row: int, score: Any) -> int:
-    """Keep the best of a heap whose root is the worst by (score, place); the new number of entries."""
-    place = places[row]
+def offer(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score: Any) -> int:
+    """Push into a bounded heap whose root is the worst by (score, id rank); return the new number of entries."""
+    id_rank = id_ranks[row]
     if count < len(rows):
         hole = count
         while hole > 0:
             parent = (hole - 1) // 2
-            if scores[parent] < score or (scores[parent] == score and places[rows[parent]] < place):
+            if scores[parent] < score or (scores[parent] == score and id_ranks[rows[parent]] < id_rank):
                 break
             scores[hole], rows[hole] = scores[parent], rows[parent]
             hole = parent
         scores[hole], rows[hole] = score, row
         return count + 1
-    if score < scores[0] or (score == scores[0] and place < places[rows[0]]):
+    if score < scores[0] or (score == scores[0] and id_rank < id_ranks[rows[0]]):
         return count
     hole = 0
     while 2 * hole + 1 < count:
         child = 2 * hole + 1
         other = child + 1
         if other < count and (
-            scores[other] < scores[child] or (scores[other] == scores[child] and places[rows[other]] < places[rows[child]])
+            scores[other] < scores[child] or (scores[other] == scores[child] and id_ranks[rows[other]] < id_ranks[rows[child]])
         ):
             child = other
-        if score < scores[child] or (score == scores[child] and place < places[rows[child]]):
+        if score < scores[child] or (score == scores[child] and id_rank < id_ranks[rows[child]]):
             break
         scores[hole], rows[hole] = scores[child], rows[child]
         hole = child
@@ -49,18 +49,18 @@ def offer(rows: Any, scores: Any, places: Any, count: int, row: int, score: Any)
 
 @compiled()
 def _install(terms: Any, slots: Any) -> None:
-    """Note where each term of a query stands: slots, of a power of two, hold place + 1 at the term's own slot or the next free one."""
-    for place in range(len(terms)):
-        slot = terms[place] & (len(slots) - 1)
+    """Fill a hash table with a query's terms: slots, a power of two, hold index + 1 at the term's slot or the next free one."""
+    for term_index in range(len(terms)):
+        slot = terms[term_index] & (len(slots) - 1)
         while slots[slot] > 0:
             slot = (slot + 1) & (len(slots) - 1)
-        slots[slot] = place + 1
+        slots[slot] = term_index + 1
 
 
 @compiled()
 def _clear(terms: Any, slots: Any) -> None:
-    for place in range(len(terms)):
-        slot = terms[place] & (len(slots) - 1)
+    for term_index in range(len(terms)):
+        slot = terms[term_index] & (len(slots) - 1)
         while slots[slot] > 0:
             slots[slot] = 0
             slot = (slot + 1) & (len(slots) - 1)
@@ -68,11 +68,11 @@ def _clear(terms: Any, slots: Any) -> None:
 
 @compiled()
 def _score(row: int, forward: Any, shift: float, terms: Any, weights: Any, slots: Any) -> tuple[float, bool]:
-    """The score of a document, and whether it shares a term."""
-    starts, own, values = forward
+    """The score of a document, and whether it shares a term with the query."""
+    starts, document_terms, values = forward
     total, shared = 0.0, False
     for entry in range(starts[row], starts[row + 1]):
-        term = np.int64(own[entry])
+        term = np.int64(document_terms[entry])
         slot = term & (len(slots) - 1)
         while slots[slot] > 0:
             if terms[slots[slot] - 1] == term:
@@ -88,96 +88,103 @@ def _candidates(
     windows: Any, documents: int, lists: Any, directory: Any, postings: Any,
     terms: Any, table: Any, error: int, depth: int, pruned: bool, sums: Any, rows: Any, scans: Any,
 ) -> tuple[Any, Any, int, int, bool]:  # fmt: skip
-    """Documents that may be among the best of windows (first, stride): rows, the most their scan can be, how many; the scan of the K-th
-    best at least; and whether that is proven, as it is not where more was left out than the K-th best has."""
+    """Candidates for the best K in the windows (first, stride): rows, upper bounds of their scans, their number; a lower bound of the K-th
+    best scan; and whether the candidates are proven to contain the best K, which fails if more was omitted than the K-th best scan."""
     bins, state = np.zeros((impacts.TOP >> impacts.FINE) + 1, np.int64), np.zeros(2, np.int64)
     cursors, cuts = np.empty(len(terms), np.int64), np.zeros(len(terms), np.int64)
-    for place in range(len(terms)):
-        cursors[place] = lists[terms[place]]
-    count, held, most_left = (documents + len(sums) - 1) // len(sums), 0, 0
+    for term_index in range(len(terms)):
+        cursors[term_index] = lists[terms[term_index]]
+    count, candidate_count, most_omitted = (documents + len(sums) - 1) // len(sums), 0, 0
     for window in range(windows[0], count, windows[1]):
-        if held + len(sums) > len(rows):
-            held = impacts.thinned(rows, scans, held, (state[1] << impacts.FINE) - error)
-            if held + len(sums) > len(rows):
+        if candidate_count + len(sums) > len(rows):
+            candidate_count = impacts.thinned(rows, scans, candidate_count, (state[1] << impacts.FINE) - error)
+            if candidate_count + len(sums) > len(rows):
                 rows = np.concatenate((rows, np.empty(len(rows), rows.dtype)))
                 scans = np.concatenate((scans, np.empty(len(scans), scans.dtype)))
         sums[:] = 0
-        left = impacts.scan(window, terms, lists, cursors, directory, postings, cuts, table, sums)
-        held, most_left = impacts.gather(sums, window * len(sums), left, error, depth, bins, state, held, rows, scans), max(most_left, left)
+        omitted = impacts.scan(window, terms, lists, cursors, directory, postings, cuts, table, sums)
+        most_omitted, first = max(most_omitted, omitted), window * len(sums)
+        candidate_count = impacts.gather(sums, first, omitted, error, depth, bins, state, candidate_count, rows, scans)
         if pruned and window == windows[0] and window + windows[1] < count and state[1] > 0:
             tails = impacts.tails_of(window, terms, lists, cursors, directory, postings[1])
             share = (count - 1 - window) / windows[1]
             impacts.choose_cuts(share, error, depth, bins, state, tails, impacts.reaching(sums, len(bins)), table, cuts)
     best = state[1] << impacts.FINE
-    return rows, scans, impacts.thinned(rows, scans, held, best - error), best, most_left == 0 or best - error > most_left
+    return rows, scans, impacts.thinned(rows, scans, candidate_count, best - error), best, most_omitted == 0 or best - error > most_omitted
 
 
 @compiled()
 def _best(
-    found: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, slots: Any,
-    places: Any, rows: Any, scores: Any,
+    candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, slots: Any,
+    id_ranks: Any, rows: Any, scores: Any,
 ) -> None:  # fmt: skip
-    """Score candidates, first those whose scan reaches `best`, then those that can still be among the best; keep the best as a heap."""
+    """Score candidates, first those whose scan reaches `best`, then those that can still be among the best; keep the best in a heap."""
     count = 0
     for first in (True, False):
-        for place in range(len(found)):
-            if (scans[place] >= best) == first and (count < len(rows) or scans[place] * unit * SLACK >= scores[0]):
-                score, shared = _score(found[place], forward, shift, terms, weights, slots)
+        for i in range(len(candidates)):
+            if (scans[i] >= best) == first and (count < len(rows) or scans[i] * unit * SLACK >= scores[0]):
+                score, shared = _score(candidates[i], forward, shift, terms, weights, slots)
                 if shared:
-                    count = offer(rows, scores, places, count, found[place], np.float32(score))
+                    count = offer(rows, scores, id_ranks, count, candidates[i], np.float32(score))
 
 
 @compiled(parallel=True)
 def search(
-    lists: Any, windows: Any, begins: Any, ends: Any, offsets: Any, steps: Any, own_starts: Any, own_terms: Any, own_weights: Any,
-    shift: float, highest: Any, starts: Any, terms: Any, weights: Any, scanned: Any,
-    places: Any, span: int, slots: int, parts: int, rows: Any, scores: Any,
+    lists: Any, windows: Any, begins: Any, ends: Any, offsets: Any, steps: Any,
+    document_starts: Any, document_terms: Any, document_weights: Any, shift: float, highest: Any,
+    starts: Any, terms: Any, weights: Any, scanned: Any, id_ranks: Any, span: int, slots: int, parts: int, rows: Any, scores: Any,
 ) -> None:  # fmt: skip
-    """Heaps of the best documents, rows and scores [Q · splits, K]: each line of the windows that are one of `splits` in turn.
+    """Fill heaps of the best documents, rows and scores [Q · splits, K]; heap s of a query covers the windows s, s + splits, …
 
-    Queries whose `scanned` is false are scored with every document.
+    Queries with `scanned` false are scored with every document.
     """
     splits = len(rows) // max(len(starts) - 1, 1)
     for part in numba.prange(parts):
-        directory, postings, forward = (windows, begins, ends), (offsets, steps), (own_starts, own_terms, own_weights)
+        directory, postings, forward = (windows, begins, ends), (offsets, steps), (document_starts, document_terms, document_weights)
         sums, table_of_terms = np.zeros(span, np.uint16), np.zeros(slots, np.int32)
-        found, scans = np.empty(2 * span, np.int32), np.empty(2 * span, np.int32)
-        for line in range(part, len(rows), parts):
-            query = line // splits
-            asked, given = terms[starts[query] : starts[query + 1]], weights[starts[query] : starts[query + 1]]
-            best_rows, best_scores = rows[line], scores[line]
-            _install(asked, table_of_terms)
+        candidates, scans = np.empty(2 * span, np.int32), np.empty(2 * span, np.int32)
+        for heap in range(part, len(rows), parts):
+            query = heap // splits
+            query_terms, query_weights = terms[starts[query] : starts[query + 1]], weights[starts[query] : starts[query + 1]]
+            best_rows, best_scores = rows[heap], scores[heap]
+            _install(query_terms, table_of_terms)
             if scanned[query]:
-                table = np.empty((len(asked), impacts.STEPS + 1), np.uint16)
-                unit, error = impacts.contributions(highest, asked, given, table)
+                table = np.empty((len(query_terms), impacts.STEPS + 1), np.uint16)
+                unit, error = impacts.contributions(highest, query_terms, query_weights, table)
                 for pruned in (True, False):
-                    found, scans, held, best, proven = _candidates(
-                        (line % splits, splits), len(places), lists, directory, postings, asked, table, error, rows.shape[1], pruned,
-                        sums, found, scans,
+                    candidates, scans, candidate_count, best, proven = _candidates(
+                        (heap % splits, splits), len(id_ranks), lists, directory, postings, query_terms, table, error, rows.shape[1],
+                        pruned, sums, candidates, scans,
                     )  # fmt: skip
                     if proven:
                         break
-                _best(found[:held], scans[:held], best, unit, forward, shift, asked, given, table_of_terms, places, best_rows, best_scores)
+                _best(
+                    candidates[:candidate_count], scans[:candidate_count], best, unit, forward, shift, query_terms, query_weights,
+                    table_of_terms, id_ranks, best_rows, best_scores,
+                )  # fmt: skip
             else:
-                every = np.arange(line % splits, len(places), splits).astype(np.int32)
+                every = np.arange(heap % splits, len(id_ranks), splits).astype(np.int32)
                 any_scan = np.ones(len(every), np.int32)
-                _best(every, any_scan, 0, np.inf, forward, shift, asked, given, table_of_terms, places, best_rows, best_scores)
-            _clear(asked, table_of_terms)
+                _best(
+                    every, any_scan, 0, np.inf, forward, shift, query_terms, query_weights, table_of_terms, id_ranks, best_rows, best_scores
+                )
+            _clear(query_terms, table_of_terms)
 
 
 @compiled(parallel=True)
 def pairs(
-    own_starts: Any, own_terms: Any, own_weights: Any, shift: float, starts: Any, terms: Any, weights: Any, slots: int,
+    document_starts: Any, document_terms: Any, document_weights: Any, shift: float, starts: Any, terms: Any, weights: Any, slots: int,
     queries: Any, rows: Any, parts: int, scores: Any,
 ) -> None:  # fmt: skip
-    """The scores `search` gives to chosen pairs, 0 where no term is shared; ascending queries [P] and rows [P] -> scores [P]."""
+    """Scores of chosen pairs, identical to those of search, 0 if no term is shared; ascending queries [P] and rows [P] -> scores [P]."""
     for part in numba.prange(parts):
-        forward, table_of_terms = (own_starts, own_terms, own_weights), np.zeros(slots, np.int32)
-        known, asked, given = -1, terms[:0], weights[:0]
+        forward, table_of_terms = (document_starts, document_terms, document_weights), np.zeros(slots, np.int32)
+        current_query, query_terms, query_weights = -1, terms[:0], weights[:0]
         for pair in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
-            if queries[pair] != known:
-                _clear(asked, table_of_terms)
-                known = queries[pair]
-                asked, given = terms[starts[known] : starts[known + 1]], weights[starts[known] : starts[known + 1]]
-                _install(asked, table_of_terms)
-            scores[pair] = np.float32(_score(rows[pair], forward, shift, asked, given, table_of_terms)[0])
+            if queries[pair] != current_query:
+                _clear(query_terms, table_of_terms)
+                current_query = queries[pair]
+                begin, end = starts[current_query], starts[current_query + 1]
+                query_terms, query_weights = terms[begin:end], weights[begin:end]
+                _install(query_terms, table_of_terms)
+            scores[pair] = np.float32(_score(rows[pair], forward, shift, query_terms, query_weights, table_of_terms)[0])

@@ -23,8 +23,8 @@ FILE = "postings"
 class Seismic(Index):
     """Approximate learned-sparse search by Seismic (extra `seismic`), for weights above 0; not exact.
 
-    `postings` are kept per term on average, in clusters; `query_terms` of a query's strongest terms are searched; `caution` (0 to 1)
-    says how near the K-th score a cluster's summary must come to be skipped, so less finds more and takes longer.
+    `postings` per term are stored on average, in clusters; the `query_terms` strongest terms of a query are searched; `caution` (0 to 1)
+    is Seismic's heap_factor, the share of the K-th score a cluster's summary must reach to be searched: less finds more but is slower.
     """
 
     kind: ClassVar[str] = "sparse"
@@ -49,7 +49,7 @@ class Seismic(Index):
 
     def add(self, shard: Any) -> None:
         if self._opened:
-            raise ArtifactError("a seismic index that was opened takes no more documents; build it anew")
+            raise ArtifactError("an opened seismic index takes no more documents; build a new one")
         self._check(shard)
         self.vocabulary = shard.vocabulary
         self._shards.append(shard)
@@ -68,10 +68,10 @@ class Seismic(Index):
         return package.SeismicIndexRaw if (self.vocabulary or 0) <= 2**16 else package.SeismicIndexRawLV
 
     def _built(self) -> Any:
-        """Seismic's own index, from a file of its own: the number of documents, then of each its length, terms and weights."""
+        """Seismic's own index, built from a binary file: the number of documents, then length, terms and weights of each."""
         if self._index is None:
-            with tempfile.TemporaryDirectory() as place:
-                path = Path(place) / "documents.bin"
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "documents.bin"
                 with open(path, "wb") as file:
                     file.write(np.uint32(len(self)).tobytes())
                     for texts in self._blocks():
@@ -92,14 +92,14 @@ class Seismic(Index):
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         self._check(queries)
         starts, terms, weights = texts_of(queries, 0, len(queries), 0, "query").ascending()
-        index, places = self._built(), self.places
-        for line, (begin, end) in enumerate(pairwise(starts)):
+        index, id_ranks = self._built(), self.places
+        for query_row, (begin, end) in enumerate(pairwise(starts)):
             if begin == end:
                 continue
-            asked = terms[begin:end].astype(np.int32), weights[begin:end].astype(np.float32)
-            found = index.search(*asked, depth, self.query_terms, self.caution, 0, True)
-            hits = np.array([row for _, row in found], dtype=np.int64)
-            place_hits(hits, np.array([score for score, _ in found], dtype=np.float32), places, rows[line], scores[line])
+            query_terms = terms[begin:end].astype(np.int32), weights[begin:end].astype(np.float32)
+            results = index.search(*query_terms, depth, self.query_terms, self.caution, 0, True)
+            hits = np.array([row for _, row in results], dtype=np.int64)
+            place_hits(hits, np.array([score for score, _ in results], dtype=np.float32), id_ranks, rows[query_row], scores[query_row])
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary}
@@ -111,9 +111,9 @@ class Seismic(Index):
         """Write `engine.json` and Seismic's own file."""
         super().save(folder)
         if len(self):
-            built = self._built()
+            index = self._built()
             with stdout_aside():
-                built.save(str(Path(folder) / FILE))
+                index.save(str(Path(folder) / FILE))
 
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         self.vocabulary, self._documents, self._opened = settings["vocabulary"], settings["documents"], True
@@ -123,11 +123,11 @@ class Seismic(Index):
 
 @contextmanager
 def stdout_aside() -> Iterator[None]:
-    """What a compiled library prints goes to stderr; stdout is for data."""
-    kept = os.dup(1)
+    """Redirect what a compiled library prints to stderr; stdout is for data."""
+    saved_stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved_stdout, 1)
+        os.close(saved_stdout)

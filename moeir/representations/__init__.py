@@ -1,1 +1,1 @@
-"""What an expert says about a text: its similarity and its file format. Dense, Sparse, MultiVector, ExactMatch."""
+"""Representations of texts by kind, each with its similarity and its file format: Dense, Sparse, MultiVector, ExactMatch."""

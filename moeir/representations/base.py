@@ -1,4 +1,4 @@
-"""The contract of a representation, and how one is written row after row and opened again."""
+"""The interface of a representation, and its files: appended text by text, opened memory-mapped."""
 
 import json
 from abc import ABC, abstractmethod
@@ -15,14 +15,14 @@ from torch import Tensor
 from moeir.artifacts import mapping
 from moeir.artifacts.journals import HEADER, GrowingArray
 from moeir.errors import ArtifactError, DataError
-from moeir.kernels import full_precision as products
+from moeir.kernels import full_precision as kernel
 
 
 class Representation(ABC):
-    """B texts as one expert sees them."""
+    """One expert's encoding of B texts."""
 
     kind: ClassVar[str]
-    files: ClassVar[dict[str, str]]  # tensor -> type on disk
+    files: ClassVar[dict[str, str]]  # tensor -> dtype on disk
 
     @abstractmethod
     def __len__(self) -> int:
@@ -30,36 +30,36 @@ class Representation(ABC):
 
     @abstractmethod
     def scores(self, documents: Self) -> Tensor:
-        """Similarity of every query here with every document: [Q, N], float32."""
+        """Similarity of every query (self) with every document: [Q, N], float32."""
 
     @abstractmethod
     def paired(self, documents: Self) -> Tensor:
-        """Similarity of text i here with document i: [B], float32."""
+        """Similarity of text i (self) with document i: [B], float32."""
 
     @abstractmethod
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        """The texts `rows` [n], in that order; differentiable. Of a `permutation` of all texts the device is not asked how much it is."""
+        """The texts `rows` [n], in that order; differentiable. With `permutation`, `rows` holds every text once: no device sync."""
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with every tensor changed (device, detach)."""
+        """A copy with `change` applied to every tensor (device, detach)."""
 
     @abstractmethod
     def scaled(self, factor: float) -> Self:
-        """Values times `factor`, which multiplies every score."""
+        """A copy with values, and so all scores, multiplied by `factor`."""
 
     def positive(self) -> Self:
-        """The same without weights of 0, where there can be any."""
+        """A copy without weights of 0, for kinds that can have them."""
         return self
 
     def unbounded(self) -> Self:
-        """The same, of which nothing is known but its tensors: the bounds of one batch are not those of another in its form."""
+        """A copy without bounds such as `MultiVector.max_length`, which hold for one batch and not for the next of the same shape."""
         return self
 
     @classmethod
     @abstractmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Texts of several batches end to end."""
+        """The texts of several batches, end to end."""
 
     @abstractmethod
     def columns(self) -> dict[str, Tensor]:
@@ -67,21 +67,21 @@ class Representation(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors lie."""
+        """The device of its tensors."""
         return next(iter(self.columns().values())).device
 
     def starts_of_rows(self) -> Tensor | None:
-        """[B+1] where each text begins in its columns, None where a text is one row."""
+        """First row of each text in the columns [B+1]; None if a text is one row."""
         return None
 
     def facts(self) -> dict[str, int]:
-        """What the arrays do not say."""
+        """Numbers that the arrays do not hold, written to `shape.json`."""
         return {}
 
     @classmethod
     @abstractmethod
     def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
-        """The inverse of `columns`, `starts_of_rows` and `facts`."""
+        """The inverse of `columns`, `text_starts` and `metadata`."""
 
     def save(self, folder: Path) -> None:
         """Write to `folder`: `.npy` arrays and `shape.json`."""
@@ -91,7 +91,7 @@ class Representation(ABC):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Memory-mapped from `folder`."""
+        """Open the files of `folder`, memory-mapped."""
         try:
             arrays = {name: _mapped(folder / f"{name}.npy") for name in cls.files}
             starts = _mapped(folder / "starts.npy") if (folder / "starts.npy").exists() else None
@@ -102,18 +102,18 @@ class Representation(ABC):
 
 
 def _mapped(path: Path) -> Tensor:
-    if path.stat().st_size <= HEADER:  # nothing cannot be mapped
+    if path.stat().st_size <= HEADER:  # an empty file cannot be mapped
         return torch.from_numpy(np.load(path, allow_pickle=False))
     return torch.from_numpy(mapping.opened(path))
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Scores are computed in float32 whoever asks, under autocast and where the process has allowed TF32 too."""
-    return products.full_precision(device)
+    """Context for computing scores in float32, even under autocast or with TF32 allowed."""
+    return kernel.full_precision(device)
 
 
 class Writer:
-    """Appends representations of one kind to a folder; `marks` say how far it is, and open it again there."""
+    """Appends representations of one kind to a folder; `row_counts` of an earlier `flush` resume it there."""
 
     def __init__(self, folder: Path, marks: dict[str, int] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,14 +122,14 @@ class Writer:
         self._facts: dict[str, int] = {}
 
     def append(self, texts: Representation) -> None:
-        """Write the next texts."""
+        """Append the next texts."""
         starts = texts.starts_of_rows()
         self._facts = texts.facts() | {"texts": self._facts.get("texts", self._marks.get("texts", 0)) + len(texts)}
         for name, column in texts.columns().items():
             stored = column.half() if texts.files[name] == "float16" else column
             if not torch.isfinite(stored).all():
-                worst = float(column.detach().float().abs().nan_to_num(torch.inf).max())
-                raise DataError(f"{self._folder.name}: a value of {worst:g} cannot be stored as {texts.files[name]}")
+                largest = float(column.detach().float().abs().nan_to_num(torch.inf).max())
+                raise DataError(f"{self._folder.name}: a value of {largest:g} cannot be stored as {texts.files[name]}")
             self._array(name, texts.files[name], column.shape[1] if column.ndim == 2 else None).append(_numpy(stored))
         if starts is not None:
             array = self._array("starts", "int64", None)
@@ -143,13 +143,13 @@ class Writer:
         return self._arrays[name]
 
     def flush(self) -> dict[str, int]:
-        """Bring everything to disk; the marks to continue from."""
+        """Flush every array to disk; return the row counts to resume from."""
         for array in self._arrays.values():
             array.flush()
         return {**{name: array.rows for name, array in self._arrays.items()}, "texts": self._facts.get("texts", 0)}
 
     def close(self) -> None:
-        """Settle headers and write `shape.json`."""
+        """Write the final `.npy` headers and `shape.json`."""
         for array in self._arrays.values():
             array.close()
         (self._folder / "shape.json").write_text(json.dumps(self._facts) + "\n", encoding="utf-8")
@@ -161,22 +161,22 @@ def _numpy(column: Tensor) -> np.ndarray[Any, Any]:
 
 
 def spans(starts: Tensor, rows: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
-    """Where the parts of chosen texts lie: (positions [t], new starts [n+1]). `total` is t, where it is known: CUDA need not be asked.
+    """Row indices of the selected texts, end to end: (positions [t], new starts [n+1]). Passing `total` = t saves a CUDA sync.
 
-    >>> spans(torch.tensor([0, 2, 3]), torch.tensor([1, 0]))
+    >>> ragged_positions(torch.tensor([0, 2, 3]), torch.tensor([1, 0]))
     (tensor([2, 0, 1]), tensor([0, 1, 3]))
     """
     lengths = starts.diff().index_select(0, rows)
-    fresh = cumulate(lengths)
-    owners = torch.repeat_interleave(torch.arange(len(rows), device=starts.device), lengths, output_size=total)
-    moved = starts.index_select(0, rows) - fresh[:-1]
-    return torch.arange(len(owners), device=starts.device) + moved.index_select(0, owners), fresh
+    new_starts = cumulate(lengths)
+    text_indices = torch.repeat_interleave(torch.arange(len(rows), device=starts.device), lengths, output_size=total)
+    shifts = starts.index_select(0, rows) - new_starts[:-1]
+    return torch.arange(len(text_indices), device=starts.device) + shifts.index_select(0, text_indices), new_starts
 
 
 def cumulate(lengths: Tensor) -> Tensor:
-    """Where each of n stretches begins, and the last ends: lengths [n] -> [n+1].
+    """Exclusive prefix sums: lengths [n] -> starts [n+1].
 
-    >>> cumulate(torch.tensor([2, 1]))
+    >>> lengths_to_starts(torch.tensor([2, 1]))
     tensor([0, 2, 3])
     """
     return F.pad(lengths.cumsum(0), (1, 0))

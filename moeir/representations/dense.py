@@ -1,4 +1,4 @@
-"""One vector a text; similarity is the inner product (CAME eq. 6)."""
+"""One vector per text; similarity is the inner product (CAME eq. 6)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

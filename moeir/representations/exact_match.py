@@ -1,4 +1,4 @@
-"""One vector a token, and its term; similarity is late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
+"""One vector and one term per token; similarity is late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class ExactMatch(Representation):
     """Text b has tokens starts[b]:starts[b+1]; it may have none. terms [T], vectors [T, D], starts [B+1].
 
     score = Σ over query tokens of the largest inner product with a document token of the same term, at least 0 (COIL, eq. 3). Only pairs
-    of the same term are multiplied, and for the gradient only the winners are kept.
+    of the same term are multiplied, and only the best pairs are kept for the gradient.
     """
 
     terms: Tensor
@@ -30,31 +30,32 @@ class ExactMatch(Representation):
         return len(self.starts) - 1
 
     def owners(self) -> Tensor:
-        """[T] the text of each token."""
+        """Index of each token's text [T]."""
         texts = torch.arange(len(self), device=self.starts.device)
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
-        found, query, document = self._matches(documents, self.terms.long(), documents.terms.long())
-        places = self.owners()[query] * len(documents) + documents.owners()[document]
-        return found.new_zeros(len(self) * len(documents)).index_add(0, places, found).view(len(self), len(documents))
+        match_scores, query, document = self._matches(documents, self.terms.long(), documents.terms.long())
+        pair_indices = self.owners()[query] * len(documents) + documents.owners()[document]
+        return match_scores.new_zeros(len(self) * len(documents)).index_add(0, pair_indices, match_scores).view(len(self), len(documents))
 
     def paired(self, documents: Self) -> Tensor:
         terms = 1 + max((int(part.terms.max()) for part in (self, documents) if len(part.terms)), default=0)
-        mine, theirs = (part.owners() * terms + part.terms.long() for part in (self, documents))  # tokens meet within their pair only
-        found, query, _ = self._matches(documents, mine, theirs)
-        return found.new_zeros(len(self)).index_add(0, self.owners()[query], found)
+        # tokens match within their pair only
+        query_keys, document_keys = (part.owners() * terms + part.terms.long() for part in (self, documents))
+        match_scores, query, _ = self._matches(documents, query_keys, document_keys)
+        return match_scores.new_zeros(len(self)).index_add(0, self.owners()[query], match_scores)
 
-    def _matches(self, documents: Self, mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores [pairs] of the matches that count, and their tokens on either side."""
+    def _matches(self, documents: Self, query_keys: Tensor, document_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores [pairs] of each query token's best match per document, with the token indices on both sides."""
         with full_precision(self.vectors.device):
             left, right = self.vectors.float(), documents.vectors.float()
-            query, document = best_matches(left, mine, right, theirs, documents.owners())
+            query, document = best_matches(left, query_keys, right, document_keys, documents.owners())
             return products(left, right, query, document).relu(), query, document
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        places, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
-        return replace(self, terms=self.terms[places], vectors=self.vectors.index_select(0, places), starts=starts)
+        positions, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
+        return replace(self, terms=self.terms[positions], vectors=self.vectors.index_select(0, positions), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, terms=change(self.terms), vectors=change(self.vectors), starts=change(self.starts))

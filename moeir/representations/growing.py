@@ -1,4 +1,4 @@
-"""Encodings that grow window by window: what is written is brought to disk now and then, and a kill costs what came since."""
+"""The writer is resumable: windows of texts are appended and flushed every few seconds; a kill loses what came since the last flush."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -10,41 +10,41 @@ from moeir.artifacts.making import RESUME
 from moeir.representations.base import Representation, Writer
 from moeir.representations.shortening import Shortening
 
-SECONDS = 5.0  # between two times that everything is brought to disk
+SECONDS = 5.0  # between two flushes
 
 
 def _before_the_last(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """What came to disk last is encoded again, so that every writer has seen what it writes."""
+    """The journal entry before the last: the last window is encoded again, so that every writer has appended at least once."""
     earlier = [entry for entry in entries if entry["texts"] < entries[-1]["texts"]]
     return earlier[-1] if earlier else {"texts": 0, "ids": 0, "experts": {}}
 
 
 class GrowingEncodings:
-    """The growing encodings of a corpus: ids and, for each expert, its arrays; a journal says what is whole."""
+    """Appends ids and, for each expert, its arrays; a journal records what is complete on disk."""
 
     def __init__(self, folder: Path, kinds: Iterable[str], shortening: Shortening) -> None:
         (folder / RESUME).mkdir(exist_ok=True)
         self._shortening, self._kept = shortening, time.monotonic()
         self._journal = Journal(folder / RESUME / "journal.jsonl")
-        marks = _before_the_last(self._journal.entries)
-        self.texts: int = marks["texts"]
-        self._writers = {name: Writer(folder / name, marks["experts"].get(name)) for name in kinds}
-        self._ids = GrowingLines(folder / "ids.txt", marks["ids"])
+        entry = _before_the_last(self._journal.entries)
+        self.texts: int = entry["texts"]
+        self._writers = {name: Writer(folder / name, entry["experts"].get(name)) for name in kinds}
+        self._ids = GrowingLines(folder / "ids.txt", entry["ids"])
 
     def add(self, ids: list[str], made: Mapping[str, Representation]) -> None:
-        """Write a window, and bring what is written to disk if that was not done just before."""
+        """Append a window; flush everything if the last flush was more than `FLUSH_SECONDS` ago."""
         for name, writer in self._writers.items():
             writer.append(self._shortening(made[name]))
         self._ids.append(ids)
         self.texts += len(ids)
         if time.monotonic() - self._kept < SECONDS:
             return
-        marks = {name: writer.flush() for name, writer in self._writers.items()}
-        self._journal.write({"texts": self.texts, "ids": self._ids.flush(), "experts": marks})
+        row_counts = {name: writer.flush() for name, writer in self._writers.items()}
+        self._journal.write({"texts": self.texts, "ids": self._ids.flush(), "experts": row_counts})
         self._kept = time.monotonic()
 
     def close(self) -> None:
-        """Settle the arrays' headers."""
+        """Write the arrays' final headers."""
         for writer in self._writers.values():
             writer.close()
         self._ids.close()

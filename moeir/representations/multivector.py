@@ -1,4 +1,4 @@
-"""One vector a token; similarity is late interaction: each query token finds its best document token (CAME eq. 5)."""
+"""One vector per token; similarity is late interaction: each query token finds its best document token (CAME eq. 5)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from moeir.representations.base import Representation, cumulate, full_precision,
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
     """Late interaction: each query token finds its best document token.
 
-    queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N]. Khattab and Zaharia 2020, eq. 3. The plain form, which
-    needs [Q, N, L, M] and more for its gradient; scores are computed by the kernel that does not.
+    queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N]. Khattab and Zaharia 2020, eq. 3. The reference
+    form, which needs [Q, N, L, M] and more for its gradient; `MultiVector.scores` uses the kernel, which does not.
 
     >>> q, d, yes = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[-2.0, 0.0], [-3.0, 1.0]]]), torch.ones(1, 1, dtype=torch.bool)
     >>> maxsim(q, yes, d, torch.tensor([[True, False]])).item()
@@ -31,29 +31,29 @@ def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask
 
 
 def clusters(points: np.ndarray, count: int) -> np.ndarray:
-    """Which of `count` clusters each of the points [M, D] is in, int64 [M]: Ward's linkage, numbered by their first points.
+    """Cluster of each point by Ward's linkage: [M, D] -> int64 [M] in 0..count-1, numbered by first point.
 
-    >>> clusters(np.array([[0.0], [5.0], [0.1], [5.2]]), 2).tolist()
+    >>> ward_clusters(np.array([[0.0], [5.0], [0.1], [5.2]]), 2).tolist()
     [0, 1, 0, 1]
     """
     if count == len(points):
         return np.arange(count)
-    above = np.arange(2 * len(points))
+    parents = np.arange(2 * len(points))
     for number, (left, right) in enumerate(linkage(points, "ward")[: len(points) - count, :2].astype(int), len(points)):
-        above[[left, right]] = number
-    tops = np.arange(len(points))
-    while (above[tops] != tops).any():
-        tops = above[tops]
-    _, firsts, own = np.unique(tops, return_index=True, return_inverse=True)
-    places: np.ndarray = firsts.argsort().argsort()[own]
-    return places
+        parents[[left, right]] = number
+    roots = np.arange(len(points))
+    while (parents[roots] != roots).any():
+        roots = parents[roots]
+    _, first_points, labels = np.unique(roots, return_index=True, return_inverse=True)
+    cluster_ids: np.ndarray = first_points.argsort().argsort()[labels]
+    return cluster_ids
 
 
 @dataclass(frozen=True)
 class MultiVector(Representation):
     """Text b has vectors[starts[b]:starts[b+1]]. vectors [T, D], starts [B+1].
 
-    No text has more than `longest` vectors; None: nobody knows without asking the device.
+    No text has more than `max_length` vectors; None if unknown without a device sync.
     """
 
     vectors: Tensor
@@ -66,12 +66,12 @@ class MultiVector(Representation):
         return len(self.starts) - 1
 
     def padded(self) -> tuple[Tensor, Tensor]:
-        """vectors [B, L, D] in float32 with zeros behind each text, and the mask [B, L] of real tokens."""
+        """vectors [B, L, D] float32, padded with zeros, and the mask [B, L] of real tokens."""
         lengths = self.starts[1:] - self.starts[:-1]
         longest = int(lengths.max()) if len(self) else 0
-        places = self.starts[:-1, None] + torch.arange(longest, device=self.starts.device)
-        mask = places < self.starts[1:, None]
-        flat = self.vectors.float().index_select(0, torch.where(mask, places, 0).flatten())
+        positions = self.starts[:-1, None] + torch.arange(longest, device=self.starts.device)
+        mask = positions < self.starts[1:, None]
+        flat = self.vectors.float().index_select(0, torch.where(mask, positions, 0).flatten())
         return flat.view(len(self), longest, -1) * mask[..., None], mask
 
     def scores(self, documents: Self) -> Tensor:
@@ -84,24 +84,24 @@ class MultiVector(Representation):
         return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
 
     def pooled(self, factor: int) -> Self:
-        """Of M vectors of a text ⌈M / factor⌉: the means of its clusters, in the order of their first tokens (Clavié et al. 2024).
+        """Reduce M vectors of a text to ⌈M / factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
 
-        Clusters are those of Ward's linkage of the vectors' directions; a mean stays as long as it is.
+        Clusters come from Ward's linkage of the normalised vectors; means are not normalised again.
         """
         vectors, bounds = self.vectors.float().cpu(), self.starts.tolist()
         directions = torch.nn.functional.normalize(vectors).double().numpy()
-        owners, fresh = [np.empty(0, np.int64)], [0]
+        cluster_ids, starts = [np.empty(0, np.int64)], [0]
         for first, last in pairwise(bounds):
-            owners.append(clusters(directions[first:last], -(-(last - first) // factor)) + fresh[-1])
-            fresh.append(fresh[-1] + -(-(last - first) // factor))
-        owner = torch.from_numpy(np.concatenate(owners))
-        sums = vectors.new_zeros(fresh[-1], vectors.shape[1]).index_add(0, owner, vectors)
-        means = sums / torch.bincount(owner, minlength=fresh[-1])[:, None]
-        return type(self)(means.to(self.vectors.device), torch.tensor(fresh, device=self.starts.device))
+            cluster_ids.append(clusters(directions[first:last], -(-(last - first) // factor)) + starts[-1])
+            starts.append(starts[-1] + -(-(last - first) // factor))
+        cluster_of_vector = torch.from_numpy(np.concatenate(cluster_ids))
+        sums = vectors.new_zeros(starts[-1], vectors.shape[1]).index_add(0, cluster_of_vector, vectors)
+        means = sums / torch.bincount(cluster_of_vector, minlength=starts[-1])[:, None]
+        return type(self)(means.to(self.vectors.device), torch.tensor(starts, device=self.starts.device))
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        places, starts = spans(self.starts, rows, len(self.vectors) if permutation else None)
-        return replace(self, vectors=self.vectors.index_select(0, places), starts=starts)
+        positions, starts = spans(self.starts, rows, len(self.vectors) if permutation else None)
+        return replace(self, vectors=self.vectors.index_select(0, positions), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, vectors=change(self.vectors), starts=change(self.starts))

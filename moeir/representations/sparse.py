@@ -1,4 +1,4 @@
-"""A weight for each of a few vocabulary terms; similarity is the inner product (CAME eq. 4)."""
+"""Weights of a few vocabulary terms per text; similarity is the inner product (CAME eq. 4)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Sparse(Representation):
 
     @classmethod
     def from_matrix(cls, matrix: Tensor) -> Self:
-        """From weights [B, V]; what is not positive is absent."""
+        """From weights [B, V]; entries that are not positive are dropped."""
         texts, terms = (matrix > 0).nonzero(as_tuple=True)
         return cls.from_pairs(texts, terms, matrix[texts, terms], *matrix.shape)
 
@@ -40,11 +40,11 @@ class Sparse(Representation):
         """weights [B, V], float32; differentiable."""
         texts = self.owners()
         flat = torch.zeros(len(self) * self.vocabulary, device=self.weights.device)
-        places = texts * self.vocabulary + self.terms.long()
-        return flat.index_copy(0, places, self.weights.float()).view(len(self), self.vocabulary)
+        positions = texts * self.vocabulary + self.terms.long()
+        return flat.index_copy(0, positions, self.weights.float()).view(len(self), self.vocabulary)
 
     def owners(self) -> Tensor:
-        """[pairs] the text of each."""
+        """Index of each pair's text [pairs]."""
         texts = torch.arange(len(self), device=self.terms.device)
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
@@ -56,24 +56,25 @@ class Sparse(Representation):
         return (self.matrix() * documents.matrix()).sum(-1)
 
     def heaviest(self, most: int | None = None, least: float | None = None) -> Self:
-        """At most `most` terms of each text, those of the largest weights (of equal ones the lower term), and none of less than `least`."""
+        """Keep the `max_terms` largest weights of each text (ties: the lower term) that are at least `min_weight`."""
         texts, weights = self.owners(), self.weights.abs()
-        kept = weights >= (0.0 if least is None else least)
+        selected = weights >= (0.0 if least is None else least)
         if most is not None:
             order = weights.argsort(descending=True, stable=True)
             order = order[texts[order].argsort(stable=True)]
-            kept[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < most
-        return type(self).from_pairs(texts[kept], self.terms[kept], self.weights[kept], len(self), self.vocabulary)
+            selected[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < most
+        return type(self).from_pairs(texts[selected], self.terms[selected], self.weights[selected], len(self), self.vocabulary)
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        places, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
-        return replace(self, starts=starts, terms=self.terms[places], weights=self.weights.index_select(0, places))
+        positions, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
+        return replace(self, starts=starts, terms=self.terms[positions], weights=self.weights.index_select(0, positions))
 
     def positive(self) -> Self:
-        kept = self.weights > 0
-        if bool(kept.all()):
+        is_positive = self.weights > 0
+        if bool(is_positive.all()):
             return self
-        return type(self).from_pairs(self.owners()[kept], self.terms[kept], self.weights[kept], len(self), self.vocabulary)
+        texts, terms, weights = self.owners()[is_positive], self.terms[is_positive], self.weights[is_positive]
+        return type(self).from_pairs(texts, terms, weights, len(self), self.vocabulary)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, starts=change(self.starts), terms=change(self.terms), weights=change(self.weights))

@@ -94,11 +94,11 @@ def test_what_is_wrong_is_refused(tmp_path, monkeypatch):
     queries, documents = drawn()
     with pytest.raises(UsageError, match="faiss:nprobe=0: expected at least 1"):
         Faiss(factory="Flat", nprobe=0)
-    with pytest.raises(UsageError, match=r"^faiss:factory=Nonsense: faiss does not make this for dimension 16: could not parse"):
+    with pytest.raises(UsageError, match=r"^faiss:factory=Nonsense: faiss rejects it for dimension 16: could not parse"):
         built(documents, factory="Nonsense").search(Dense(queries), 1)
-    with pytest.raises(UsageError, match="faiss:factory=Flat: has no nprobe; leave nprobe=4 out"):
+    with pytest.raises(UsageError, match="faiss:factory=Flat: has no option nprobe; remove nprobe=4"):
         built(documents, factory="Flat", nprobe=4).search(Dense(queries), 1)
-    with pytest.raises(UsageError, match="faiss:factory=Flat: has no ef; leave ef=4 out"):
+    with pytest.raises(UsageError, match="faiss:factory=Flat: has no option ef; remove ef=4"):
         built(documents, factory="Flat", ef=4).search(Dense(queries), 1)
     with pytest.raises(DataError, match=r"faiss:factory=IVF4096\+Flat: cannot be trained on 2000 vectors: .*choose a smaller one"):
         built(documents, factory="IVF4096+Flat").search(Dense(queries), 1)

@@ -64,7 +64,7 @@ def test_what_java_says_of_a_failure_is_the_message(installed, tmp_path):
     installed.chmod(0o755)
     index = Lucene()
     index.add(TEXTS)
-    with pytest.raises(ArtifactError, match="IndexCollection ended with 3: no room; run `moeir index` again"):
+    with pytest.raises(ArtifactError, match="IndexCollection failed with exit code 3: no room; run `moeir index` again"):
         index.save(tmp_path / "index")
 
 

@@ -143,7 +143,7 @@ def test_an_index_built_on_disk_is_the_one_built_in_memory(tmp_path):
 def test_an_index_of_an_earlier_version_is_refused(tmp_path):
     built(skewed(50, 8, 12), 64).save(tmp_path)
     (tmp_path / "highest.npy").unlink()
-    with pytest.raises(ArtifactError, match="highest: not there, or made by an earlier version; run `moeir index` again"):
+    with pytest.raises(ArtifactError, match="highest: missing, or written by an earlier version; run `moeir index` again"):
         Inverted.open(tmp_path)
 
 

@@ -42,7 +42,7 @@ def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_ar
     [
         ("local=plaid:nprobe=0", 2, "plaid:nprobe=0: expected at least 1"),
         ("global=plaid", 2, "plaid takes multivector representations, global has dense"),
-        ("global=faiss:factory=Nonsense", 2, "faiss does not make this"),
+        ("global=faiss:factory=Nonsense", 2, "faiss rejects it"),
         ("local=plaid:rescore=maybe", 2, "rescore"),
     ],
 )

@@ -1,28 +1,28 @@
-"""What every exact engine is held to: the list that sorting everything gives, and the same bytes however it is asked."""
+"""Checks for every exact engine: the result of a full sort, and the same bytes for any batching."""
 
 import torch
 
 from tests.oracles import search as oracle
 
 
-def same(found, expected):
-    """Whether rows and scores are the same bytes."""
-    return all(mine.tobytes() == theirs.tobytes() for mine, theirs in zip(found, expected, strict=True))
+def same(actual, expected):
+    """Whether rows and scores have the same bytes."""
+    return all(one.tobytes() == other.tobytes() for one, other in zip(actual, expected, strict=True))
 
 
-def sorts(found, scored, queries, places, depth):
-    """Whether each query's line is the full sort of what `scored` gives of it: {row: score}."""
-    lines = zip(queries, *found, strict=True)
-    return all(oracle.hits(rows, scores) == oracle.ranking(scored(query), places, depth) for query, rows, scores in lines)
+def sorts(actual, scores_of, queries, id_ranks, depth):
+    """Whether each query's result is the full sort of `scores_of(query)`: {row: score}."""
+    results = zip(queries, *actual, strict=True)
+    return all(oracle.hits(rows, scores) == oracle.ranking(scores_of(query), id_ranks, depth) for query, rows, scores in results)
 
 
 def alone(index, queries, depth):
-    """The scores of queries asked one by one, as bytes."""
-    return b"".join(index.search(queries.select(torch.tensor([line])), depth)[1].tobytes() for line in range(len(queries)))
+    """The scores of queries searched one by one, as bytes."""
+    return b"".join(index.search(queries.select(torch.tensor([row])), depth)[1].tobytes() for row in range(len(queries)))
 
 
 def leave(available, monkeypatch):
-    """Leave so many bytes of a CUDA device to what is opened from now on; None: all that it has."""
+    """Limit the CUDA memory that indexes opened from now on see to so many bytes; None: no limit."""
     if available is not None:
-        for module in ("candidates", "ragged", "storage"):
-            monkeypatch.setattr(f"moeir.indexes.{module}.available_bytes", lambda device: available)
+        for module in ("moeir.indexes.candidates", "moeir.indexes.ragged", "moeir.indexes.storage"):
+            monkeypatch.setattr(f"{module}.available_bytes", lambda device: available)

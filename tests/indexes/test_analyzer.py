@@ -1,4 +1,4 @@
-"""Words as Lucene's EnglishAnalyzer finds them."""
+"""Terms of Lucene's EnglishAnalyzer."""
 
 import pytest
 

@@ -26,8 +26,8 @@ words = st.sampled_from(["cat", "dog", "mat", "sun", "moon"])
 texts = st.lists(st.lists(words, max_size=6), min_size=1, max_size=12)
 
 
-def built(texts, places=None, **options):
-    index = Bm25(places, **options)
+def built(texts, id_ranks=None, **options):
+    index = Bm25(id_ranks, **options)
     index.add(texts)
     return index
 
@@ -39,9 +39,9 @@ def test_scores_are_those_of_the_formula(queries, documents, depth, k1, b):
     rows, scores = index.search([" ".join(text) for text in queries], depth)
     for line, query in enumerate(queries):
         exact = oracle.bm25(query, documents, k1, b) if any(documents) else {}
-        found = oracle.hits(rows[line], scores[line])
-        assert len(found) == min(depth, len(exact))
-        for rank, (row, score) in enumerate(found):
+        hits = oracle.hits(rows[line], scores[line])
+        assert len(hits) == min(depth, len(exact))
+        for rank, (row, score) in enumerate(hits):
             assert score == pytest.approx(exact[row], rel=1e-5, abs=1e-6)
             assert score == pytest.approx(sorted(exact.values(), reverse=True)[rank], rel=1e-5, abs=1e-6)
 
@@ -55,15 +55,15 @@ def test_scores_are_those_of_bm25s():
         terms = [term for term in index._analyzer.terms(query) if term in model.vocab_dict]
         reference = model.get_scores(terms) if terms else np.zeros(len(TEXTS))
         expected = oracle.ranking({row: score for row, score in enumerate(reference) if score > 0}, range(7), 7)
-        found = oracle.hits(rows[line], scores[line])
-        assert [row for row, _ in found] == [row for row, _ in expected]
-        assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-6)
+        hits = oracle.hits(rows[line], scores[line])
+        assert [row for row, _ in hits] == [row for row, _ in expected]
+        assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
 
 
 def test_equal_texts_are_ordered_by_id_also_at_the_cut():
-    places = np.array([0, 1, 2, 3, 4, 5, 6])
-    assert built(TEXTS, places).search(["life"], 1)[0].tolist() == [[6]]
-    assert built(TEXTS, places[::-1]).search(["life"], 1)[0].tolist() == [[1]]
+    id_ranks = np.array([0, 1, 2, 3, 4, 5, 6])
+    assert built(TEXTS, id_ranks).search(["life"], 1)[0].tolist() == [[6]]
+    assert built(TEXTS, id_ranks[::-1]).search(["life"], 1)[0].tolist() == [[1]]
 
 
 def test_stop_words_and_unknown_words_find_nothing():

@@ -22,8 +22,8 @@ def packed(texts, width=3):
     return Texts(terms, torch.tensor([vector for text in texts for _, vector in text], dtype=torch.float32).view(-1, width), starts)
 
 
-def built(documents, places=None, **attributes):
-    index = ExactMatch(places)
+def built(documents, id_ranks=None, **attributes):
+    index = ExactMatch(id_ranks)
     index.add(documents)
     for name, value in attributes.items():
         setattr(index, name, value)
@@ -31,36 +31,36 @@ def built(documents, places=None, **attributes):
 
 
 def near_ties(count=200, width=8, seed=0):
-    """Texts whose tokens come from a small set, nudged in the last float16 bit, some repeated: masses of near ties."""
+    """Texts whose tokens come from a small set, changed in the last float16 bit, some repeated: many near ties."""
     generator = torch.Generator().manual_seed(seed)
     bases = torch.nn.functional.normalize(torch.randn(6, width, generator=generator), dim=1).half()
     lengths = torch.randint(0, 9, (count,), generator=generator)
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    chosen = torch.randint(6, (int(starts[-1]),), generator=generator)
-    vectors = bases[chosen].clone()
+    base_numbers = torch.randint(6, (int(starts[-1]),), generator=generator)
+    vectors = bases[base_numbers].clone()
     bits = vectors.view(torch.int16)
     bits[:, 0] += torch.randint(-1, 2, (len(bits),), generator=generator).to(torch.int16)
     queries = bases[[0, 1, 2, 0, 5]].float() + 1e-3 * torch.randn(5, width, generator=generator)
-    return Texts(torch.tensor([0, 1, 0, 7, 1]), queries, torch.tensor([0, 3, 3, 4, 5])), Texts(chosen % 2, vectors, starts)
+    return Texts(torch.tensor([0, 1, 0, 7, 1]), queries, torch.tensor([0, 3, 3, 4, 5])), Texts(base_numbers % 2, vectors, starts)
 
 
 def listed(texts):
     spans = [slice(texts.starts[i], texts.starts[i + 1]) for i in range(len(texts))]
-    return [list(zip(texts.terms[own].tolist(), texts.vectors[own].tolist(), strict=True)) for own in spans]
+    return [list(zip(texts.terms[text].tolist(), texts.vectors[text].tolist(), strict=True)) for text in spans]
 
 
 @given(texts, texts, st.integers(1, 15), st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
-    places = random.sample(range(len(documents)), len(documents))
-    found = built(packed(documents), np.array(places)).search(packed(queries), depth)
-    assert sorts(found, lambda query: oracle.exact_match(query, documents), queries, places, depth)
+    id_ranks = random.sample(range(len(documents)), len(documents))
+    result = built(packed(documents), np.array(id_ranks)).search(packed(queries), depth)
+    assert sorts(result, lambda query: oracle.exact_match(query, documents), queries, id_ranks, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    found, plain = built(documents).search(queries, 40), listed(documents)
-    assert sorts(found, lambda query: oracle.exact_match(query, plain), listed(queries), range(len(plain)), 40)
+    result, plain = built(documents).search(queries, 40), listed(documents)
+    assert sorts(result, lambda query: oracle.exact_match(query, plain), listed(queries), range(len(plain)), 40)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
@@ -97,8 +97,8 @@ def test_a_product_that_float32_rounds_away_is_seen():
 def test_the_score_is_that_of_the_representation():
     queries, documents = near_ties(seed=3)
     rows, scores = built(documents).search(queries, 10)
-    found = rows[0] >= 0
-    assert torch.allclose(queries.scores(documents)[0, rows[0][found]], torch.from_numpy(scores[0][found]), rtol=0, atol=1e-5)
+    is_hit = rows[0] >= 0
+    assert torch.allclose(queries.scores(documents)[0, rows[0][is_hit]], torch.from_numpy(scores[0][is_hit]), rtol=0, atol=1e-5)
 
 
 def test_a_saved_index_is_the_same_index(tmp_path):

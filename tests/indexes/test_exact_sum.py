@@ -1,4 +1,4 @@
-"""Chosen pairs score what search gives them, and the sum of experts is that of all documents wherever it says so."""
+"""Pair scores equal those of search, and proven ranks of the fused sum are those over all documents."""
 
 import numpy as np
 import pytest
@@ -25,33 +25,33 @@ WIDTH, TERMS = 3, 5
 
 
 def texts(kind, count, seed):
-    """`count` random texts of few different numbers, so that ties and empty texts occur."""
-    dice = np.random.default_rng([seed, count])
-    numbers = lambda *shape: torch.tensor(dice.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
+    """`count` random texts of few distinct numbers, so that ties and empty texts occur."""
+    generator = np.random.default_rng([seed, count])
+    numbers = lambda *shape: torch.tensor(generator.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
     if kind == "global":
         return Dense(numbers(count, WIDTH))
     if kind == "lexical":
         return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0))
-    lengths = dice.integers(0, 4, count)
+    lengths = generator.integers(0, 4, count)
     starts, vectors = torch.tensor([0, *lengths]).cumsum(0), numbers(int(lengths.sum()), WIDTH)
-    terms = torch.tensor(dice.integers(0, TERMS, len(vectors)))
+    terms = torch.tensor(generator.integers(0, TERMS, len(vectors)))
     return MultiVector(vectors, starts) if kind == "local" else Matches(terms, vectors, starts)
 
 
-def built(documents, places=None):
-    made = {name: ENGINES[name](places) for name in documents}
-    for name, index in made.items():
+def built(documents, id_ranks=None):
+    engines = {name: ENGINES[name](id_ranks) for name in documents}
+    for name, index in engines.items():
         index.add(documents[name])
-    return made
+    return engines
 
 
 def every_score(index, queries):
-    """{row: score} of each query by a search for all documents."""
+    """{row: score} of each query, by a search to full depth."""
     return [dict(oracle.hits(*line)) for line in zip(*index.search(queries, max(len(index), 1)), strict=True)]
 
 
 def unfound(index, queries, line):
-    """What a document that is not found adds: nothing where the query has no tokens at all."""
+    """The score of a document that is not retrieved: 0 if the query has no tokens at all."""
     return 0.0 if isinstance(queries, MultiVector) and queries.starts[line] == queries.starts[line + 1] else index.unfound
 
 
@@ -60,9 +60,9 @@ def unfound(index, queries, line):
 @settings(deadline=None, max_examples=40)
 def test_pairs_score_the_very_number_of_the_search(kind, seed, chosen):
     queries, index = texts(kind, 4, seed), built({kind: texts(kind, 9, seed + 1)})[kind]
-    expected, found = every_score(index, queries), index.paired(queries, *np.array(chosen, dtype=np.int64).reshape(-1, 2).T)
-    assert found.dtype == np.float32
-    for (query, row), score in zip(chosen, found.tolist(), strict=True):
+    expected, scores = every_score(index, queries), index.paired(queries, *np.array(chosen, dtype=np.int64).reshape(-1, 2).T)
+    assert scores.dtype == np.float32
+    for (query, row), score in zip(chosen, scores.tolist(), strict=True):
         assert score == expected[query].get(row, unfound(index, queries, query))
 
 
@@ -85,33 +85,33 @@ def test_pairs_of_bm25_score_the_very_number_of_the_search():
 )
 @settings(deadline=None, max_examples=150)
 def test_proven_ranks_are_those_of_the_sum_over_all_documents(seed, names, count, depth, deepen, random):
-    places = random.sample(range(count), count)
-    engines = built({name: texts(name, count, seed + 1) for name in names}, np.array(places))
+    id_ranks = random.sample(range(count), count)
+    engines = built({name: texts(name, count, seed + 1) for name in names}, np.array(id_ranks))
     queries = {name: texts(name, 5, seed) for name in names}
     lists = {name: engine.search(queries[name], depth) for name, engine in engines.items()}
-    found = summed(engines, queries, lists, deepen=deepen)
+    fused = summed(engines, queries, lists, deepen=deepen)
     full = {name: every_score(engine, queries[name]) for name, engine in engines.items()}
     for line in range(5):
         experts = [full[name][line] for name in names]
         others = [unfound(engines[name], queries[name], line) for name in names]
         everything = {row: score for row, score in oracle.summed(experts, others).items() if score > -np.inf}
-        hits, expected = oracle.hits(found.rows[line], found.scores[line]), oracle.ranking(everything, places, min(depth, count))
-        proven = int(found.proven[line])
+        hits, expected = oracle.hits(fused.rows[line], fused.scores[line]), oracle.ranking(everything, id_ranks, min(depth, count))
+        proven = int(fused.proven[line])
         assert hits[:proven] == expected[:proven]
-        assert all(everything[row] == score for row, score in hits)  # the number is right even where the rank is not proven
+        assert all(everything[row] == score for row, score in hits)  # the score is right even if the rank is not proven
         assert len(hits) == len(expected) or not deepen
         if deepen or depth >= count:
-            assert hits == expected and found.holds(depth)[line]
+            assert hits == expected and fused.holds(depth)[line]
 
 
 def test_by_hand():
-    """Documents 0, 1, 2; each list has two, and document 2 is best by the sum although it stands second in both."""
+    """Documents 0, 1, 2; each list has two, and document 2 is best by the sum although it is second in both."""
     documents = {"global": torch.tensor([[9.0], [0.0], [8.0]]), "lexical": torch.tensor([[0.0], [9.0], [8.0]])}
     engines = built({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.ones(1, 1))}
     lists = {name: engine.search(queries[name], 2) for name, engine in engines.items()}
-    found = summed(engines, queries, lists)
-    assert (found.rows.tolist(), found.scores.tolist(), found.proven.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
+    fused = summed(engines, queries, lists)
+    assert (fused.rows.tolist(), fused.scores.tolist(), fused.proven.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
     deeper = summed(engines, queries, lists, deepen=True)
     assert (deeper.rows.tolist(), deeper.proven.tolist()) == ([[2, 1]], [2])
 
@@ -120,8 +120,8 @@ def test_a_rank_is_proven_where_its_sum_is_above_all_that_was_not_looked_at():
     engines = built({"global": Dense(torch.tensor([[9.0], [4.0], [1.0]])), "lexical": texts("lexical", 3, 0)})
     empty = Sparse.from_matrix(torch.zeros(1, TERMS))
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": empty}
-    found = summed(engines, queries, {name: engine.search(queries[name], 2) for name, engine in engines.items()})
-    assert found.scores.tolist() == [[9.0, 4.0]] and found.proven.tolist() == [1]  # document 2 could tie with 4
+    fused = summed(engines, queries, {name: engine.search(queries[name], 2) for name, engine in engines.items()})
+    assert fused.scores.tolist() == [[9.0, 4.0]] and fused.proven.tolist() == [1]  # document 2 could tie with 4
 
 
 def test_batches_change_no_byte():
@@ -129,16 +129,16 @@ def test_batches_change_no_byte():
     queries = {name: texts(name, 6, 4) for name in ENGINES}
     together = summed(engines, queries, {name: engine.search(queries[name], 7) for name, engine in engines.items()})
     for line in range(6):
-        own = {name: queries[name].select(torch.tensor([line])) for name in ENGINES}
-        alone = summed(engines, own, {name: engine.search(own[name], 7) for name, engine in engines.items()})
+        single = {name: queries[name].select(torch.tensor([line])) for name in ENGINES}
+        alone = summed(engines, single, {name: engine.search(single[name], 7) for name, engine in engines.items()})
         assert alone.rows[0].tobytes() == together.rows[line].tobytes() and alone.scores[0].tobytes() == together.scores[line].tobytes()
 
 
 def test_indexes_without_documents_give_nothing():
     engines = built({"global": Dense(torch.zeros(0, WIDTH)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
     queries = {name: texts(name, 2, 0) for name in engines}
-    found = summed(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, deepen=True)
-    assert found.rows.shape == (2, 0)
+    fused = summed(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, deepen=True)
+    assert fused.rows.shape == (2, 0)
 
 
 def test_an_engine_that_is_not_exact_proves_nothing(monkeypatch):

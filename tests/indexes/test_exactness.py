@@ -1,4 +1,4 @@
-"""Exact engines answer with the same bytes however the work is divided."""
+"""Exact engines return the same bytes for any threads, batches and shards."""
 
 import numba
 import pytest
@@ -49,10 +49,10 @@ def threads(request):
     numba.set_num_threads(loops)
 
 
-@pytest.mark.parametrize(("engine", "drawn"), [(Flat, dense), (MaxSim, tokenwise), (Inverted, sparse)])
+@pytest.mark.parametrize(("engine", "make_texts"), [(Flat, dense), (MaxSim, tokenwise), (Inverted, sparse)])
 @pytest.mark.parametrize("shards", [1, 3, 7])
-def test_threads_batches_and_shards_change_no_byte(engine, drawn, shards, threads, tmp_path):
-    documents, queries = drawn(DOCUMENTS, 1), drawn(QUERIES, 50)
+def test_threads_batches_and_shards_change_no_byte(engine, make_texts, shards, threads, tmp_path):
+    documents, queries = make_texts(DOCUMENTS, 1), make_texts(QUERIES, 50)
     whole = engine()
     whole.add(documents)
     rows, scores = whole.search(queries, DEPTH)
@@ -60,8 +60,8 @@ def test_threads_batches_and_shards_change_no_byte(engine, drawn, shards, thread
     for shard in range(shards):
         index.add(cut(documents, shard * each, DOCUMENTS if shard == shards - 1 else (shard + 1) * each))
     index.save(tmp_path)
-    for asked in (index, engine.open(tmp_path)):
+    for opened in (index, engine.open(tmp_path)):
         for batch in (1, 5, 16, QUERIES):
-            found = [asked.search(cut(queries, first, min(first + batch, QUERIES)), DEPTH) for first in range(0, QUERIES, batch)]
-            assert b"".join(part.tobytes() for part, _ in found) == rows.tobytes()
-            assert b"".join(part.tobytes() for _, part in found) == scores.tobytes()
+            results = [opened.search(cut(queries, first, min(first + batch, QUERIES)), DEPTH) for first in range(0, QUERIES, batch)]
+            assert b"".join(part.tobytes() for part, _ in results) == rows.tobytes()
+            assert b"".join(part.tobytes() for _, part in results) == scores.tobytes()

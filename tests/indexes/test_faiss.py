@@ -21,8 +21,8 @@ def drawn(count=2000, width=16, seed=0):
     return torch.randn(9, width, generator=generator), torch.randn(count, width, generator=generator).half()
 
 
-def built(documents, places=None, **options):
-    index = Faiss(places, **options)
+def built(documents, id_ranks=None, **options):
+    index = Faiss(id_ranks, **options)
     index.add(Dense(documents))
     return index
 
@@ -39,10 +39,10 @@ def built(documents, places=None, **options):
 )
 def test_rescored_hits_are_those_of_flat_where_nothing_is_left_out(options):
     queries, documents = drawn()
-    places = np.random.default_rng(0).permutation(len(documents))
-    exact = Flat(places)
+    id_ranks = np.random.default_rng(0).permutation(len(documents))
+    exact = Flat(id_ranks)
     exact.add(Dense(documents))
-    assert same(built(documents, places, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10))
+    assert same(built(documents, id_ranks, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10))
 
 
 def test_product_quantisation_finds_most_and_rescoring_more():
@@ -52,8 +52,8 @@ def test_product_quantisation_finds_most_and_rescoring_more():
     best = exact.search(Dense(queries), 10)[0]
     shares = []
     for rescore in (False, True):
-        found = built(documents, factory="IVF4+PQ8x4", nprobe=4, rescore=rescore).search(Dense(queries), 10)[0]
-        shares.append(np.mean([len(set(one) & set(other)) / 10 for one, other in zip(best, found, strict=True)]))
+        rows = built(documents, factory="IVF4+PQ8x4", nprobe=4, rescore=rescore).search(Dense(queries), 10)[0]
+        shares.append(np.mean([len(set(one) & set(other)) / 10 for one, other in zip(best, rows, strict=True)]))
     assert 0.2 < shares[0] < shares[1] and shares[1] > 0.6
 
 

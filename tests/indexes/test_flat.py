@@ -17,8 +17,8 @@ from tests.oracles import search as oracle
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
 
 
-def built(documents, places=None, **attributes):
-    index = Flat(places)
+def built(documents, id_ranks=None, **attributes):
+    index = Flat(id_ranks)
     index.add(Dense(torch.as_tensor(documents)))
     for name, value in attributes.items():
         setattr(index, name, value)
@@ -26,13 +26,13 @@ def built(documents, places=None, **attributes):
 
 
 def near_ties(count=600, width=48, seed=0):
-    """Documents whose float32 scores cannot be told apart by a scan: a few vectors, nudged in their last float16 bit."""
+    """Documents whose float32 scores a scan cannot distinguish: a few vectors, changed in the last float16 bit."""
     generator = torch.Generator().manual_seed(seed)
     bases = torch.nn.functional.normalize(torch.randn(4, width, generator=generator), dim=1).half()
     documents = bases[torch.randint(4, (count,), generator=generator)].clone()
-    nudged, column = torch.arange(count), torch.randint(width, (count,), generator=generator)
+    rows, column = torch.arange(count), torch.randint(width, (count,), generator=generator)
     bits = documents.view(torch.int16)
-    bits[nudged, column] += torch.randint(-1, 2, (count,), generator=generator).to(torch.int16)
+    bits[rows, column] += torch.randint(-1, 2, (count,), generator=generator).to(torch.int16)
     queries = bases.float() + 1e-3 * torch.randn(4, width, generator=generator)
     return queries * torch.tensor([1.0, 1e-30, 1e30, -1.0])[:, None], documents
 
@@ -45,16 +45,16 @@ def near_ties(count=600, width=48, seed=0):
 )
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
-    places = random.sample(range(len(documents)), len(documents))
-    found = built(documents, np.array(places)).search(Dense(torch.from_numpy(queries)), depth)
-    assert [part.shape for part in found] == [(len(queries), min(depth, len(documents)))] * 2
-    assert sorts(found, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), places, depth)
+    id_ranks = random.sample(range(len(documents)), len(documents))
+    result = built(documents, np.array(id_ranks)).search(Dense(torch.from_numpy(queries)), depth)
+    assert [part.shape for part in result] == [(len(queries), min(depth, len(documents)))] * 2
+    assert sorts(result, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), id_ranks, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    found, plain = built(documents).search(Dense(queries), 50), documents.tolist()
-    assert sorts(found, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
+    result, plain = built(documents).search(Dense(queries), 50), documents.tolist()
+    assert sorts(result, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
@@ -103,11 +103,11 @@ def test_the_precision_a_process_has_chosen_neither_matters_nor_changes():
     torch.set_float32_matmul_precision("medium")
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = built(documents, slack=0).search(queries, 100)
+            result = built(documents, slack=0).search(queries, 100)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
-    assert same(found, expected)
+    assert same(result, expected)
 
 
 def test_dots_are_padding_blind():
@@ -119,12 +119,12 @@ def test_dots_are_padding_blind():
 
 def test_a_saved_index_is_the_same_index(tmp_path):
     queries, documents = near_ties(seed=3)
-    places = np.random.default_rng(0).permutation(len(documents))
-    index = Flat(places)
+    id_ranks = np.random.default_rng(0).permutation(len(documents))
+    index = Flat(id_ranks)
     index.add(Dense(documents[:100]))
     index.add(Dense(documents[100:]))
     index.save(tmp_path / "index")
-    opened = Flat.open(tmp_path / "index", places)
+    opened = Flat.open(tmp_path / "index", id_ranks)
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["engine.json", "vectors.npy"]
     assert np.load(tmp_path / "index" / "vectors.npy").tobytes() == documents.numpy().tobytes()
     assert same(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
@@ -169,7 +169,7 @@ def test_what_is_wrong_is_refused():
 
 
 class Seen:
-    """A pool that keeps all it is offered."""
+    """A pool that keeps all scores pushed to it."""
 
     def __init__(self):
         self.scores = []
@@ -185,10 +185,10 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
     queries = torch.randn(count, 24, generator=generator)
     coarse, fine = built(documents, coarse=True), built(documents, coarse=False)
     for block in coarse._blocks(Dense(queries)):
-        seen = Seen()
-        coarse._scan(block, seen)
-        off = (torch.cat(seen.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
-        assert (2 * off <= coarse_margin(block, coarse.longest, coarse.lost)).all() and off.max() > 0
+        pool = Seen()
+        coarse._scan(block, pool)
+        errors = (torch.cat(pool.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
+        assert (2 * errors <= coarse_margin(block, coarse.longest, coarse.lost)).all() and errors.max() > 0
     for depth in (1, 30, 700):
         assert same(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
 

@@ -1,4 +1,4 @@
-"""Pages of large indexes and encodings that are given up while an engine reads them: what it builds and finds stays the same."""
+"""Releasing memory-mapped pages while an engine reads them changes neither the index nor the results."""
 
 import filecmp
 
@@ -17,7 +17,7 @@ TEXTS, QUERIES, WIDTH = 300, 20, 32
 
 
 def drawn(kind, count, generator):
-    """Representations of some texts."""
+    """Representations of `count` random texts."""
     if kind == "dense":
         return Dense(torch.randn(count, WIDTH, generator=generator))
     if kind == "sparse":
@@ -36,24 +36,24 @@ def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(3)
     drawn(kind, TEXTS, generator).save(tmp_path / "encodings")
     queries, engine = drawn(kind, QUERIES, generator), variants.bind("indexes", spec)
-    given_up = []
+    released = []
 
-    def made(name):
+    def build_and_search(name):
         index = engine()
         index.add(KINDS[kind].open(tmp_path / "encodings"))
         index.save(tmp_path / name)
         opened = type(index).open(tmp_path / name)
         few = [opened.search(queries.select(torch.tensor([row])), 15) for row in range(3)]
-        return [part for found in (opened.search(queries, 15), *few) for part in found]
+        return [part for result in (opened.search(queries, 15), *few) for part in result]
 
-    before = made("left")
+    before = build_and_search("left")
     monkeypatch.setattr(mapping, "KEPT", 0)
     monkeypatch.setattr(mapping, "STRIDE", 1)
     monkeypatch.setattr(mapping, "AROUND", 1)
     read = mapping.read
-    monkeypatch.setattr(mapping, "read", lambda size: given_up.append(size) or read(size))
-    after = made("given-up")
-    assert sum(size > 0 for size in given_up) > 3
+    monkeypatch.setattr(mapping, "read", lambda size: released.append(size) or read(size))
+    after = build_and_search("given-up")
+    assert sum(size > 0 for size in released) > 3
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
     names = [path.name for path in (tmp_path / "left").iterdir()]
     assert filecmp.cmpfiles(tmp_path / "left", tmp_path / "given-up", names, shallow=False) == (names, [], [])

@@ -1,4 +1,4 @@
-"""float16 bits read by compiled loops: the same numbers, the same sums as the plain forms."""
+"""The compiled loops over float16 bits give the numbers and sums of the torch forms."""
 
 import numpy as np
 import torch
@@ -13,9 +13,9 @@ finite = every[torch.isfinite(every)].contiguous()
 
 
 def test_every_float16_is_the_same_float32():
-    held = np.empty(len(finite), np.uint32)
-    halves.to_single(bits(finite), held, held.view(np.float32))
-    assert held.view(np.float32).tobytes() == finite.float().numpy().tobytes()
+    float32_bits = np.empty(len(finite), np.uint32)
+    halves.to_single(bits(finite), float32_bits, float32_bits.view(np.float32))
+    assert float32_bits.view(np.float32).tobytes() == finite.float().numpy().tobytes()
 
 
 def test_every_normal_float16_becomes_the_bfloat16_torch_gives_and_smaller_ones_zero():
@@ -43,22 +43,22 @@ def test_exact_products_are_those_of_the_plain_form_bit_for_bit():
     for width in (1, 5, 48, 128):
         queries, documents = torch.randn(6, width), torch.randn(50, width).half()
         query, rows = torch.arange(6).repeat_interleave(20), torch.randint(50, (120,))
-        found = np.empty(120)
-        halves.pair_products(bits(documents), queries.numpy(), query.numpy(), rows.numpy(), found)
-        assert found.tobytes() == dots(queries[query], documents[rows]).numpy().tobytes()
+        products = np.empty(120)
+        halves.pair_products(bits(documents), queries.numpy(), query.numpy(), rows.numpy(), products)
+        assert products.tobytes() == dots(queries[query], documents[rows]).numpy().tobytes()
 
 
 def test_late_products_are_the_halved_sum_of_the_largest_dots():
     queries, documents = torch.randn(2, 5, 16), torch.randn(30, 16).half()
-    starts, found = np.array([0, 4, 4, 17, 30]), np.empty(6)
+    starts, scores = np.array([0, 4, 4, 17, 30]), np.empty(6)
     bounds = np.full((2, 5), 1e-3)
     bounds[1, 3:] = -1.0
     query, rows = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 3, 0, 2, 3])
-    halves.late_products(bits(documents), starts, turned(queries), bounds, query, rows, found)
-    for pair, (own, row) in enumerate(zip(query, rows, strict=True)):
-        tokens, text = queries[own, : 3 if own else 5], documents[starts[row] : starts[row + 1]]
+    halves.late_products(bits(documents), starts, turned(queries), bounds, query, rows, scores)
+    for pair, (query_row, row) in enumerate(zip(query, rows, strict=True)):
+        tokens, text = queries[query_row, : 3 if query_row else 5], documents[starts[row] : starts[row + 1]]
         if not len(text):
-            assert found[pair] == -np.inf
+            assert scores[pair] == -np.inf
             continue
         best = torch.stack([torch.stack([dots(token[None], other[None])[0] for other in text]).max() for token in tokens])
-        assert found[pair] == halved(best).item()
+        assert scores[pair] == halved(best).item()

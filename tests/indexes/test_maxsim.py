@@ -22,8 +22,8 @@ def packed(texts, width=3):
     return MultiVector(torch.tensor([token for text in texts for token in text], dtype=torch.float32).view(-1, width), starts)
 
 
-def built(documents, places=None, **attributes):
-    index = MaxSim(places)
+def built(documents, id_ranks=None, **attributes):
+    index = MaxSim(id_ranks)
     index.add(documents)
     for name, value in attributes.items():
         setattr(index, name, value)
@@ -31,7 +31,7 @@ def built(documents, places=None, **attributes):
 
 
 def near_ties(count=200, width=16, seed=0):
-    """Texts whose tokens come from a small set, nudged in the last float16 bit, some repeated: masses of near ties."""
+    """Texts whose tokens come from a small set, changed in the last float16 bit, some repeated: many near ties."""
     generator = torch.Generator().manual_seed(seed)
     bases = torch.nn.functional.normalize(torch.randn(6, width, generator=generator), dim=1).half()
     lengths = torch.randint(0, 7, (count,), generator=generator)
@@ -50,15 +50,15 @@ def listed(texts):
 @given(texts, texts, st.integers(1, 15), st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
-    places = random.sample(range(len(documents)), len(documents))
-    found = built(packed(documents), np.array(places)).search(packed(queries), depth)
-    assert sorts(found, lambda query: oracle.maxsim(query, documents), queries, places, depth)
+    id_ranks = random.sample(range(len(documents)), len(documents))
+    result = built(packed(documents), np.array(id_ranks)).search(packed(queries), depth)
+    assert sorts(result, lambda query: oracle.maxsim(query, documents), queries, id_ranks, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    found, plain = built(documents).search(queries, 40), listed(documents)
-    assert sorts(found, lambda query: oracle.maxsim(query, plain), listed(queries), range(len(plain)), 40)
+    result, plain = built(documents).search(queries, 40), listed(documents)
+    assert sorts(result, lambda query: oracle.maxsim(query, plain), listed(queries), range(len(plain)), 40)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
@@ -132,8 +132,8 @@ def test_what_is_wrong_is_refused(tmp_path):
 def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
     queries, documents = near_ties(count=400, width=24, seed=6)
     for depth in (1, 40, 400):
-        found = (built(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
-        assert same(*found)
+        results = (built(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
+        assert same(*results)
 
 
 def test_shards_change_no_byte():

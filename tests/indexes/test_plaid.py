@@ -1,4 +1,4 @@
-"""Late interaction with vectors in 2 bits a dimension."""
+"""Late interaction with vectors in 2 bits per dimension."""
 
 import json
 
@@ -17,26 +17,26 @@ from tests.indexes.agreement import alone, same
 
 
 def drawn(count=300, width=20, seed=0, topics=30, most=9):
-    """Texts whose tokens lie around a few topics, some texts without tokens; queries drawn near tokens of texts."""
+    """Texts whose tokens cluster around a few topics, some without tokens; query tokens near tokens of texts."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, most, (count,), generator=generator)
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     centres = torch.randn(topics, width, generator=generator)
     vectors = centres[torch.randint(topics, (int(starts[-1]),), generator=generator)]
     vectors = torch.nn.functional.normalize(vectors + 0.6 * torch.randn(vectors.shape, generator=generator), dim=1).half()
-    chosen = torch.randint(len(vectors), (40,), generator=generator)
-    queries = vectors[chosen].float() + 0.1 * torch.randn(40, width, generator=generator)
+    query_tokens = torch.randint(len(vectors), (40,), generator=generator)
+    queries = vectors[query_tokens].float() + 0.1 * torch.randn(40, width, generator=generator)
     return MultiVector(queries, torch.tensor([0, 3, 3, 38, 40])), MultiVector(vectors, starts)
 
 
-def built(documents, places=None, **options):
-    index = Plaid(places, **options)
+def built(documents, id_ranks=None, **options):
+    index = Plaid(id_ranks, **options)
     index.add(documents)
     return index
 
 
 def everything(documents, **options):
-    """A search that leaves nothing out."""
+    """Options for a search that skips nothing."""
     return {"centroids": 16, "nprobe": 16, "candidates": len(documents)} | options
 
 
@@ -46,34 +46,34 @@ def test_scores_are_those_of_the_decoded_vectors():
     rows, scores = index.search(queries, len(documents))
     decoded = [torch.from_numpy(index.tokens_of(row)) for row in range(len(documents))]
     expected = queries.scores(MultiVector(torch.cat(decoded), documents.starts))
-    step = 0.02  # what rounding to steps of tables may cost a query token at most, twice what is seen
+    step = 0.02  # bound of the rounding error per query token, twice what is observed
     for line, tokens in ((0, 3), (2, 35), (3, 2)):
-        real = rows[line] >= 0
-        assert real.sum() == (documents.starts.diff() > 0).sum()
-        assert np.allclose(expected[line].numpy()[rows[line][real]], scores[line][real], rtol=0, atol=step * tokens)
+        is_hit = rows[line] >= 0
+        assert is_hit.sum() == (documents.starts.diff() > 0).sum()
+        assert np.allclose(expected[line].numpy()[rows[line][is_hit]], scores[line][is_hit], rtol=0, atol=step * tokens)
     assert (rows[1] == -1).all()
 
 
 def test_rescored_hits_are_maxsims_when_nothing_is_left_out():
     queries, documents = drawn(seed=1)
-    places = np.random.default_rng(0).permutation(len(documents))
-    exact = MaxSim(places)
+    id_ranks = np.random.default_rng(0).permutation(len(documents))
+    exact = MaxSim(id_ranks)
     exact.add(documents)
     depth = len(documents)
-    assert same(built(documents, places, rescore=True, **everything(documents)).search(queries, depth), exact.search(queries, depth))
-    scores = built(documents, places, rescore=True).search(queries, 5)[1]
+    assert same(built(documents, id_ranks, rescore=True, **everything(documents)).search(queries, depth), exact.search(queries, depth))
+    scores = built(documents, id_ranks, rescore=True).search(queries, 5)[1]
     assert scores.tolist() == exact.search(queries, 5)[1].tolist()
 
 
 def test_lists_alone_say_what_the_best_centroids_are_worth():
-    near = np.zeros((1, 3, 32), np.int16)
-    near[0, :, 0], near[0, :, 1] = (9, 5, 1), (2, 4, 8)  # three centroids, two query tokens
+    centroid_table = np.zeros((1, 3, 32), np.int16)
+    centroid_table[0, :, 0], centroid_table[0, :, 1] = (9, 5, 1), (2, 4, 8)  # three centroids, two query tokens
     best = np.zeros((1, 32, 2), np.int64)
     best[0, 0], best[0, 1] = (0, 1), (2, 1)
     lists = [0, 3], [0, 1], [2]  # texts of each centroid; text 4 has none of them
     starts, rows = np.cumsum([0, *map(len, lists)]), np.array([row for texts in lists for row in texts], np.int32)
-    found, sums = tables.gathered(near, best, 2, starts, rows, 5)
-    assert found.tolist() == [0, 1, 2, 3] and sums.tolist() == [9 - 5, 0, 8 - 4, 9 - 5]
+    hits, sums = tables.gathered(centroid_table, best, 2, starts, rows, 5)
+    assert hits.tolist() == [0, 1, 2, 3] and sums.tolist() == [9 - 5, 0, 8 - 4, 9 - 5]
 
 
 def test_few_candidates_still_find_most():
@@ -81,8 +81,8 @@ def test_few_candidates_still_find_most():
     exact = MaxSim()
     exact.add(documents)
     best = exact.search(queries, 10)[0]
-    found = built(documents, nprobe=32, candidates=100, rescore=True).search(queries, 10)[0]
-    share = np.mean([len(set(best[line]) & set(found[line])) / 10 for line in (0, 2, 3)])
+    rows = built(documents, nprobe=32, candidates=100, rescore=True).search(queries, 10)[0]
+    share = np.mean([len(set(best[line]) & set(rows[line])) / 10 for line in (0, 2, 3)])
     assert share >= 0.8
 
 
@@ -111,8 +111,8 @@ def test_pairs_score_as_they_are_found(rescore):
     queries, documents = drawn(seed=4)
     index = built(documents, rescore=rescore)
     rows, scores = index.search(queries, 6)
-    query, place = np.nonzero(rows >= 0)
-    assert index.paired(queries, query, rows[query, place]).tolist() == scores[query, place].tolist()
+    query, rank = np.nonzero(rows >= 0)
+    assert index.paired(queries, query, rows[query, rank]).tolist() == scores[query, rank].tolist()
     blank = int((documents.starts.diff() == 0).nonzero()[0])
     assert index.paired(queries, np.array([1, 0]), np.array([3, blank])).tolist() == [0.0, -np.inf]
 
@@ -120,29 +120,29 @@ def test_pairs_score_as_they_are_found(rescore):
 def test_a_vector_of_128_dimensions_takes_at_most_36_bytes(tmp_path):
     _, documents = drawn(count=40, width=128)
     built(documents, centroids=8).save(tmp_path)
-    kept = sum((tmp_path / f"{name}.npy").stat().st_size - 128 for name in ("codes", "leading", "residuals"))
-    assert kept == 34 * len(documents.vectors)
+    stored_bytes = sum((tmp_path / f"{name}.npy").stat().st_size - 128 for name in ("codes", "leading", "residuals"))
+    assert stored_bytes == 34 * len(documents.vectors)
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 21])
 def test_any_dimension_is_kept_and_decoded(width):
     vectors = Vectors(torch.device("cpu"))
     vectors.add(torch.randn(900, width), str)
-    quantiser = Quantiser.trained(vectors, 40, 0)
-    codes, residuals = quantiser.encoded(vectors[slice(0, 900)])
+    codec = Quantiser.trained(vectors, 40, 0)
+    codes, residuals = codec.encoded(vectors[slice(0, 900)])
     assert residuals.shape == (900, -(-width // 4))
-    off = vectors[slice(0, 900)].float().numpy() - quantiser.decoded(codes, residuals)
-    assert np.square(off).sum() < 0.2 * vectors[slice(0, 900)].float().square().sum()
+    error = vectors[slice(0, 900)].float().numpy() - codec.decoded(codes, residuals)
+    assert np.square(error).sum() < 0.2 * vectors[slice(0, 900)].float().square().sum()
 
 
 def test_a_rotation_keeps_lengths_and_the_nearest_centroid_is_near():
-    left = np.random.default_rng(0).normal(size=(200, 9)) * np.arange(1, 10)
-    assert np.allclose(np.linalg.norm(left @ dealt(left), axis=1), np.linalg.norm(left, axis=1), rtol=1e-5)
-    assert np.square(left @ dealt(left)).sum(axis=0).reshape(3, 8).sum(axis=1).argmax() == 0
+    residuals = np.random.default_rng(0).normal(size=(200, 9)) * np.arange(1, 10)
+    assert np.allclose(np.linalg.norm(residuals @ dealt(residuals), axis=1), np.linalg.norm(residuals, axis=1), rtol=1e-5)
+    assert np.square(residuals @ dealt(residuals)).sum(axis=0).reshape(3, 8).sum(axis=1).argmax() == 0
     vectors, centroids = torch.randn(300, 6), torch.randn(17, 6)
-    far = torch.cdist(vectors, centroids)
-    chosen = far.gather(1, torch.from_numpy(nearest(vectors, centroids)).long()[:, None])[:, 0]
-    assert (chosen <= far.amin(dim=1) + 0.05).all()
+    distances = torch.cdist(vectors, centroids)
+    chosen = distances.gather(1, torch.from_numpy(nearest(vectors, centroids)).long()[:, None])[:, 0]
+    assert (chosen <= distances.amin(dim=1) + 0.05).all()
 
 
 def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):

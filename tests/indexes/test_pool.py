@@ -1,4 +1,4 @@
-"""The best scan scores so far."""
+"""The pools of the best scan scores."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_both_pools_keep_the_same_scores(kind, size):
     plain, quick = Pool(5, size, torch.device("cpu")), QuickPool(5, size)
     for first in range(0, 200, 32):
         rows = torch.arange(first, min(first + 32, 200))
-        wider = torch.full((5, 40), 9.0, dtype=kind)  # columns behind the rows are not looked at
+        wider = torch.full((5, 40), 9.0, dtype=kind)  # columns beyond the rows are ignored
         wider[:, : len(rows)] = scores[:, rows]
         plain.push(wider, rows)
         quick.push(wider, rows)
@@ -27,11 +27,11 @@ def test_both_pools_keep_the_same_scores(kind, size):
         (keep, certain), (quick_keep, quick_certain) = (pool.candidates(depth, margins) for pool in (plain, quick))
         assert certain.tolist() == quick_certain.tolist()
         for line in range(5):
-            mine = sorted(quick.scores[line][quick_keep[line]].tolist())
-            assert mine == sorted(plain.scores[line][keep[line]].tolist())
-            own = quick.rows[line][quick_keep[line]]
-            assert len(own.unique()) == len(own)
-            assert torch.equal(scores[line, own].float(), quick.scores[line][quick_keep[line]])
+            own_scores = sorted(quick.scores[line][quick_keep[line]].tolist())
+            assert own_scores == sorted(plain.scores[line][keep[line]].tolist())
+            rows_of_line = quick.rows[line][quick_keep[line]]
+            assert len(rows_of_line.unique()) == len(rows_of_line)
+            assert torch.equal(scores[line, rows_of_line].float(), quick.scores[line][quick_keep[line]])
 
 
 def test_a_pool_is_certain_only_if_nobody_outside_is_within_the_margin():

@@ -1,4 +1,4 @@
-"""The scan over postings: what it leaves out changes nothing that is found."""
+"""The scan over postings: skipped postings change no result."""
 
 import itertools
 import math
@@ -21,11 +21,11 @@ VOCABULARY, DOCUMENTS = 200, 6000
 
 
 def skewed(count, seed, terms):
-    """Texts whose terms are few or common, and whose weights are mostly small."""
-    dice = np.random.default_rng(seed)
-    common = dice.permutation(1.0 / np.arange(1, VOCABULARY + 1))
-    held = dice.random((count, VOCABULARY)) < np.minimum(common * terms, 0.9)
-    return Sparse.from_matrix(torch.from_numpy(np.where(held, dice.exponential(0.5, held.shape), 0.0)).float())
+    """Texts with a few rare and many common terms, and mostly small weights."""
+    generator = np.random.default_rng(seed)
+    common = generator.permutation(1.0 / np.arange(1, VOCABULARY + 1))
+    is_present = generator.random((count, VOCABULARY)) < np.minimum(common * terms, 0.9)
+    return Sparse.from_matrix(torch.from_numpy(np.where(is_present, generator.exponential(0.5, is_present.shape), 0.0)).float())
 
 
 def built(documents, window, **options):
@@ -45,15 +45,15 @@ def as_dictionaries(sparse):
 def test_what_is_left_out_of_the_scan_changes_nothing(depth):
     documents, queries = skewed(DOCUMENTS, 0, 12), skewed(6, 1, 20)
     index = built(documents, 512)
-    found = index.search(queries, depth)
-    holds = as_dictionaries(documents)
+    result = index.search(queries, depth)
+    dictionaries = as_dictionaries(documents)
     for line, query in enumerate(as_dictionaries(queries)):
-        expected = oracle.ranking(oracle.sparse(query, holds), range(DOCUMENTS), depth)
-        hits = oracle.hits(found[0][line], found[1][line])
+        expected = oracle.ranking(oracle.sparse(query, dictionaries), range(DOCUMENTS), depth)
+        hits = oracle.hits(result[0][line], result[1][line])
         assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
         assert {row for row, _ in hits} == {row for row, _ in expected}
     whole = built(documents, 2**16).search(queries, depth)
-    assert [array.tobytes() for array in whole] == [array.tobytes() for array in found]
+    assert [array.tobytes() for array in whole] == [array.tobytes() for array in result]
 
 
 def test_a_single_query_on_several_threads_finds_the_same():
@@ -70,14 +70,14 @@ def test_a_single_query_on_several_threads_finds_the_same():
 def test_postings_are_left_out_where_that_pays():
     cuts, bins, table = np.zeros(2, np.int64), np.zeros(4097, np.int64), np.zeros((2, 256), np.uint16)
     table[:, :] = np.arange(256)[None] * np.array([[200], [50]])
-    tails = np.array([np.arange(32) * 3, np.arange(32) * 5000])       # a rare term of much weight, a common one of little
-    bins[3000], state = 10, np.array([10, 3000])                       # the best ten scans are near 48,000
-    reached = np.array([9000 - 3 * place for place in range(3001)] + [0] * 1097)
-    reached[2000:3001] = 10                                            # few others come near
+    tails = np.array([np.arange(32) * 3, np.arange(32) * 5000])  # a rare term of much weight, a common one of little
+    bins[3000], state = 10, np.array([10, 3000])  # the best ten scans are near 48,000
+    reached = np.array([9000 - 3 * bin_index for bin_index in range(3001)] + [0] * 1097)
+    reached[2000:3001] = 10  # few others come near
     impacts.choose_cuts(15.0, 300, 10, bins, state, tails, reached, table, cuts)
     assert cuts[0] == 0 and cuts[1] > 100
     impacts.choose_cuts(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
-    assert cuts.tolist() == [0, 0]                                     # everything comes near: all is scanned
+    assert cuts.tolist() == [0, 0]  # everything comes near: all is scanned
 
 
 def test_steps_bound_weights_from_above_by_less_than_one_step():
@@ -100,10 +100,10 @@ texts = st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 900).map(lamb
 def test_quantised_search_is_exact_over_the_middles_of_steps(queries, documents, depth):
     highest = {term: max(text.get(term, 0.0) for text in documents) for term in range(6)}
     rounded = [{term: (math.ceil(weight * 255 / highest[term]) - 0.5) for term, weight in text.items()} for text in documents]
-    asked = [{term: weight * (highest[term] / 255) for term, weight in text.items()} for text in queries]
+    scaled_queries = [{term: weight * (highest[term] / 255) for term, weight in text.items()} for text in queries]
     index = built(_packed(documents), 64, quantise=8)
     rows, scores = index.search(_packed(queries), depth)
-    for line, query in enumerate(asked):
+    for line, query in enumerate(scaled_queries):
         expected = oracle.ranking(oracle.sparse(query, rounded), range(len(documents)), depth)
         assert [score for _, score in oracle.hits(rows[line], scores[line])] == pytest.approx([score for _, score in expected], rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""Seismic; without its package, that one line says so."""
+"""Seismic; without its package, a one-line error."""
 
 import importlib.util
 
@@ -16,8 +16,8 @@ needs_seismic = pytest.mark.skipif(not THERE, reason="the extra `seismic` (pysei
 
 
 def sparse(count, seed):
-    dice = torch.Generator().manual_seed(seed)
-    matrix = torch.rand(count, 60, generator=dice) * torch.rand(count, 60, generator=dice)
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.rand(count, 60, generator=generator) * torch.rand(count, 60, generator=generator)
     return Sparse.from_matrix(torch.where(matrix > 0.3, matrix, torch.zeros(())))
 
 
@@ -35,15 +35,15 @@ def test_wrong_options_are_refused(options):
 
 @needs_seismic
 def test_it_finds_nearly_what_inverted_finds(tmp_path):
-    documents, queries, found = sparse(500, 0), sparse(6, 1), {}
+    documents, queries, results = sparse(500, 0), sparse(6, 1), {}
     for name, index in (("ours", Inverted()), ("theirs", Seismic(query_terms=60, caution=0.5))):
         index.add(documents.select(torch.arange(200)))
         index.add(documents.select(torch.arange(200, 500)))
         first = index.search(queries, 10)
         index.save(tmp_path / name)
-        found[name] = type(index).open(tmp_path / name).search(queries, 10)
-        assert [array.tobytes() for array in first] == [array.tobytes() for array in found[name]]
-    shared = [len(np.intersect1d(mine, other)) for mine, other in zip(found["ours"][0], found["theirs"][0], strict=True)]
+        results[name] = type(index).open(tmp_path / name).search(queries, 10)
+        assert [array.tobytes() for array in first] == [array.tobytes() for array in results[name]]
+    shared = [len(np.intersect1d(mine, other)) for mine, other in zip(results["ours"][0], results["theirs"][0], strict=True)]
     assert np.mean(shared) >= 9
     assert not Seismic.open(tmp_path / "theirs").settings()["exact"]
     with pytest.raises(ArtifactError, match="takes no more documents"):

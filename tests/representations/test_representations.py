@@ -1,4 +1,4 @@
-"""Dense, Sparse, MultiVector, ExactMatch: scores by loops, and what selecting, joining, saving and padding must not change."""
+"""Dense, Sparse, MultiVector, ExactMatch: scores against loops; selecting, concatenating, saving and padding change none."""
 
 import numpy as np
 import pytest
@@ -21,18 +21,18 @@ quick = settings(deadline=None, max_examples=25)
 
 
 def texts(kind, count, seed=0):
-    """`count` random texts; numbers that float16 holds exactly."""
-    dice = np.random.default_rng([seed, count])
-    numbers = lambda *shape: torch.tensor(dice.integers(-64, 65, shape) / 32, dtype=torch.float32)  # noqa: E731
+    """`count` random texts of numbers that float16 represents exactly."""
+    generator = np.random.default_rng([seed, count])
+    numbers = lambda *shape: torch.tensor(generator.integers(-64, 65, shape) / 32, dtype=torch.float32)  # noqa: E731
     if kind == "dense":
         return Dense(numbers(count, WIDTH))
     if kind == "sparse":
-        return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0) * torch.tensor(dice.integers(0, 2, (count, TERMS))))
+        return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0) * torch.tensor(generator.integers(0, 2, (count, TERMS))))
     if kind == "exact-match":
-        lengths = dice.integers(0, 7, count)
-        terms = torch.tensor(dice.integers(0, 4, lengths.sum()))
+        lengths = generator.integers(0, 7, count)
+        terms = torch.tensor(generator.integers(0, 4, lengths.sum()))
         return ExactMatch(terms, numbers(len(terms), WIDTH), torch.tensor([0, *lengths]).cumsum(0))
-    lengths = dice.integers(1, 5, count)
+    lengths = generator.integers(1, 5, count)
     return MultiVector(numbers(int(lengths.sum()), WIDTH), torch.tensor([0, *lengths]).cumsum(0))
 
 
@@ -72,15 +72,15 @@ def test_scores_and_paired_are_those_of_the_loops(kind, queries, documents, seed
 @quick
 @given(kind=st.sampled_from(KINDS), seed=seeds, data=st.data())
 def test_select_takes_texts_in_any_order_and_any_number(kind, seed, data):
-    made = texts(kind, 4, seed)
+    encoded = texts(kind, 4, seed)
     rows = data.draw(st.lists(st.integers(0, 3), max_size=6))
-    assert listed(made.select(torch.tensor(rows, dtype=torch.int64))) == [listed(made)[row] for row in rows]
+    assert listed(encoded.select(torch.tensor(rows, dtype=torch.int64))) == [listed(encoded)[row] for row in rows]
 
 
 @quick
 @given(kind=st.sampled_from(KINDS), counts=st.lists(sizes, min_size=1, max_size=4), seed=seeds)
 def test_concatenate_puts_texts_end_to_end(kind, counts, seed):
-    parts = [texts(kind, count, seed + place) for place, count in enumerate(counts)]
+    parts = [texts(kind, count, seed + number) for number, count in enumerate(counts)]
     joined = type(parts[0]).concatenate(parts)
     assert listed(joined) == [text for part in parts for text in listed(part)]
     assert len(joined) == sum(counts)
@@ -112,16 +112,16 @@ def test_scaled_multiplies_every_score(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_map_changes_every_tensor_and_nothing_else(kind):
-    made = texts(kind, 3)
-    assert listed(made.map(lambda tensor: tensor.clone())) == listed(made)
-    assert all(column.dtype == torch.float64 for column in made.map(lambda tensor: tensor.double()).columns().values())
+    encoded = texts(kind, 3)
+    assert listed(encoded.map(lambda tensor: tensor.clone())) == listed(encoded)
+    assert all(column.dtype == torch.float64 for column in encoded.map(lambda tensor: tensor.double()).columns().values())
 
 
 @quick
 @given(kind=st.sampled_from(KINDS), counts=st.lists(sizes, min_size=1, max_size=3), seed=seeds)
 def test_what_is_written_in_blocks_opens_as_one(kind, counts, seed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept")
-    parts = [texts(kind, count, seed + place) for place, count in enumerate(counts)]
+    parts = [texts(kind, count, seed + number) for number, count in enumerate(counts)]
     writer = Writer(folder)
     for part in parts:
         writer.append(part)
@@ -132,14 +132,14 @@ def test_what_is_written_in_blocks_opens_as_one(kind, counts, seed, tmp_path_fac
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_and_open_is_the_identity_up_to_float16(kind, tmp_path):
-    made = texts(kind, 4).scaled(1 / 3)
-    made.save(tmp_path / "here")
-    opened = type(made).open(tmp_path / "here")
-    for name, column in made.columns().items():
-        kept = column.half() if made.files[name] == "float16" else column
-        assert torch.equal(opened.columns()[name], kept.to(opened.columns()[name].dtype))
-    assert opened.facts() == made.facts()
-    assert torch.allclose(opened.scores(opened), made.scores(made), rtol=2e-3, atol=1e-3)
+    encoded = texts(kind, 4).scaled(1 / 3)
+    encoded.save(tmp_path / "here")
+    opened = type(encoded).open(tmp_path / "here")
+    for name, column in encoded.columns().items():
+        expected = column.half() if encoded.files[name] == "float16" else column
+        assert torch.equal(opened.columns()[name], expected.to(opened.columns()[name].dtype))
+    assert opened.facts() == encoded.facts()
+    assert torch.allclose(opened.scores(opened), encoded.scores(encoded), rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,10 +147,10 @@ def test_a_writer_goes_on_from_its_marks_and_forgets_what_came_after_them(kind, 
     first, lost, second = texts(kind, 3, 1), texts(kind, 2, 2), texts(kind, 2, 3)
     writer = Writer(tmp_path)
     writer.append(first)
-    marks = writer.flush()
+    row_counts = writer.flush()
     writer.append(lost)
     writer.flush()
-    again = Writer(tmp_path, marks)
+    again = Writer(tmp_path, row_counts)
     again.append(second)
     again.close()
     assert listed(type(first).open(tmp_path)) == listed(first) + listed(second)
@@ -184,17 +184,17 @@ def test_scores_stay_float32_under_autocast(kind):
 def test_spans_lists_the_places_of_the_chosen_texts(lengths, data):
     starts = torch.tensor([0, *lengths]).cumsum(0)
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6))
-    places, fresh = spans(starts, torch.tensor(rows, dtype=torch.int64))
-    assert places.tolist() == [place for row in rows for place in range(starts[row], starts[row + 1])]
-    assert fresh.tolist() == np.cumsum([0, *(lengths[row] for row in rows)]).tolist()
+    positions, new_starts = spans(starts, torch.tensor(rows, dtype=torch.int64))
+    assert positions.tolist() == [position for row in rows for position in range(starts[row], starts[row + 1])]
+    assert new_starts.tolist() == np.cumsum([0, *(lengths[row] for row in rows)]).tolist()
 
 
 def test_gradients_flow_through_select_and_scores():
     for kind in KINDS:
-        made = texts(kind, 3)
-        column = made.weights if kind == "sparse" else made.vectors
+        encoded = texts(kind, 3)
+        column = encoded.weights if kind == "sparse" else encoded.vectors
         column.requires_grad_()
-        made.select(torch.tensor([2, 0])).scores(texts(kind, 2, 1)).sum().backward()
+        encoded.select(torch.tensor([2, 0])).scores(texts(kind, 2, 1)).sum().backward()
         assert column.grad is not None and bool(column.grad.abs().sum() > 0)
 
 

@@ -1,4 +1,4 @@
-"""Documents shortened before they are indexed: the heaviest terms, weights from a least one on, tokens pooled by likeness."""
+"""Pruning of documents before indexing: top terms, minimum weight, pooling of similar tokens."""
 
 import numpy as np
 import pytest
@@ -19,51 +19,51 @@ seeds = st.integers(0, 10_000)
 
 
 def test_the_heaviest_terms_by_hand():
-    made = Sparse.from_matrix(torch.tensor([[0.5, 2.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0, 0.0]]))
-    assert listed(made.heaviest(3)) == [{0: 0.5, 1: 2.0, 4: 1.0}, {}, {0: pytest.approx(0.1)}]
-    assert listed(made.heaviest(least=0.5)) == [{0: 0.5, 1: 2.0, 3: 0.5, 4: 1.0}, {}, {}]
-    assert listed(made.heaviest(1, 0.5)) == [{1: 2.0}, {}, {}]
+    encoded = Sparse.from_matrix(torch.tensor([[0.5, 2.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0, 0.0]]))
+    assert listed(encoded.heaviest(3)) == [{0: 0.5, 1: 2.0, 4: 1.0}, {}, {0: pytest.approx(0.1)}]
+    assert listed(encoded.heaviest(least=0.5)) == [{0: 0.5, 1: 2.0, 3: 0.5, 4: 1.0}, {}, {}]
+    assert listed(encoded.heaviest(1, 0.5)) == [{1: 2.0}, {}, {}]
 
 
 @quick
 @given(seed=seeds, most=st.none() | st.integers(1, 6), least=st.none() | st.floats(0.03125, 2.0, width=32))
 def test_the_heaviest_terms_are_those_of_a_sort(seed, most, least):
-    made = texts("sparse", 4, seed)
-    assert listed(made.heaviest(most, least)) == [oracles.heaviest(text, most, least) for text in listed(made)]
+    encoded = texts("sparse", 4, seed)
+    assert listed(encoded.heaviest(most, least)) == [oracles.heaviest(text, most, least) for text in listed(encoded)]
 
 
 def test_pooling_by_hand():
     """Two tokens point up and one right, another text is one token: ⌈3/2⌉ and ⌈1/2⌉ vectors stay."""
-    made = MultiVector(torch.tensor([[0.0, 2.0], [4.0, 0.0], [0.0, 4.0], [1.0, 1.0]]), torch.tensor([0, 3, 4]))
-    assert listed(made.pooled(2)) == [[[0.0, 3.0], [4.0, 0.0]], [[1.0, 1.0]]]
-    assert listed(made.pooled(9)) == [[[pytest.approx(4 / 3), 2.0]], [[1.0, 1.0]]]
-    assert listed(made.pooled(1)) == listed(made)
+    encoded = MultiVector(torch.tensor([[0.0, 2.0], [4.0, 0.0], [0.0, 4.0], [1.0, 1.0]]), torch.tensor([0, 3, 4]))
+    assert listed(encoded.pooled(2)) == [[[0.0, 3.0], [4.0, 0.0]], [[1.0, 1.0]]]
+    assert listed(encoded.pooled(9)) == [[[pytest.approx(4 / 3), 2.0]], [[1.0, 1.0]]]
+    assert listed(encoded.pooled(1)) == listed(encoded)
 
 
 @quick
 @given(seed=seeds, count=st.integers(2, 9), data=st.data())
 def test_clusters_are_those_of_joining_the_two_that_cost_least_again_and_again(seed, count, data):
     points = np.random.default_rng(seed).normal(size=(count, 3))
-    kept = data.draw(st.integers(1, count))
-    assert clusters(points, kept).tolist() == oracles.wards(points, kept)
+    cluster_count = data.draw(st.integers(1, count))
+    assert clusters(points, cluster_count).tolist() == oracles.wards(points, cluster_count)
 
 
 def test_equal_tokens_lose_nothing_and_a_text_without_tokens_stays_one():
-    made = MultiVector(torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 4), torch.tensor([0, 0, 8]))
-    pooled = made.pooled(4)
+    encoded = MultiVector(torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 4), torch.tensor([0, 0, 8]))
+    pooled = encoded.pooled(4)
     assert listed(pooled) == [[], [[1.0, 0.0], [0.0, 1.0]]]
     query = MultiVector(torch.tensor([[0.6, 0.8], [0.8, 0.6]]), torch.tensor([0, 2]))
-    assert torch.allclose(query.scores(pooled.select(torch.tensor([1]))), query.scores(made.select(torch.tensor([1]))))
+    assert torch.allclose(query.scores(pooled.select(torch.tensor([1]))), query.scores(encoded.select(torch.tensor([1]))))
 
 
 def test_an_option_changes_its_own_kind_and_says_so():
-    short = Shortening(terms=1, pool_factor=3)
-    assert short.facts() == {"terms": 1, "pool_factor": 3} and Shortening().facts() == {}
-    made = texts("dense", 3)
-    assert short(made) is made and isinstance(made, Dense)
-    assert all(len(text) <= 1 for text in listed(short(texts("sparse", 3))))
-    made = texts("multivector", 5)
-    assert [len(text) for text in listed(short(made))] == [-(-len(text) // 3) for text in listed(made)]
+    pruning = Shortening(terms=1, pool_factor=3)
+    assert pruning.facts() == {"terms": 1, "pool_factor": 3} and Shortening().facts() == {}
+    encoded = texts("dense", 3)
+    assert pruning(encoded) is encoded and isinstance(encoded, Dense)
+    assert all(len(text) <= 1 for text in listed(pruning(texts("sparse", 3))))
+    encoded = texts("multivector", 5)
+    assert [len(text) for text in listed(pruning(encoded))] == [-(-len(text) // 3) for text in listed(encoded)]
     assert Shortening()(texts("sparse", 3)).columns().keys() == {"terms", "weights"}
     with pytest.raises(UsageError, match="--terms 1: is for sparse experts; the checkpoint has global dense"):
         Shortening(terms=1).check_kinds({"global": "dense"})

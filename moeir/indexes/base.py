@@ -20,7 +20,7 @@ NO_ROW = -1
 class Index(ABC):
     """A search engine over one representation: documents are rows, search returns row numbers and scores.
 
-    `id_order` [N] is the rank of every row's document id among the sorted ids (`records.runs.id_order`); without it the row
+    `id_ranks` [N] is the rank of every row's document id among the sorted ids (`records.runs.id_ranks`); without it the row
     number serves as the id. The options of an engine are the keyword-only parameters of its constructor, stored as
     attributes of the same names.
     """

@@ -1,4 +1,4 @@
-"""Exact search in two steps: a float32 scan finds candidates, a fixed-order float64 sum scores them.
+"""A float32 or bfloat16 scan finds candidates, a fixed-order float64 sum scores them.
 
 The scan may sum in any order (blocks, threads, devices); only its rounding error bound matters. Returned scores come
 from `exact_dot`, which gives the same bits on every device.

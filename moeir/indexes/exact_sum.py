@@ -73,8 +73,8 @@ def _once(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: Lists
     id_ranks, ends = first.places, np.searchsorted(query, np.arange(count + 1))
     for query_row in range(count):
         hit_range = slice(ends[query_row], ends[query_row + 1])
-        real = np.isfinite(sums[hit_range])
-        place_hits(document[hit_range][real], sums[hit_range][real], id_ranks, fused.rows[query_row], fused.scores[query_row])
+        is_hit = np.isfinite(sums[hit_range])
+        place_hits(document[hit_range][is_hit], sums[hit_range][is_hit], id_ranks, fused.rows[query_row], fused.scores[query_row])
         above = fused.scores[query_row] > bounds[query_row]
         fused.proven[query_row] = ((above | complete[query_row]) & (fused.rows[query_row] != NO_ROW)).sum()
     return fused

@@ -155,8 +155,8 @@ class Faiss(Index):
                 query, rank = np.nonzero(hits >= 0)
                 values[query, rank] = self._exact(part, query, hits[query, rank])
             for i in range(len(part)):
-                real = hits[i] >= 0
-                place_hits(hits[i][real], values[i][real], id_ranks, rows[first + i], scores[first + i])
+                is_hit = hits[i] >= 0
+                place_hits(hits[i][is_hit], values[i][is_hit], id_ranks, rows[first + i], scores[first + i])
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         if not self.rescore:

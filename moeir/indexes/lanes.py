@@ -13,15 +13,15 @@ LANES = 32
 
 
 @intrinsic
-def best_sums(typing: Any, near: Any, left: Any, codes: Any, leading: Any, others: Any, best: Any) -> Any:
-    """best[i] = max_j near[codes[j], i] + Σ_s left[s, byte s of j, i] for 32 i: near int16 [C, 32], left int8 [S, 256, 32].
+def best_sums(typing: Any, centroid_table: Any, codeword_table: Any, codes: Any, leading: Any, others: Any, best: Any) -> Any:
+    """best[i] = max_j centroid_table[codes[j], i] + Σ_s codeword_table[s, byte s of j, i] for 32 i: int16 [C, 32], int8 [S, 256, 32].
 
     The bytes of j are leading[j] and, unless others is [0, …], others[j].
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = [context.make_array(kind)(context, builder, one) for kind, one in zip(signature.args, arguments, strict=True)]
-        near_at, left_at, codes_at, leading_at, others_at, best_at = (array.data for array in arrays)
+        centroids_at, codewords_at, codes_at, leading_at, others_at, best_at = (array.data for array in arrays)
         shapes = [cgutils.unpack_tuple(builder, array.shape) for array in arrays]
         tokens, words, size = shapes[3][0], shapes[1][1], shapes[1][1].type
         lanes, small = (ir.VectorType(ir.IntType(width), LANES) for width in (16, 8))
@@ -44,13 +44,13 @@ def best_sums(typing: Any, near: Any, left: Any, codes: Any, leading: Any, other
                         byte_index = builder.add(group, ir.Constant(size, ahead))
                         byte = load_number(bytes_at, builder.add(start, byte_index))
                         index = builder.add(builder.mul(builder.add(before, byte_index), words), byte)
-                        looked_up = builder.sext(load_vector(left_at, index, small), lanes)
+                        looked_up = builder.sext(load_vector(codewords_at, index, small), lanes)
                         builder.store(builder.add(builder.load(total), looked_up), total)
 
         maximum = cgutils.alloca_once_value(builder, ir.Constant(lanes, [-0x8000] * LANES))
         row_sum = cgutils.alloca_once(builder, lanes)
         with cgutils.for_range(builder, tokens) as token:
-            builder.store(load_vector(near_at, load_number(codes_at, token.index), lanes), row_sum)
+            builder.store(load_vector(centroids_at, load_number(codes_at, token.index), lanes), row_sum)
             add_bytes(row_sum, leading_at, token.index, shapes[3][1], shapes[3][1], ir.Constant(size, 0))
             add_bytes(row_sum, others_at, token.index, more, shapes[4][1], shapes[3][1])
             value, highest = builder.load(row_sum), builder.load(maximum)
@@ -58,7 +58,7 @@ def best_sums(typing: Any, near: Any, left: Any, codes: Any, leading: Any, other
         builder.store(builder.load(maximum), builder.bitcast(best_at, lanes.as_pointer()), align=2)
         return context.get_dummy_value()
 
-    return types.none(near, left, codes, leading, others, best), generate
+    return types.none(centroid_table, codeword_table, codes, leading, others, best), generate
 
 
 @intrinsic
@@ -91,12 +91,12 @@ def lane_products(typing: Any, lane_tokens: Any, singles: Any, products: Any) ->
                 builder.store(ir.Constant(lanes, [0.0] * LANES), total)
             with cgutils.for_range(builder, width) as dimension:
                 tokens = builder.load(vector_at(lane_tokens_at, dimension.index), align=4)
-                for own, total in zip(pair, sums, strict=True):
-                    number = builder.load(builder.gep(singles_at, [builder.add(builder.mul(own, width), dimension.index)]))
+                for row_index, total in zip(pair, sums, strict=True):
+                    number = builder.load(builder.gep(singles_at, [builder.add(builder.mul(row_index, width), dimension.index)]))
                     product = builder.fmul(broadcast(number), tokens, flags=fused)
                     builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
-            for own, total in zip(pair, sums, strict=True):
-                builder.store(builder.load(total), vector_at(products_at, own), align=4)
+            for row_index, total in zip(pair, sums, strict=True):
+                builder.store(builder.load(total), vector_at(products_at, row_index), align=4)
         return context.get_dummy_value()
 
     return types.none(lane_tokens, singles, products), generate

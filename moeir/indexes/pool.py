@@ -1,4 +1,4 @@
-"""Exact search in two steps. The pools hold the best scan scores so far, the candidates of the second step."""
+"""Exact search in two steps, and the pools of the best scan scores that the second step reads."""
 
 from typing import Any
 

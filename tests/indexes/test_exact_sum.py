@@ -38,19 +38,19 @@ def texts(kind, count, seed):
     return MultiVector(vectors, starts) if kind == "local" else Matches(terms, vectors, starts)
 
 
-def built(documents, id_ranks=None):
+def built(documents, id_ranks=None) -> dict[str, Index]:
     engines = {name: ENGINES[name](id_ranks) for name in documents}
     for name, index in engines.items():
         index.add(documents[name])
     return engines
 
 
-def every_score(index, queries):
+def every_score(index: Index, queries):
     """{row: score} of each query, by a search to full depth."""
     return [dict(oracle.hits(*line)) for line in zip(*index.search(queries, max(len(index), 1)), strict=True)]
 
 
-def unfound(index, queries, line):
+def unfound(index: Index, queries, line):
     """The score of a document that is not retrieved: 0 if the query has no tokens at all."""
     return 0.0 if isinstance(queries, MultiVector) and queries.starts[line] == queries.starts[line + 1] else index.unfound
 

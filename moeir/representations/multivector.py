@@ -107,7 +107,7 @@ class MultiVector(Representation):
         return replace(self, vectors=change(self.vectors), starts=change(self.starts))
 
     def unbounded(self) -> Self:
-        return replace(self, longest=None)
+        return type(self)(self.vectors, self.starts)
 
     def scaled(self, factor: float) -> Self:
         return replace(self, vectors=self.vectors * factor)

@@ -38,8 +38,10 @@ def application() -> typer.Typer:
     app.callback()(_top)
     for name in STAGES:
         stage = stage_class(name)
-        words = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=words, short_help=words.split(". ")[0], no_args_is_help=_needs_something(stage))(_command(stage))
+        help_text = " ".join((inspect.getdoc(stage) or "").split())
+        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0], no_args_is_help=_needs_something(stage))(
+            _command(stage)
+        )
     return app
 
 
@@ -51,8 +53,8 @@ def stage_class(name: str) -> type[base.Stage]:
     return stage
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _say_version(value: bool) -> None:
+    if value:
         sys.stdout.write(f"moeir {__version__}\n")
         raise typer.Exit
 
@@ -69,17 +71,17 @@ def _needs_something(stage: type[base.Stage]) -> bool:
 
 def _command(stage: type[base.Stage]) -> Callable[..., None]:
     parameters = [_parameter(setting) for setting in settings.settings_of(stage)]
-    makes = any(setting.role == "product" for setting in settings.settings_of(stage))
+    has_output = any(setting.role == "product" for setting in settings.settings_of(stage))
     parameters += [
         _own("config", "--config", "YAML file of settings, keys as the flags; flags win over it.", Path | None, metavar="FILE"),
         _own("show", "--show", "Print the resolved settings as YAML and stop.", bool),
         _own("dry_run", "--dry-run", "Say what would be read, written and spent, and stop.", bool),
     ]
-    if makes:
+    if has_output:
         parameters.append(_own("force", "--force", "Replace what --output holds; forget unfinished work.", bool))
 
-    def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **given: Any) -> None:
-        _carry_out(settings.resolve(stage, given, config), show=show, dry_run=dry_run, force=force)
+    def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **values: Any) -> None:
+        _carry_out(settings.resolve(stage, values, config), show=show, dry_run=dry_run, force=force)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -113,8 +115,8 @@ def _parameter(setting: settings.Setting) -> inspect.Parameter:
 
 
 def _metavar(setting: settings.Setting) -> str:
-    words = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
-    return words[setting.annotation.removesuffix(" | None")]
+    metavars = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
+    return metavars[setting.annotation.removesuffix(" | None")]
 
 
 def _facts(setting: settings.Setting) -> str:
@@ -123,8 +125,8 @@ def _facts(setting: settings.Setting) -> str:
     default = setting.default
     if default is None or default is False or default in ((), ""):
         return ""
-    shown = "on" if default is True else ", ".join(default) if setting.repeated else default
-    return f" [default: {shown}]"
+    text = "on" if default is True else ", ".join(default) if setting.repeated else default
+    return f" [default: {text}]"
 
 
 def main() -> NoReturn:
@@ -171,17 +173,17 @@ def _refused(problem: click.exceptions.ClickException) -> int:
     if isinstance(problem, click.exceptions.NoArgsIsHelpError):
         problem.show()
         return problem.exit_code
-    words = " ".join(problem.format_message().split())
+    message = " ".join(problem.format_message().split())
     context = problem.ctx if isinstance(problem, click.exceptions.UsageError) else None
     path = context.command_path.strip() if context else "moeir"
-    log.error("%s: %s (see %s --help)", path, words, path)
+    log.error("%s: %s (see %s --help)", path, message, path)
     return problem.exit_code
 
 
-def _failed(problem: Exception, code: int, words: str | None = None) -> int:
+def _failed(problem: Exception, code: int, message: str | None = None) -> int:
     if os.environ.get("MOEIR_TRACEBACK") == "1":
         raise problem
-    if words is None and isinstance(problem, OSError) and problem.strerror:
-        words = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
-    log.error("error: %s", " ".join((words or str(problem) or type(problem).__name__).split()))
+    if message is None and isinstance(problem, OSError) and problem.strerror:
+        message = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+    log.error("error: %s", " ".join((message or str(problem) or type(problem).__name__).split()))
     return code

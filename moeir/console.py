@@ -128,13 +128,13 @@ def panel(what: str, total: int, drawn: Callable[[Meter, int, int], Sequence[Lin
 @contextmanager
 def _lines_above() -> Iterator[None]:
     """Log lines go where stderr now leads, above what is drawn, and not into it."""
-    before = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
-    for handler, _ in before:
+    streams = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
+    for handler, _ in streams:
         handler.stream = sys.stderr
     try:
         yield
     finally:
-        for handler, stream in before:
+        for handler, stream in streams:
             handler.stream = stream
 
 
@@ -154,10 +154,10 @@ def asked(prompt: str) -> Iterator[str]:
             return
 
 
-def show(drawn: Iterable[Line]) -> None:
+def show(lines: Iterable[Line]) -> None:
     """Lines of data on stdout, with their styles where that is a terminal."""
     console = Console(highlight=False) if sys.stdout.isatty() else None
-    for line in drawn:
+    for line in lines:
         if console is None:
             sys.stdout.write("".join(words for words, _ in line).rstrip() + "\n")
         else:

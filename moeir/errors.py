@@ -39,5 +39,5 @@ class OutOfMemory(MoeirError):
 
 def is_out_of_memory(problem: BaseException) -> bool:
     """Whether memory has run out, as Python or torch says it."""
-    said = isinstance(problem, RuntimeError) and (type(problem).__name__ == "OutOfMemoryError" or _OF_MEMORY.search(str(problem)))
-    return isinstance(problem, MemoryError) or bool(said)
+    matches = isinstance(problem, RuntimeError) and (type(problem).__name__ == "OutOfMemoryError" or _OF_MEMORY.search(str(problem)))
+    return isinstance(problem, MemoryError) or bool(matches)

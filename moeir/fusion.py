@@ -1,4 +1,4 @@
-"""Several ranked lists become one: what a score counts, and what a missing document is worth.
+"""Several ranked lists become one: what a score counts, and what a missing document is score_lists.
 
 A formula takes one query's lists, each (documents, scores) with the best first, and returns the union, documents ascending, with
 one score per document; sums run in float64, in the order of the lists, and are rounded to float32. With `apart` the scores
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.records import lists as worth
+from moeir.records import lists as score_lists
 from moeir.records.columns import give_back
 from moeir.records.ids import united
 from moeir.records.lists import Hits, Lists
@@ -35,7 +35,7 @@ def came_sum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.25, 4: 9.25, 7: 5.5}
     """
-    return worth.added(*worth.columns(lists, worth.scores, Lists.last), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.scores, Lists.last), apart)
 
 
 def normsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -47,7 +47,7 @@ def normsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 0.0, 4: 1.0, 7: 1.0}
     """
-    return worth.added(*worth.columns(lists, worth.from_0_to_1, worth.nothing), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.from_0_to_1, score_lists.nothing), apart)
 
 
 def normmax(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -59,7 +59,7 @@ def normmax(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {1: 0.0, 2: 0.0, 4: 1.0, 7: 1.0}
     """
-    return worth.added(*worth.largest(*worth.columns(lists, worth.from_0_to_1, worth.nothing)), apart)
+    return score_lists.added(*score_lists.largest(*score_lists.columns(lists, score_lists.from_0_to_1, score_lists.nothing)), apart)
 
 
 def sumrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -71,7 +71,7 @@ def sumrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 2.0, 7: 1.5}
     """
-    return worth.added(*worth.columns(lists, worth.reciprocals, Lists.last), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.reciprocals, Lists.last), apart)
 
 
 def maxrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -83,7 +83,7 @@ def maxrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 1.0, 7: 1.0}
     """
-    return worth.added(*worth.largest(*worth.columns(lists, worth.reciprocals, Lists.last)), apart)
+    return score_lists.added(*score_lists.largest(*score_lists.columns(lists, score_lists.reciprocals, Lists.last)), apart)
 
 
 def combsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -95,7 +95,7 @@ def combsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 9.0, 7: 5.5}
     """
-    return worth.added(*worth.columns(lists, worth.scores, worth.nothing), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.scores, score_lists.nothing), apart)
 
 
 def rrf(lists: Sequence[Hits | Lists], apart: bool = False, *, constant: float = 60.0) -> Hits:
@@ -111,7 +111,7 @@ def rrf(lists: Sequence[Hits | Lists], apart: bool = False, *, constant: float =
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant}: expected 0 or more")
 
-    return worth.added(*worth.columns(lists, lambda one: worth.reciprocals(one, constant), worth.nothing), apart)
+    return score_lists.added(*score_lists.columns(lists, lambda one: score_lists.reciprocals(one, constant), score_lists.nothing), apart)
 
 
 def zscore(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -123,7 +123,7 @@ def zscore(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: -1.0, 4: 1.0, 7: -1.0}
     """
-    return worth.added(*worth.columns(lists, worth.standardised, Lists.last), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.standardised, Lists.last), apart)
 
 
 def hybrid(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100) -> Hits:
@@ -146,7 +146,9 @@ def hybrid(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float =
     if len(lists) != 2:
         raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
     best = [Lists.of(one).best(depth) for one in lists]
-    return worth.added(*worth.columns(best, worth.centred if normalise == "centred" else worth.scores, Lists.last, (1.0, alpha)), apart)
+    return score_lists.added(
+        *score_lists.columns(best, score_lists.centred if normalise == "centred" else score_lists.scores, Lists.last, (1.0, alpha)), apart
+    )
 
 
 def interpolation(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
@@ -163,7 +165,9 @@ def interpolation(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: 
         raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
     if len(lists) != 2:
         raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
-    return worth.added(*worth.columns(lists, worth.normalised("interpolation", normalise), worth.nothing, (1 - alpha, alpha)), apart)
+    return score_lists.added(
+        *score_lists.columns(lists, score_lists.normalised("interpolation", normalise), score_lists.nothing, (1 - alpha, alpha)), apart
+    )
 
 
 def combmnz(lists: Sequence[Hits | Lists], apart: bool = False, *, normalise: str = "minmax") -> Hits:
@@ -175,9 +179,9 @@ def combmnz(lists: Sequence[Hits | Lists], apart: bool = False, *, normalise: st
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {1: 0.0, 4: 3.0, 7: 2.0}
     """
-    documents, columns = worth.columns(lists, worth.normalised("combmnz", normalise), worth.nothing)
-    held = sum(np.isin(documents, Lists.of(one).documents).astype(np.float64) for one in lists)
-    return worth.added(documents, columns * held, apart)
+    documents, columns = score_lists.columns(lists, score_lists.normalised("combmnz", normalise), score_lists.nothing)
+    list_counts = sum(np.isin(documents, Lists.of(one).documents).astype(np.float64) for one in lists)
+    return score_lists.added(documents, columns * list_counts, apart)
 
 
 def linear(lists: Sequence[Hits | Lists], apart: bool = False, *, weights: str = "") -> Hits:
@@ -193,12 +197,12 @@ def linear(lists: Sequence[Hits | Lists], apart: bool = False, *, weights: str =
     if not weights:
         raise UsageError("linear needs weights=…, one number for each run, with + between; fuse --tune and learn-fusion find them")
     try:
-        given = [float(weight) for weight in weights.split("+")]
+        numbers = [float(weight) for weight in weights.split("+")]
     except ValueError:
         raise UsageError(f"linear:weights={weights}: expected one number for each run, with + between") from None
-    if len(given) != len(lists) or not np.isfinite(given).all():
+    if len(numbers) != len(lists) or not np.isfinite(numbers).all():
         raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one for each run, with + between")
-    return worth.added(*worth.columns(lists, worth.scores, Lists.last, given), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.scores, Lists.last, numbers), apart)
 
 
 def shards(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -210,10 +214,10 @@ def shards(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 0.5, 4: 9.0, 7: 5.0}
     """
-    documents, columns = worth.columns(lists, worth.scores, worth.nothing)
+    documents, columns = score_lists.columns(lists, score_lists.scores, score_lists.nothing)
     if len(documents) < sum(len(Lists.of(one).documents) for one in lists):
         raise UsageError("shards: a document stands in two of the runs; shards of one collection share none")
-    return worth.added(documents, columns, apart)
+    return score_lists.added(documents, columns, apart)
 
 
 def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str = "fused") -> Run:
@@ -222,27 +226,30 @@ def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str 
     A run that lacks a query has an empty list for it. Queries stand in order of first appearance.
     """
     queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
-    names, blocks = aligned(runs, queries)
-    most = len(names) if depth is None else depth
-    room = sum(int(np.minimum(np.diff(run.starts), most).sum()) for run in runs)  # for all hits; what is never touched costs nothing
-    starts, documents, scores = [0], np.empty(room, np.int32), np.empty(room, np.float32)
+    document_ids, blocks = aligned(runs, queries)
+    limit = len(document_ids) if depth is None else depth
+    capacity = sum(int(np.minimum(np.diff(run.starts), limit).sum()) for run in runs)  # for all hits; what is never touched costs nothing
+    starts, documents, scores = [0], np.empty(capacity, np.int32), np.empty(capacity, np.float32)
     for lists in blocks:
         keys, totals = merge(lists)
         size = len(lists[0].queries)
-        bounds = np.searchsorted(keys, np.arange(size + 1) * len(names))
-        best, values = ordered(bounds, keys - np.repeat(np.arange(size) * len(names), np.diff(bounds)), totals)
-        kept = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < most
-        rows = slice(starts[-1], starts[-1] + int(kept.sum()))
-        documents[rows], scores[rows] = best[kept], values[kept]
-        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), most))).tolist())
-    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], names, tag)
+        bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
+        best, values = ordered(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
+        within_depth = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < limit
+        rows = slice(starts[-1], starts[-1] + int(within_depth.sum()))
+        documents[rows], scores[rows] = best[within_depth], values[within_depth]
+        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), limit))).tolist())
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag)
 
 
 def aligned(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[Lists]]]:
     """The ids of all documents, and the lists of some queries, one `Lists` a run, in blocks that have few enough hits together."""
-    names, translations = united([run.names for run in runs])
-    give_back(len(names))
-    most = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
-    size = max(1, _AT_ONCE // max(most * len(runs), 1))
-    blocks = (queries[first : first + size] for first in range(0, len(queries), size))
-    return names, ([Lists.among(run, own, block, len(names)) for run, own in zip(runs, translations, strict=True)] for block in blocks)
+    document_ids, translations = united([run.names for run in runs])
+    give_back(len(document_ids))
+    longest = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
+    block_size = max(1, _AT_ONCE // max(longest * len(runs), 1))
+    blocks = (queries[first : first + block_size] for first in range(0, len(queries), block_size))
+    return document_ids, (
+        [Lists.among(run, translation, block, len(document_ids)) for run, translation in zip(runs, translations, strict=True)]
+        for block in blocks
+    )

@@ -116,11 +116,11 @@ def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
 
 def find(room: str, name: str) -> Variant:
     """The variant called `name` in `room`; hyphens and underscores are the same."""
-    every = {variant.name: variant for variant in listed(room)}
-    wanted = name.replace("_", "-")
-    if wanted not in every:
-        raise UsageError(f"{room} has no {name!r}{near(wanted, every)} (moeir variants {room} lists them)")
-    return every[wanted]
+    by_name = {variant.name: variant for variant in listed(room)}
+    key = name.replace("_", "-")
+    if key not in by_name:
+        raise UsageError(f"{room} has no {name!r}{near(key, by_name)} (moeir variants {room} lists them)")
+    return by_name[key]
 
 
 @functools.cache
@@ -131,18 +131,18 @@ def listed(room: str) -> tuple[Variant, ...]:
     path = PACKAGE.joinpath(*room.split("."))
     if path.is_dir():
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
-        found = [variant for file in files for variant in _classes(room, file)]
+        variants = [variant for file in files for variant in _classes(room, file)]
     else:
-        found = _functions(room, path.with_suffix(".py"))
-    return tuple(sorted(found, key=lambda variant: variant.name))
+        variants = _functions(room, path.with_suffix(".py"))
+    return tuple(sorted(variants, key=lambda variant: variant.name))
 
 
 def _classes(room: str, file: Path) -> list[Variant]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     for node in body:
         if isinstance(node, ast.ClassDef) and CHILDREN[room] in (ast.unparse(base) for base in node.bases):
-            made = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
-            return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, made)]
+            initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+            return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, initializer)]
     return []
 
 
@@ -153,9 +153,9 @@ def _functions(room: str, file: Path) -> list[Variant]:
     return [_variant(room, f"moeir.{room}", node.name, node, node) for node in kin]
 
 
-def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, made: ast.FunctionDef | None) -> Variant:
+def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, function: ast.FunctionDef | None) -> Variant:
     options = []
-    for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if made else ():
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if function else ():
         annotation = ast.unparse(argument.annotation) if argument.annotation else "str"
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary, _, details = (ast.get_docstring(node) or "").partition("\n")

@@ -16,11 +16,11 @@ def kept(folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Pat
     """The folder of a cache of `record`: stage, settings and sources; `fill` makes its files where there is none, or `anew`."""
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-    place = folder / f"{kind}-{key}"
-    if anew or not manifests.same(place, record):
-        with making.making(place, f"{kind} cache", record, force=anew, folder=True) as (beside, counts):
-            counts.update(fill(beside))
-    return place
+    path = folder / f"{kind}-{key}"
+    if anew or not manifests.same(path, record):
+        with making.making(path, f"{kind} cache", record, force=anew, folder=True) as (partial, counts):
+            counts.update(fill(partial))
+    return path
 
 
 def mapped(path: Path) -> npt.NDArray[Any]:

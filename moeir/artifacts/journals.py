@@ -17,15 +17,15 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.entries: list[dict[str, Any]] = []
-        whole = 0
+        valid_bytes = 0
         if path.exists():
             for line in path.read_bytes().splitlines(keepends=True):
                 if not line.endswith(b"\n"):
                     break
                 self.entries.append(json.loads(line))
-                whole += len(line)
+                valid_bytes += len(line)
         self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
-        self._file.truncate(whole)
+        self._file.truncate(valid_bytes)
 
     def write(self, entry: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")
@@ -76,7 +76,7 @@ class GrowingArray:
 
     def close(self) -> None:
         shape = (self.rows,) if self._width is None else (self.rows, self._width)
-        facts = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+        header = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
         self._file.seek(0)
-        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + facts.ljust(HEADER - 11).encode() + b"\n")
+        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + header.ljust(HEADER - 11).encode() + b"\n")
         self._file.close()

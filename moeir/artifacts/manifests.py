@@ -45,18 +45,18 @@ def manifest_path(path: Path) -> Path:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of an artifact, as written."""
-    place = manifest_path(path)
+    file = manifest_path(path)
     try:
-        text = place.read_bytes().decode("utf-8")
+        text = file.read_bytes().decode("utf-8")
         loaded = json.loads(text)
     except FileNotFoundError:
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
     except ValueError:
         loaded = None
     if not _is_manifest(loaded):
-        raise ArtifactError(f"{place}: damaged: not a manifest; run the stage that made it again with --force")
+        raise ArtifactError(f"{file}: damaged: not a manifest; run the stage that made it again with --force")
     if ("format" in loaded or SEAL in loaded) and text != text_of(loaded):
-        raise ArtifactError(f"{place}: damaged: its seal is not that of its words; {_repair(loaded)}")
+        raise ArtifactError(f"{file}: damaged: its seal is not that of its words; {_repair(loaded)}")
     return dict(loaded)
 
 
@@ -66,15 +66,15 @@ def text_of(manifest: Mapping[str, Any]) -> str:
     >>> text_of({"kind": "run"}) == text_of(json.loads(text_of({"kind": "run"})))
     True
     """
-    words = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
-    return f"{words.removesuffix(END)}{hashlib.sha256(words.encode()).hexdigest()}{END}\n"
+    text = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
+    return f"{text.removesuffix(END)}{hashlib.sha256(text.encode()).hexdigest()}{END}\n"
 
 
 def _is_manifest(loaded: Any) -> bool:
     if not isinstance(loaded, dict) or not isinstance(loaded.get("files"), dict) or not isinstance(loaded.get("counts"), dict):
         return False
     kind, files = loaded.get("kind"), loaded["files"].values()
-    return isinstance(kind, str) and kind != "" and all(isinstance(facts, dict) and {"bytes", "sha256"} <= facts.keys() for facts in files)
+    return isinstance(kind, str) and kind != "" and all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files)
 
 
 def verify(path: Path, kind: str) -> dict[str, Any]:
@@ -87,29 +87,29 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         raise ArtifactError(f"{path}: plain weights, not a checkpoint; moeir init --model {path} --arch … --output … makes one")
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        found = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
-        raise ArtifactError(f"{path}: expected {_article(kind)}, found {found}")
+        actual = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
+        raise ArtifactError(f"{path}: expected {_article(kind)}, found {actual}")
     _check_format(path, manifest)
-    files = {path / name: said for name, said in manifest["files"].items()}
-    for name, (file, said) in zip(manifest["files"], files.items(), strict=True):
+    files = {path / name: entry for name, entry in manifest["files"].items()}
+    for name, (file, entry) in zip(manifest["files"], files.items(), strict=True):
         if not file.resolve().is_relative_to(path.resolve()):
             raise ArtifactError(f"{path}: its manifest names a file outside the folder: {name}")
         if not file.is_file():
             raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair(manifest)}")
-        if file.stat().st_size != said["bytes"]:
-            raise ArtifactError(f"{file}: damaged: expected {said['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
+        if file.stat().st_size != entry["bytes"]:
+            raise ArtifactError(f"{file}: damaged: expected {entry['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
     if (file := checksums.changed(files)) is not None:
         raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
     return manifest
 
 
 def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
-    found, expected = _format(manifest), FORMATS.get(manifest["kind"], 1)
-    if found == expected:
+    actual, expected = _format(manifest), FORMATS.get(manifest["kind"], 1)
+    if actual == expected:
         return
     maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
-    words = f"{path}: {_article(manifest['kind'])} of format {found}, made by {maker}; this one reads format {expected}; "
-    raise ArtifactError(words + ("update moeir" if isinstance(found, int) and found > expected else _repair(manifest)))
+    message = f"{path}: {_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {expected}; "
+    raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > expected else _repair(manifest)))
 
 
 def _format(manifest: Mapping[str, Any]) -> Any:
@@ -133,23 +133,23 @@ def same(path: Path, record: Mapping[str, Any]) -> bool:
     if any(manifest.get(key) != value for key, value in record.items()) or _format(manifest) != FORMATS.get(manifest["kind"], 1):
         return False
     if path.is_file():
-        return checksums.checksum(path) in (facts["sha256"] for facts in manifest["files"].values())
-    return all((path / name).is_file() and (path / name).stat().st_size == facts["bytes"] for name, facts in manifest["files"].items())
+        return checksums.checksum(path) in (entry["sha256"] for entry in manifest["files"].values())
+    return all((path / name).is_file() and (path / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items())
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     """What differs between two records: `stage`, or the names of settings and sources."""
-    changed = {"stage"} if old.get("stage") != new["stage"] else set()
+    differences = {"stage"} if old.get("stage") != new["stage"] else set()
     for part in ("settings", "sources"):
         before, after = old.get(part) or {}, new[part]
-        changed |= {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    return changed
+        differences |= {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    return differences
 
 
 def _files(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
-    kept = [file for file in names if file.relative_to(folder).parts[0] not in without]
-    return {str(file.relative_to(folder)): said for file, said in zip(kept, checksums.facts(kept), strict=True)}
+    included = [file for file in names if file.relative_to(folder).parts[0] not in without]
+    return {str(file.relative_to(folder)): entry for file, entry in zip(included, checksums.facts(included), strict=True)}
 
 
 def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, with
 
 def _loaded_versions() -> dict[str, str]:
     loaded = {name: vars(sys.modules[name]) for name in VERSIONS_KEPT if name in sys.modules}
-    return {name: str(facts["__version__"]) for name, facts in loaded.items() if "__version__" in facts}
+    return {name: str(variables["__version__"]) for name, variables in loaded.items() if "__version__" in variables}
 
 
 def read_lines(path: Path) -> list[str]:

@@ -34,15 +34,15 @@ def read(size: int) -> None:
     if _read < STRIDE:
         return
     _read = 0
-    given_up = getattr(mmap, "MADV_DONTNEED", None)
-    if given_up is not None and sum(map(len, _mapped)) > KEPT:
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if advice is not None and sum(map(len, _mapped)) > KEPT:
         for one in list(_mapped):
-            one.madvise(given_up)
+            one.madvise(advice)
 
 
-def parted(chosen: Any) -> Iterator[Any]:
+def parted(rows: Any) -> Iterator[Any]:
     """Rows to be looked at here and there, [n], in parts between which their surroundings may be given up."""
-    for first in range(0, len(chosen), STRIDE // AROUND):
-        part = chosen[first : first + STRIDE // AROUND]
+    for first in range(0, len(rows), STRIDE // AROUND):
+        part = rows[first : first + STRIDE // AROUND]
         yield part
         read(len(part) * AROUND)

@@ -44,35 +44,35 @@ def finished(folder: Path) -> dict[Shard, Path]:
     """The finished shards that a folder holds, in their order; none for encodings made at once."""
     if manifests.manifest_path(folder).is_file() or not folder.is_dir():
         return {}
-    named = ((FOLDER.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
-    found = ((Shard(int(match[1]), int(match[2])), path) for match, path in named if match)
-    return dict(sorted(found))
+    matches = ((FOLDER.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
+    shards = ((Shard(int(match[1]), int(match[2])), path) for match, path in matches if match)
+    return dict(sorted(shards))
 
 
 def parts(folder: Path) -> list[Path]:
     """The folders of encodings in the order of the corpus: all shards, or the folder itself; ArtifactError for one that is not there."""
-    found = finished(folder)
-    if not found:
+    shards = finished(folder)
+    if not shards:
         return [folder]
-    first = next(iter(found))
-    if other := next((shard for shard in found if shard.of != first.of), None):
+    first = next(iter(shards))
+    if other := next((shard for shard in shards if shard.of != first.of), None):
         raise ArtifactError(f"{folder}: holds shards of two sets, {first.folder} and {other.folder}; keep those of one")
-    manifest = manifests.read_manifest(found[first])
-    if absent := missing(found):
-        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        command = _command(found[first], manifest, absent[0])
-        raise ArtifactError(f"{folder}: shard {absent[0]}{more} is missing or unfinished; {command} makes it")
-    for shard, path in found.items():
+    manifest = manifests.read_manifest(shards[first])
+    if lacking := missing(shards):
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        command = _command(shards[first], manifest, lacking[0])
+        raise ArtifactError(f"{folder}: shard {lacking[0]}{more} is missing or unfinished; {command} makes it")
+    for shard, path in shards.items():
         if changed := manifests.changes(manifest, manifests.read_manifest(path)) - {"shard"}:
-            words = f"made with other settings or sources ({', '.join(sorted(changed))}) than {found[first].name}"
-            raise ArtifactError(f"{path}: {words}; {_command(found[first], manifest, shard)} --force makes it like that")
-    return list(found.values())
+            reason = f"made with other settings or sources ({', '.join(sorted(changed))}) than {shards[first].name}"
+            raise ArtifactError(f"{path}: {reason}; {_command(shards[first], manifest, shard)} --force makes it like that")
+    return list(shards.values())
 
 
-def missing(found: Mapping[Shard, Path]) -> list[Shard]:
+def missing(shards: Mapping[Shard, Path]) -> list[Shard]:
     """Which shards a set of shards lacks."""
-    of = next(iter(found)).of
-    return [shard for number in range(of) if (shard := Shard(number, of)) not in found]
+    of = next(iter(shards)).of
+    return [shard for number in range(of) if (shard := Shard(number, of)) not in shards]
 
 
 def verified(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -88,5 +88,7 @@ def _command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
     counts = manifest["counts"]
     flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}
     flags |= manifest["settings"] | {"shard": str(shard), "output": str(path.parent)}
-    given = ((name, value) for name, value in flags.items() if value is not None and value is not False)
-    return " ".join(["moeir encode", *(f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in given)])
+    arguments = ((name, value) for name, value in flags.items() if value is not None and value is not False)
+    return " ".join(
+        ["moeir encode", *(f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in arguments)]
+    )

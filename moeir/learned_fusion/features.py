@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.records import lists as worth
+from moeir.records import lists as score_lists
 from moeir.records.lists import Hits, Lists
 
 Exact: TypeAlias = NDArray[np.float64]
@@ -70,11 +70,11 @@ class Words:
         >>> [round(value, 3) for value in Words({"the": 3}, 3).of("The owl!")]
         [2.0, 3.0, 0.693, 1.386]
         """
-        found = _words(text)
-        if not found:
+        words = _words(text)
+        if not words:
             return [0.0] * len(OF_WORDS)
-        rarity = np.log((self.queries + 1) / (np.array([self.counts.get(word, 0) for word in found]) + 1))
-        return [float(len(found)), sum(map(len, found)) / len(found), float(rarity.mean()), float(rarity.max())]
+        rarity = np.log((self.queries + 1) / (np.array([self.counts.get(word, 0) for word in words]) + 1))
+        return [float(len(words)), sum(map(len, words)) / len(words), float(rarity.mean()), float(rarity.max())]
 
 
 def of(lists: Sequence[Hits | Lists], words: Words | None = None, texts: Mapping[str, str] | None = None) -> Features:
@@ -88,30 +88,39 @@ def of(lists: Sequence[Hits | Lists], words: Words | None = None, texts: Mapping
     [9.0, 4.0, 4.0, 4.0]
     """
     stacks = [Lists.of(one) for one in lists]
-    documents, scores = worth.columns(stacks, worth.scores, Lists.last)
-    ranks = worth.columns(stacks, lambda one: one.ranks.astype(np.float64), worth.nothing)[1]
-    level = worth.columns(stacks, worth.from_0_to_1, worth.nothing)[1]
-    owners = documents // stacks[0].width
-    held = ranks > 0
-    of_hits = [level, np.where(held, (1 + CONSTANT) / (CONSTANT + ranks), 0.0), np.where(held, 1 / np.maximum(ranks, 1), 0.0), held]
-    evidence = np.stack(of_hits, axis=1).reshape(len(stacks) * len(OF_A_HIT), -1).astype(np.float64)  # list by list
-    of_all = np.stack([level.min(axis=0), level.max(axis=0), held.all(axis=0)])
-    count = len(stacks[0].sizes)
-    situation = [_of_list(one) for one in stacks]
-    situation += [_of_pair(ranks[first], ranks[second], owners, count) for first, second in combinations(range(len(stacks)), 2)]
+    documents, scores = score_lists.columns(stacks, score_lists.scores, Lists.last)
+    ranks = score_lists.columns(stacks, lambda one: one.ranks.astype(np.float64), score_lists.nothing)[1]
+    normalised = score_lists.columns(stacks, score_lists.from_0_to_1, score_lists.nothing)[1]
+    query_rows = documents // stacks[0].width
+    is_ranked = ranks > 0
+    per_list = [
+        normalised,
+        np.where(is_ranked, (1 + CONSTANT) / (CONSTANT + ranks), 0.0),
+        np.where(is_ranked, 1 / np.maximum(ranks, 1), 0.0),
+        is_ranked,
+    ]
+    document_features = np.stack(per_list, axis=1).reshape(len(stacks) * len(OF_A_HIT), -1).astype(np.float64)  # list by list
+    overall = np.stack([normalised.min(axis=0), normalised.max(axis=0), is_ranked.all(axis=0)])
+    query_count = len(stacks[0].sizes)
+    query_features = [_of_list(one) for one in stacks]
+    query_features += [
+        _of_pair(ranks[first], ranks[second], query_rows, query_count) for first, second in combinations(range(len(stacks)), 2)
+    ]
     if words is not None and texts is not None:
-        asked = stacks[0].queries or [""] * count
-        situation.append(np.array([words.of(texts.get(query, "")) for query in asked]).reshape(count, len(OF_WORDS)))
-    nearest = np.where(held, ranks, np.inf).min(axis=0).astype(np.int64) if len(documents) else np.empty(0, np.int64)
-    return Features(documents, owners, scores, np.concatenate([evidence, of_all]), np.concatenate(situation, axis=1), nearest)
+        queries = stacks[0].queries or [""] * query_count
+        query_features.append(np.array([words.of(texts.get(query, "")) for query in queries]).reshape(query_count, len(OF_WORDS)))
+    best_rank = np.where(is_ranked, ranks, np.inf).min(axis=0).astype(np.int64) if len(documents) else np.empty(0, np.int64)
+    return Features(
+        documents, query_rows, scores, np.concatenate([document_features, overall]), np.concatenate(query_features, axis=1), best_rank
+    )
 
 
 def names(runs: Sequence[str], words: bool) -> tuple[list[str], list[str]]:
     """What the rows of `evidence` and the columns of `situation` are, of runs with these names."""
-    evidence = [f"{run}: {name}" for run in runs for name in OF_A_HIT] + list(OF_ALL_HITS)
-    situation = [f"{run}: {name}" for run in runs for name in OF_A_LIST]
-    situation += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in OF_A_PAIR]
-    return evidence, situation + (list(OF_WORDS) if words else [])
+    document_names = [f"{run}: {name}" for run in runs for name in OF_A_HIT] + list(OF_ALL_HITS)
+    query_names = [f"{run}: {name}" for run in runs for name in OF_A_LIST]
+    query_names += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in OF_A_PAIR]
+    return document_names, query_names + (list(OF_WORDS) if words else [])
 
 
 def _of_list(one: Lists) -> Exact:
@@ -119,23 +128,23 @@ def _of_list(one: Lists) -> Exact:
     first, full = one.first(), one.sizes > 0
 
     def below(rank: int) -> Exact:
-        found = np.zeros(len(first))
-        found[full] = one.scores[(one.starts[:-1] + np.minimum(one.sizes, rank) - 1)[full]]
-        return first - found
+        scores = np.zeros(len(first))
+        scores[full] = one.scores[(one.starts[:-1] + np.minimum(one.sizes, rank) - 1)[full]]
+        return first - scores
 
     return np.stack([first, below(2), below(10), first - one.last(), _entropy(one.best(DEPTHS[-1]))], axis=1)
 
 
 def _entropy(one: Lists) -> Exact:
     """How evenly a list's scores above its last are spread, from 0 (one document has it all) to 1 [Q]."""
-    level = worth.from_0_to_1(one)
-    share = level / np.maximum(one.spread(one.sums(level)), 1e-12)
+    normalised = score_lists.from_0_to_1(one)
+    share = normalised / np.maximum(one.spread(one.sums(normalised)), 1e-12)
     part = one.sums(-share * np.log(np.maximum(share, 1e-12)))
     bounded: Exact = part / np.log(np.maximum(one.sizes, 2))
     return bounded
 
 
-def _of_pair(first: Exact, second: Exact, owners: NDArray[np.int64], count: int) -> Exact:
+def _of_pair(first: Exact, second: Exact, query_rows: NDArray[np.int64], count: int) -> Exact:
     """OF_A_PAIR of every query [Q, 3] from the ranks in two lists, 0 where a list lacks the document.
 
     The overlap is Webber, Moffat and Zobel's 2010 sum down to the last of DEPTHS, not extrapolated: at each depth from the deeper of
@@ -143,7 +152,7 @@ def _of_pair(first: Exact, second: Exact, owners: NDArray[np.int64], count: int)
     """
     both = (first > 0) & (second > 0)
     deeper = np.maximum(first, second)[both].astype(np.int64)
-    shared = owners[both]
+    shared = query_rows[both]
     depths = np.arange(1, DEPTHS[-1] + 1)
     terms = (1 - PERSISTENCE) * PERSISTENCE ** (depths - 1) / depths
     overlap = np.append(np.cumsum(terms[::-1])[::-1], 0.0)  # of a document whose deeper rank is 1, 2, …

@@ -28,38 +28,38 @@ class Found:
 
     def check(self, path: Path, names: Sequence[str]) -> None:
         """UsageError unless as many runs are given as it was found with; in another order too, where file names tell."""
-        expected, given = ", ".join(self.runs), ", ".join(names)
+        expected, actual = ", ".join(self.runs), ", ".join(names)
         if len(names) != len(self.runs):
-            raise UsageError(f"{path}: found with {len(self.runs)} runs ({expected}), given {len(names)} ({given}); one --run for each")
+            raise UsageError(f"{path}: found with {len(self.runs)} runs ({expected}), given {len(names)} ({actual}); one --run for each")
         own, others = ([name.rpartition("/")[2].partition(".")[0] for name in side] for side in (self.runs, names))
         if own != others and sorted(own) == sorted(others):
-            raise UsageError(f"{path}: found with the runs in the order {expected}, given {given}; give --run in that order")
+            raise UsageError(f"{path}: found with the runs in the order {expected}, given {actual}; give --run in that order")
         if own != others:
-            log.info("%s: found with the runs %s; they are now %s", path, expected, given)
+            log.info("%s: found with the runs %s; they are now %s", path, expected, actual)
 
 
-def write(found: Found, path: Path) -> None:
+def write(fusion: Found, path: Path) -> None:
     """The file, the same bytes for the same fusion."""
-    said = {"moeir_fusion": FORMAT, "method": found.method, "runs": list(found.runs), "found": dict(found.how)}
-    if found.gated is not None:
-        said["numbers"] = training.packed(found.gated)
-    path.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.how)}
+    if fusion.gated is not None:
+        content["numbers"] = training.packed(fusion.gated)
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> Found:
     """What `write` wrote; DataError of anything else."""
     expected = "expected what moeir learn-fusion or moeir fuse --save writes"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
     except (ValueError, RecursionError):
         raise DataError(f"{path}: not JSON; {expected}") from None
-    if not isinstance(said, dict) or said.get("moeir_fusion") != FORMAT:
+    if not isinstance(content, dict) or content.get("moeir_fusion") != FORMAT:
         raise DataError(f"{path}: no fusion of format {FORMAT}; {expected}")
     try:
-        method, runs, how = str(said["method"]), tuple(map(str, said["runs"])), dict(said["found"])
-        numbers = training.unpacked(said["numbers"], len(runs)) if method == GATED else None
+        method, runs, how = str(content["method"]), tuple(map(str, content["runs"])), dict(content["found"])
+        numbers = training.unpacked(content["numbers"], len(runs)) if method == GATED else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise DataError(f"{path}: damaged ({type(problem).__name__}: {problem}); {expected}") from None
     if numbers is None:

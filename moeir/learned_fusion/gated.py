@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from moeir.learned_fusion import features
 from moeir.learned_fusion.features import OF_A_HIT, OF_ALL_HITS, Features, Words
-from moeir.records import lists as worth
+from moeir.records import lists as score_lists
 from moeir.records.lists import Hits, Lists
 
 Exact: TypeAlias = NDArray[np.float64]
@@ -67,11 +67,11 @@ class Examples:
         """How many documents each query has [Q]."""
         return np.diff(np.append(self.starts, len(self.targets)))
 
-    def among(self, chosen: NDArray[np.bool_]) -> "Examples":
+    def among(self, mask: NDArray[np.bool_]) -> "Examples":
         """Some of the queries, chosen [Q]."""
-        rows, sizes = np.repeat(chosen, self.sizes), self.sizes[chosen]
+        rows, sizes = np.repeat(mask, self.sizes), self.sizes[mask]
         starts = np.cumsum(sizes) - sizes
-        return Examples(self.scores[:, rows], self.evidence[:, rows], self.situation[chosen], starts, self.targets[rows])
+        return Examples(self.scores[:, rows], self.evidence[:, rows], self.situation[mask], starts, self.targets[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +104,17 @@ class Weights:
 def loss(weights: Weights, examples: Examples) -> tuple[float, Weights]:
     """Mean over queries of −Σ_d target_d · log softmax(score)_d, and its gradient (Cao et al. 2007, ListNet's top one)."""
     gates, sizes, starts = weights.gates(examples.situation), examples.sizes, examples.starts
-    spread = np.repeat(gates, sizes, axis=0).T  # [E, n]
-    scores = (weights.experts @ (spread * examples.scores)) + weights.evidence @ examples.evidence
+    gate_per_document = np.repeat(gates, sizes, axis=0).T  # [E, n]
+    scores = (weights.experts @ (gate_per_document * examples.scores)) + weights.evidence @ examples.evidence
     scores -= np.repeat(np.maximum.reduceat(scores, starts), sizes)
-    powers = np.exp(scores)
-    totals = np.add.reduceat(powers, starts)
+    exponentials = np.exp(scores)
+    totals = np.add.reduceat(exponentials, starts)
     value = float((np.log(totals) - np.add.reduceat(examples.targets * scores, starts)).mean())
-    errors = (powers / np.repeat(totals, sizes) - examples.targets) / len(examples)  # [n]
-    pulls = np.add.reduceat(errors * examples.scores, starts, axis=1).T  # [Q, E]
-    gains = gates * weights.experts * pulls
-    turns = gains - gates / len(weights.experts) * gains.sum(axis=1, keepdims=True)
-    return value, Weights((gates * pulls).sum(axis=0), turns.T @ examples.situation, examples.evidence @ errors)
+    errors = (exponentials / np.repeat(totals, sizes) - examples.targets) / len(examples)  # [n]
+    score_gradients = np.add.reduceat(errors * examples.scores, starts, axis=1).T  # [Q, E]
+    gate_gradients = gates * weights.experts * score_gradients
+    logit_gradients = gate_gradients - gates / len(weights.experts) * gate_gradients.sum(axis=1, keepdims=True)
+    return value, Weights((gates * score_gradients).sum(axis=0), logit_gradients.T @ examples.situation, examples.evidence @ errors)
 
 
 def learned(examples: Examples, strength: float | None) -> Weights:
@@ -122,30 +122,30 @@ def learned(examples: Examples, strength: float | None) -> Weights:
 
     The weights of the experts are learned first, alone, which is convex; everything else begins at 0 from there.
     """
-    start = Weights.zeros(len(examples.scores), examples.situation.shape[1], len(examples.evidence))
-    strengths = np.full(len(start.packed()), np.inf)
-    strengths[: len(start.experts)] = FREE
-    alone = _least(start, examples, strengths)
+    initial = Weights.zeros(len(examples.scores), examples.situation.shape[1], len(examples.evidence))
+    strengths = np.full(len(initial.packed()), np.inf)
+    strengths[: len(initial.experts)] = FREE
+    experts_only = _least(initial, examples, strengths)
     if strength is None:
-        return alone
-    strengths[len(start.experts) :] = strength
-    return _least(alone, examples, strengths)
+        return experts_only
+    strengths[len(initial.experts) :] = strength
+    return _least(experts_only, examples, strengths)
 
 
-def _least(start: Weights, examples: Examples, strengths: Exact) -> Weights:
-    """From a start to the least loss; an infinite strength keeps a weight where it is."""
-    free, whole = np.isfinite(strengths), start.packed()
+def _least(initial: Weights, examples: Examples, strengths: Exact) -> Weights:
+    """From a initial to the least loss; an infinite strength keeps a weight where it is."""
+    is_free, values = np.isfinite(strengths), initial.packed()
 
     def objective(vector: Exact) -> tuple[float, Exact]:
-        moved = whole.copy()
-        moved[free] = vector
-        value, gradient = loss(start.unpacked(moved), examples)
-        held = strengths[free] * vector
-        return value + float(held @ vector) / 2, gradient.packed()[free] + held
+        candidate = values.copy()
+        candidate[is_free] = vector
+        value, gradient = loss(initial.unpacked(candidate), examples)
+        penalty = strengths[is_free] * vector
+        return value + float(penalty @ vector) / 2, gradient.packed()[is_free] + penalty
 
-    found = minimize(objective, whole[free], jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS, "maxfun": 2 * ITERATIONS})
-    whole[free] = found.x
-    return start.unpacked(whole)
+    solution = minimize(objective, values[is_free], jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS, "maxfun": 2 * ITERATIONS})
+    values[is_free] = solution.x
+    return initial.unpacked(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,24 +160,24 @@ class Gated:
         """The formula; `texts` are the queries' words by id, if it was learned with words."""
 
         def gated(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
-            found = features.of(lists, self.words, texts)
-            return worth.added(found.documents, self.parts(found), apart)
+            computed = features.of(lists, self.words, texts)
+            return score_lists.added(computed.documents, self.parts(computed), apart)
 
         return gated
 
-    def parts(self, found: Features) -> Exact:
+    def parts(self, computed: Features) -> Exact:
         """What each list gives to each document [E, n]; what the lists say together is shared out evenly."""
-        gates = self.weights.gates(self.scales.situation(found.situation))[found.owners].T
-        scores = (self.weights.experts / self.scales.lists)[:, None] * found.scores
-        evidence = (self.weights.evidence / self.scales.evidence)[:, None] * found.evidence
-        own = evidence[: -len(OF_ALL_HITS)].reshape(len(scores), len(OF_A_HIT), -1).sum(axis=1)
-        parts: Exact = gates * scores + own + evidence[-len(OF_ALL_HITS) :].sum(axis=0) / len(scores)
+        gates = self.weights.gates(self.scales.situation(computed.situation))[computed.owners].T
+        scores = (self.weights.experts / self.scales.lists)[:, None] * computed.scores
+        document_scores = (self.weights.evidence / self.scales.evidence)[:, None] * computed.evidence
+        per_list = document_scores[: -len(OF_ALL_HITS)].reshape(len(scores), len(OF_A_HIT), -1).sum(axis=1)
+        parts: Exact = gates * scores + per_list + document_scores[-len(OF_ALL_HITS) :].sum(axis=0) / len(scores)
         return parts
 
 
 def _softmax(values: Exact) -> Exact:
-    powers = np.exp(values - values.max(axis=1, keepdims=True))
-    shares: Exact = powers / powers.sum(axis=1, keepdims=True)
+    exponentials = np.exp(values - values.max(axis=1, keepdims=True))
+    shares: Exact = exponentials / exponentials.sum(axis=1, keepdims=True)
     return shares
 
 

@@ -69,23 +69,25 @@ def _examples(
     """What is learned from, brought to one size."""
     queries = [query for query in qrels if any(query in run.places for run in runs)]
     names, blocks = fusion.aligned(runs, queries)
-    known = Ids.of(names)
+    ids = Ids.of(names)
     parts: list[tuple[Exact, Exact, Exact, Exact, Exact, NDArray[np.int64]]] = []
     for lists in blocks:
-        found = features.of(lists, words, texts)
-        kept = found.nearest <= depth
-        owners, width = found.owners[kept], max(len(names), 1)
-        gains = np.zeros(len(owners))
-        for place, query in enumerate(lists[0].queries):
-            _mark(gains, found.documents[kept], place * width, known, qrels[query])
-        totals = np.bincount(owners, gains, minlength=len(lists[0].queries))
-        teaches = totals > 0
-        rows = teaches[owners]
+        computed = features.of(lists, words, texts)
+        within_depth = computed.nearest <= depth
+        query_rows, width = computed.owners[within_depth], max(len(names), 1)
+        gains = np.zeros(len(query_rows))
+        for row, query in enumerate(lists[0].queries):
+            _mark(gains, computed.documents[within_depth], row * width, ids, qrels[query])
+        totals = np.bincount(query_rows, gains, minlength=len(lists[0].queries))
+        has_gain = totals > 0
+        rows = has_gain[query_rows]
         spreads = np.stack([one.first() - one.last() for one in lists], axis=1)
-        sizes = np.bincount(owners, minlength=len(teaches))[teaches]
-        picked = np.flatnonzero(kept)[rows]
-        targets = (gains / np.where(teaches, totals, 1.0)[owners])[rows]
-        parts.append((found.scores[:, picked], found.evidence[:, picked], found.situation[teaches], spreads[teaches], targets, sizes))
+        sizes = np.bincount(query_rows, minlength=len(has_gain))[has_gain]
+        selected = np.flatnonzero(within_depth)[rows]
+        targets = (gains / np.where(has_gain, totals, 1.0)[query_rows])[rows]
+        parts.append(
+            (computed.scores[:, selected], computed.evidence[:, selected], computed.situation[has_gain], spreads[has_gain], targets, sizes)
+        )
     if not parts or not sum(len(part[5]) for part in parts):
         raise DataError(f"no query has a relevant document among the first {depth} of any run; are the judgements of these queries?")
     scores, evidence = (np.concatenate([part[side] for part in parts], axis=1) for side in (0, 1))
@@ -96,43 +98,43 @@ def _examples(
     return scales, Examples(scores, evidence, scales.situation(situation), np.cumsum(sizes) - sizes, targets)
 
 
-def _mark(gains: Exact, documents: NDArray[np.int64], first: int, known: Ids, judged: Mapping[str, int]) -> None:
+def _mark(gains: Exact, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:
     """Write the grades of a query's relevant documents beside those found; a gain is a grade above 0, as in nDCG."""
-    relevant = [(name, grade) for name, grade in judged.items() if grade > 0]
-    codes = known.places([name for name, _ in relevant])
+    relevant = [(name, grade) for name, grade in judgements.items() if grade > 0]
+    codes = ids.places([name for name, _ in relevant])
     for code, (_, grade) in zip(codes.tolist(), relevant, strict=True):
-        place = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
-        if place < len(documents) and documents[place] == first + code:
-            gains[place] = grade
+        row = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
+        if row < len(documents) and documents[row] == first + code:
+            gains[row] = grade
 
 
-def packed(one: Gated) -> dict[str, Any]:
+def packed(gated_fusion: Gated) -> dict[str, Any]:
     """A gated fusion in plain numbers."""
-    words = None if one.words is None else {"queries": one.words.queries, "counts": one.words.counts}
-    scales = {name: getattr(one.scales, name).tolist() for name in ("lists", "evidence", "mean", "deviation")}
+    words = None if gated_fusion.words is None else {"queries": gated_fusion.words.queries, "counts": gated_fusion.words.counts}
+    scales = {name: getattr(gated_fusion.scales, name).tolist() for name in ("lists", "evidence", "mean", "deviation")}
     return {
         "scales": scales,
-        "experts": one.weights.experts.tolist(),
-        "gate": one.weights.gate.tolist(),
-        "evidence": one.weights.evidence.tolist(),
+        "experts": gated_fusion.weights.experts.tolist(),
+        "gate": gated_fusion.weights.gate.tolist(),
+        "evidence": gated_fusion.weights.evidence.tolist(),
         "words": words,
     }
 
 
-def unpacked(said: Mapping[str, Any], lists: int) -> Gated:
+def unpacked(values: Mapping[str, Any], lists: int) -> Gated:
     """The same from plain numbers; ValueError, KeyError or TypeError where they are not what `packed` makes of so many lists."""
-    evidence, situation = features.names([""] * lists, said["words"] is not None)
+    evidence, situation = features.names([""] * lists, values["words"] is not None)
     shapes = {"lists": (lists,), "evidence": (len(evidence),), "mean": (len(situation),), "deviation": (len(situation),)}
-    scales = Scales(**{name: _numbers(said["scales"][name], shape) for name, shape in shapes.items()})
-    gate = _numbers(said["gate"], (lists, len(situation)))
-    weights = Weights(_numbers(said["experts"], (lists,)), gate, _numbers(said["evidence"], (len(evidence),)))
-    words = said["words"]
+    scales = Scales(**{name: _numbers(values["scales"][name], shape) for name, shape in shapes.items()})
+    gate = _numbers(values["gate"], (lists, len(situation)))
+    weights = Weights(_numbers(values["experts"], (lists,)), gate, _numbers(values["evidence"], (len(evidence),)))
+    words = values["words"]
     counts = None if words is None else {str(word): int(count) for word, count in words["counts"].items()}
     return Gated(scales, weights, None if counts is None else Words(counts, int(words["queries"])))
 
 
 def _numbers(values: Any, shape: tuple[int, ...]) -> Exact:
-    found = np.array(values, dtype=np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
+    array = np.array(values, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
         raise ValueError(f"expected finite numbers {shape}")
-    return found
+    return array

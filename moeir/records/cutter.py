@@ -26,11 +26,11 @@ class Cutter:
         """Keys of the wanted columns and the numbers of a block; None of one that has lines or words of another kind."""
         ends = np.cumsum(self._limits[self._wanted])
         self._roles[self._wanted] = ends - self._limits[self._wanted]
-        most = len(block) // (2 * len(self._roles)) + 1
-        if most > len(self._keys) or ends[-1] > self._keys.shape[1]:
-            self._keys = np.empty((most, ends[-1]), np.uint64)
-        if self._used + most > len(self._numbers):
-            self._numbers, self._used = np.empty(max(most, _TOGETHER), np.float32), 0
+        max_rows = len(block) // (2 * len(self._roles)) + 1
+        if max_rows > len(self._keys) or ends[-1] > self._keys.shape[1]:
+            self._keys = np.empty((max_rows, ends[-1]), np.uint64)
+        if self._used + max_rows > len(self._numbers):
+            self._numbers, self._used = np.empty(max(max_rows, _TOGETHER), np.float32), 0
         numbers = self._numbers[self._used :]
         rows, end = 0, block.rfind(b"\n") + 1
         for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line lacks its end
@@ -48,7 +48,7 @@ class Cutter:
 
 def joined(parts: list[Numbers]) -> Numbers:
     """All numbers in one array: the cutter's own, if they all lie there one behind another."""
-    whole = parts[0].base
-    if isinstance(whole, np.ndarray) and all(part.base is whole for part in parts):
-        return whole[: sum(map(len, parts))]
+    array = parts[0].base
+    if isinstance(array, np.ndarray) and all(part.base is array for part in parts):
+        return array[: sum(map(len, parts))]
     return np.concatenate(parts)

@@ -44,17 +44,17 @@ def entries(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]
     """
     array = _Array(name, numbered)
     array.step("[")
-    mark = array.mark()
-    while mark != "]":
-        if mark != "{":
-            raise array.fault("an object", mark)
+    character = array.mark()
+    while character != "]":
+        if character != "{":
+            raise array.fault("an object", character)
         yield f"{name}:{array.line}", array.value()
-        mark = array.mark()
-        if mark not in (",", "]"):
-            raise array.fault("a comma or ]", mark)
-        if mark == ",":
+        character = array.mark()
+        if character not in (",", "]"):
+            raise array.fault("a comma or ]", character)
+        if character == ",":
             array.step(",")
-            mark = array.mark() if array.mark() != "]" else "] behind a comma"
+            character = array.mark() if array.mark() != "]" else "] behind a comma"
     array.step("]")
     if array.mark():
         raise array.fault("nothing behind the array", array.mark())
@@ -79,10 +79,12 @@ def example(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] 
         return entry
     if not isinstance(entry.get("question"), str):
         raise DataError(f"{where}: no question, or not a string")
-    taken: dict[str, dict[str, Any]] = {}
-    positives = _passages(entry, "positive_ctxs", taken, frozenset(), where)
-    known = frozenset(taken)
-    negatives = _passages(entry, "hard_negative_ctxs", taken, known, where) or _passages(entry, "negative_ctxs", taken, known, where)
+    passages: dict[str, dict[str, Any]] = {}
+    positives = _passages(entry, "positive_ctxs", passages, frozenset(), where)
+    positive_ids = frozenset(passages)
+    negatives = _passages(entry, "hard_negative_ctxs", passages, positive_ids, where) or _passages(
+        entry, "negative_ctxs", passages, positive_ids, where
+    )
     if not positives:
         return None
     return {
@@ -165,16 +167,16 @@ class _Array:
         self.at = end
 
     def _grown(self) -> bool:
-        kept = self.text[self.at :]
-        parts, letters = [kept], 0
+        rest = self.text[self.at :]
+        parts, characters = [rest], 0
         for number, line in self.numbered:
             parts.append("\n" * (number - self.next_line) + line + "\n")  # lines left out as blank count too
             self.next_line = number + 1
-            letters += len(line) + 1
-            if letters >= max(_BLOCK_LETTERS, len(kept)):
+            characters += len(line) + 1
+            if characters >= max(_BLOCK_LETTERS, len(rest)):
                 break
         self.text, self.at = "".join(parts), 0
-        return letters > 0
+        return characters > 0
 
 
 def _named(entry: dict[str, Any], position: int) -> Any:
@@ -182,31 +184,31 @@ def _named(entry: dict[str, Any], position: int) -> Any:
 
 
 def _passages(
-    entry: dict[str, Any], field: str, taken: dict[str, dict[str, Any]], refused: frozenset[str], where: str
+    entry: dict[str, Any], field: str, by_id: dict[str, dict[str, Any]], excluded: frozenset[str], where: str
 ) -> list[dict[str, Any]]:
     contexts = entry.get(field)
     if contexts is None:
         return []
     if not isinstance(contexts, list):
         raise DataError(f"{where}: {field} is not a list")
-    found = []
+    passages = []
     for context in contexts:
         if not isinstance(context, dict) or not isinstance(context.get("text"), str) or not isinstance(context.get("title") or "", str):
             raise DataError(f"{where}: {field}: a context is an object with a text and a title, both strings")
         title, text = context.get("title") or "", context["text"]
         digest = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:16]
-        given = next((context[key] for key in _CONTEXT_IDS if context.get(key) not in (None, "")), digest)
-        if isinstance(given, bool) or not isinstance(given, str | int):
-            raise DataError(f"{where}: {field}: id of a context is not a string: {given!r}")
-        passage = {"docid": str(given), "title": title, "text": text}
-        if passage["docid"] in refused:
+        context_id = next((context[key] for key in _CONTEXT_IDS if context.get(key) not in (None, "")), digest)
+        if isinstance(context_id, bool) or not isinstance(context_id, str | int):
+            raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}")
+        passage = {"docid": str(context_id), "title": title, "text": text}
+        if passage["docid"] in excluded:
             continue
-        if taken.get(passage["docid"], passage) != passage:
+        if by_id.get(passage["docid"], passage) != passage:
             passage["docid"] = digest
-        if passage["docid"] not in taken:
-            taken[passage["docid"]] = passage
-            found.append(passage)
-    return found
+        if passage["docid"] not in by_id:
+            by_id[passage["docid"]] = passage
+            passages.append(passage)
+    return passages
 
 
 def _columns(line: str) -> list[str]:
@@ -219,9 +221,9 @@ def _columns(line: str) -> list[str]:
 def _strings(text: str) -> list[str] | None:
     for reader in (json.loads, ast.literal_eval):
         try:
-            found = reader(text)
+            value = reader(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
-            return found
+        if isinstance(value, list) and all(isinstance(answer, str) for answer in value):
+            return value
     return None

@@ -49,22 +49,22 @@ class Example:
     @property
     def taught(self) -> dict[str, float]:
         """A teacher's score of each document; empty without one."""
-        every = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
-        return dict(every) if self.positive_scores else {}
+        pairs = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
+        return dict(pairs) if self.positive_scores else {}
 
 
 def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
     """The examples of a file of JSON lines or of DPR's array, by id or with their texts; training has no use for `provenance`."""
-    known: set[str] = set()
+    query_ids: set[str] = set()
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for where, record in _records(name, ((number, line) for number, line in numbered if line.strip())):
             example = parsed(record, where, provenance=provenance)
-            if example.query_id in known:
+            if example.query_id in query_ids:
                 raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
-            known.add(example.query_id)
+            query_ids.add(example.query_id)
             yield example
-    if not known:
+    if not query_ids:
         raise DataError(f"{name}: holds no example")
 
 
@@ -80,24 +80,24 @@ def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> 
     if len(files) == 1:
         return list(files[0])
     merged: dict[str, Example] = {}
-    for examples, place in zip(files, places, strict=True):
+    for examples, path in zip(files, places, strict=True):
         for example in examples:
             earlier = merged.get(example.query_id)
-            merged[example.query_id] = example if earlier is None else _union(earlier, example, str(place))
+            merged[example.query_id] = example if earlier is None else _union(earlier, example, str(path))
     return list(merged.values())
 
 
-def _union(first: Example, second: Example, place: str) -> Example:
+def _union(first: Example, second: Example, path: str) -> Example:
     if first.query is not None and second.query is not None and first.query != second.query:
-        raise DataError(f"{place}: query {first.query_id!r} has two texts in the files; different queries need other ids")
+        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids")
     passages = {passage.id: passage for passage in first.passages}
     for passage in second.passages:
         if passages.setdefault(passage.id, passage) != passage:
-            raise DataError(f"{place}: passage {passage.id!r} has two texts in the files; different passages need other ids")
+            raise DataError(f"{path}: passage {passage.id!r} has two texts in the files; different passages need other ids")
     positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
     negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
-    taught = second.taught | first.taught
-    scores = [tuple(taught[document] for document in ids if document in taught) for ids in (positives, negatives)]
+    teacher = second.taught | first.taught
+    scores = [tuple(teacher[document] for document in ids if document in teacher) for ids in (positives, negatives)]
     if len(scores[0]) + len(scores[1]) < len(positives) + len(negatives):
         scores = [(), ()]
     return Example(first.query_id, positives, negatives, (), first.query or second.query, tuple(passages.values()), scores[0], scores[1])
@@ -135,12 +135,12 @@ def _record(example: Example) -> dict[str, Any]:
         fields["positive_scores"] = [float(runs.score_text(score)) for score in example.positive_scores]
         fields["negative_scores"] = [float(runs.score_text(score)) for score in example.negative_scores]
     if example.provenance:
-        fields["negative_provenance"] = [[_found_record(found) for found in sources] for sources in example.provenance]
+        fields["negative_provenance"] = [[_found_record(entry) for entry in sources] for sources in example.provenance]
     return fields
 
 
-def _found_record(found: Found) -> dict[str, Any]:
-    return {"run": found.run, "rank": found.rank, "score": float(runs.score_text(found.score))}
+def _found_record(entry: Found) -> dict[str, Any]:
+    return {"run": entry.run, "rank": entry.rank, "score": float(runs.score_text(entry.score))}
 
 
 def parsed(record: Any, where: str, *, provenance: bool) -> Example:
@@ -164,17 +164,17 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
     if both:
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
     query = texts.parsed({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
-    found = _provenance(record, len(negatives), where) if provenance else ()
+    entries = _provenance(record, len(negatives), where) if provenance else ()
     scores = _scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
-    return Example(query_id, positives, negatives, found, query, tuple(passages.values()), *scores)
+    return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), *scores)
 
 
 def _scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
     """A teacher's scores of positives and of negatives, each as many as there are documents; nothing for a line without a teacher."""
-    taught = any(f"{side}_scores" in record for side in _SIDES)
+    has_teacher = any(f"{side}_scores" in record for side in _SIDES)
     for side, count in counts.items():
-        values = _list(record, f"{side}_scores", where) if taught else []
-        if taught and len(values) != count:
+        values = _list(record, f"{side}_scores", where) if has_teacher else []
+        if has_teacher and len(values) != count:
             raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
@@ -194,21 +194,21 @@ def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
 
 def _passage_ids(record: dict[str, Any], side: str, passages: dict[str, Text], where: str) -> tuple[str, ...]:
     field = f"{side}_passages"
-    found = [texts.parsed(passage, f"{where}: {field}") for passage in _list(record, field, where)]
-    for text in found:
+    passage_texts = [texts.parsed(passage, f"{where}: {field}") for passage in _list(record, field, where)]
+    for text in passage_texts:
         if passages.setdefault(text.id, text) != text:
             raise DataError(f"{where}: passage {text.id!r} has two texts")
-    ids = tuple(text.id for text in found)
+    ids = tuple(text.id for text in passage_texts)
     _refuse_twice(ids, field, where)
     return ids
 
 
 def _refuse_twice(ids: tuple[str, ...], field: str, where: str) -> None:
-    seen: set[str] = set()
+    unique: set[str] = set()
     for document in ids:
-        if document in seen:
+        if document in unique:
             raise DataError(f"{where}: document {document!r} stands twice in {field}")
-        seen.add(document)
+        unique.add(document)
 
 
 def _list(record: dict[str, Any], field: str, where: str) -> list[Any]:

@@ -31,17 +31,17 @@ def read(source: Path | str, *, part: bool = False) -> Iterator[Generated]:
 
     One `part` of several may hold none: a shard of a corpus too small for so many.
     """
-    known: set[str] = set()
+    ids: set[str] = set()
     with lines.opened(source) as numbered:
         for number, text in numbered:
             if not text.strip():
                 continue
             record = _parsed(text, where := f"{lines.label(source)}:{number}")
-            if record.id in known:
+            if record.id in ids:
                 raise DataError(f"{where}: id {record.id!r} stands on an earlier line too; ids must be unique")
-            known.add(record.id)
+            ids.add(record.id)
             yield record
-    if not known and not part:
+    if not ids and not part:
         raise DataError(f"{lines.label(source)}: holds no record; JSON lines of _id and queries were expected")
 
 

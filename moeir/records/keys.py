@@ -40,11 +40,11 @@ class Stretch:
 
     def finished(self) -> tuple[Keys, NDArray[np.int32]]:
         """The distinct keys, ascending, and for every row the place of its key among them; nothing is held any more."""
-        held, count = self._held[: self._count], self._count
+        unsorted, count = self._held[: self._count], self._count
         lengths = None if self._rows is None else np.diff(self._rows[:count], append=np.int32(self._length))
         self._held, self._rows = np.empty((0, self.width), np.uint64), None
         pairs = np.zeros((4 * self.width, 2**16), bool)
-        self._loops.seen(held, pairs)
+        self._loops.seen(unsorted, pairs)
         order = np.arange(4 * self.width).reshape(-1, 4)[::-1].reshape(-1)  # of two bytes each, the last ones first
         sizes = np.array([int(many - 1).bit_length() for many in pairs.sum(axis=1).tolist()])
         first = max(count - 1, 1).bit_length()
@@ -52,37 +52,37 @@ class Stretch:
         shifts = np.empty(len(order), np.int64)
         shifts[order] = ends - sizes[order]
         if ends[-1] > 64:
-            keys, places = _by_bytes(self._loops, held)
+            keys, codes = _by_bytes(self._loops, unsorted)
         else:
-            keys, places = _by_bits(self._loops, held, pairs, shifts, sizes, first, int(ends[-1]))
-        return keys, places if lengths is None else np.repeat(places, lengths)
+            keys, codes = _by_bits(self._loops, unsorted, pairs, shifts, sizes, first, int(ends[-1]))
+        return keys, codes if lengths is None else np.repeat(codes, lengths)
 
 
 def _by_bits(
-    loops: Any, held: Keys, pairs: NDArray[np.bool_], shifts: NDArray[np.int64], sizes: NDArray[np.int64], first: int, last: int
+    loops: Any, unsorted: Keys, pairs: NDArray[np.bool_], shifts: NDArray[np.int64], sizes: NDArray[np.int64], first: int, last: int
 ) -> tuple[Keys, NDArray[np.int32]]:
     """Keys that have few enough letters for one number with its row below: what is sorted is one number a row."""
     shifts = np.minimum(shifts, 63).astype(np.uint64)  # of no bits at the end of 64
     tables = np.cumsum(pairs, axis=1, dtype=np.uint64) - np.uint64(1) << shifts[:, None]
     tables[~pairs] = 0
-    packed = np.empty(len(held), np.uint64) if held.shape[1] > 1 else held.reshape(-1)
-    loops.pack(held, tables, packed)
-    count, width = held.shape
-    del held
+    packed = np.empty(len(unsorted), np.uint64) if unsorted.shape[1] > 1 else unsorted.reshape(-1)
+    loops.pack(unsorted, tables, packed)
+    count, width = unsorted.shape
+    del unsorted
     packed, spare = loops.in_order(packed, np.empty_like(packed), first, last)
     values = np.zeros((len(pairs), int(pairs.sum(axis=1).max())), np.uint64)
     for pair, letters in enumerate(pairs):
         used = np.flatnonzero(letters).astype(np.uint64)
         values[pair, : len(used)] = used << np.uint64(16 * (pair % 4))
     masks = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
-    keys, places = np.empty((count, width), np.uint64) if width > 1 else spare.reshape(-1, 1), np.empty(count, np.int32)
-    distinct = loops.unpack(packed, first, shifts, masks, values, keys, places)
-    return keys[:distinct].copy(), places
+    keys, codes = np.empty((count, width), np.uint64) if width > 1 else spare.reshape(-1, 1), np.empty(count, np.int32)
+    distinct = loops.unpack(packed, first, shifts, masks, values, keys, codes)
+    return keys[:distinct].copy(), codes
 
 
-def _by_bytes(loops: Any, held: Keys) -> tuple[Keys, NDArray[np.int32]]:
-    rows = np.arange(len(held), dtype=np.int32)
-    keys, order = loops.ascending(held, np.empty_like(held), rows, np.empty_like(rows))
-    del held, rows  # the largest of what is held here
-    places = np.empty(len(order), np.int32)
-    return keys[: loops.number(keys, order, places)].copy(), places
+def _by_bytes(loops: Any, unsorted: Keys) -> tuple[Keys, NDArray[np.int32]]:
+    rows = np.arange(len(unsorted), dtype=np.int32)
+    keys, order = loops.ascending(unsorted, np.empty_like(unsorted), rows, np.empty_like(rows))
+    del unsorted, rows  # the largest of what is held here
+    codes = np.empty(len(order), np.int32)
+    return keys[: loops.number(keys, order, codes)].copy(), codes

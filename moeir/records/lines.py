@@ -66,8 +66,8 @@ def writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _packed(stream, Path(str(path).removesuffix(".partial")).suffix) as packed,  # a product is written beside its place
-        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+        _packed(stream, Path(str(path).removesuffix(".partial")).suffix) as compressed,  # a product is written beside its place
+        io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
 
@@ -83,19 +83,19 @@ def _unopened(fault: OSError) -> str:
 @contextmanager
 def _packed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
     if suffix == ".gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-            yield packed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as compressed:
+            yield compressed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
     elif suffix == ".zst":
-        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as packed:
-            yield packed
+        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as compressed:
+            yield compressed
     else:
         yield stream
 
 
 def _chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
     if suffix == ".gz":
-        with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
-            while chunk := unpacked.read(BLOCK_BYTES):
+        with gzip.GzipFile(fileobj=stream, mode="rb") as decompressed:
+            while chunk := decompressed.read(BLOCK_BYTES):
                 yield chunk
     elif suffix == ".zst":
         yield from _unpacked_zstandard(stream)
@@ -105,15 +105,15 @@ def _chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
 
 
 def _unpacked_zstandard(stream: BinaryIO) -> Iterator[bytes]:
-    unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
+    decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
     fed = False
-    while packed := stream.read(BLOCK_BYTES):
-        while packed:
-            if unpacker.eof:
-                unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-            yield unpacker.decompress(packed)
-            packed, fed = unpacker.unused_data, True
-    if fed and not unpacker.eof:
+    while compressed := stream.read(BLOCK_BYTES):
+        while compressed:
+            if decompressor.eof:
+                decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
+            yield decompressor.decompress(compressed)
+            compressed, fed = decompressor.unused_data, True
+    if fed and not decompressor.eof:
         raise EOFError("the file ends in the middle of a frame")
 
 

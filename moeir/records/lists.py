@@ -41,15 +41,15 @@ class Lists:
         return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
 
     @classmethod
-    def among(cls, run: Run, numbers: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
+    def among(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
         """A run's lists of some queries, `numbers` those of its documents among all runs'; empty where it lacks the query."""
-        places = [run.places.get(query) for query in queries]
-        bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]
+        query_rows = [run.places.get(query) for query in queries]
+        bounds = [(0, 0) if row is None else (int(run.starts[row]), int(run.starts[row + 1])) for row in query_rows]
         starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
-        together = all(first == last for (_, last), (first, _) in pairwise(bounds))
-        rows = slice(bounds[0][0], bounds[-1][1]) if together and bounds else np.concatenate([np.arange(*each) for each in bounds])
+        contiguous = all(first == last for (_, last), (first, _) in pairwise(bounds))
+        rows = slice(bounds[0][0], bounds[-1][1]) if contiguous and bounds else np.concatenate([np.arange(*each) for each in bounds])
         documents = np.repeat(np.arange(len(queries)) * width, np.diff(starts))
-        documents += numbers[run.documents[rows]]
+        documents += codes[run.documents[rows]]
         return cls(documents, run.scores[rows].astype(np.float64), starts, width, queries)
 
     @property
@@ -84,35 +84,35 @@ class Lists:
 
     def best(self, depth: int) -> "Lists":
         """The first `depth` hits of every list."""
-        kept = self.ranks <= depth
+        within_depth = self.ranks <= depth
         starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
-        return Lists(self.documents[kept], self.scores[kept], starts, self.width, self.queries)
+        return Lists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
 
-    def _ends(self, places: NDArray[np.int64]) -> Exact:
-        found = np.zeros(len(places))
+    def _ends(self, rows: NDArray[np.int64]) -> Exact:
+        ends = np.zeros(len(rows))
         full = self.sizes > 0
-        found[full] = self.scores[places[full]]
-        return found
+        ends[full] = self.scores[rows[full]]
+        return ends
 
 
 def columns(
     lists: Sequence[Hits | Lists],
-    worth: Callable[[Lists], Exact],
+    score: Callable[[Lists], Exact],
     missing: Callable[[Lists], Exact],
     weights: Iterable[float] = repeat(1.0),
 ) -> tuple[NDArray[np.int64], Exact]:
     """The union [n], ascending, and a row for each list [E, n]: what a document counts there, or counts where it is missing."""
     stacks = [Lists.of(one) for one in lists]
     hits = sum(len(one.documents) for one in stacks)
-    fast = loops.among(hits)
-    if fast and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
-        return _spread(fast, stacks, worth, missing, weights)
+    compiled = loops.among(hits)
+    if compiled and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
+        return _spread(compiled, stacks, score, missing, weights)
     documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
     documents.sort()
     documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
     columns = np.zeros((len(stacks), len(documents)))
     for column, one, weight in zip(columns, stacks, weights, strict=False):
-        values = worth(one)
+        values = score(one)
         column[:] = missing(replace(one, scores=values))[documents // one.width]
         column[np.searchsorted(documents, one.documents)] = values
         column *= weight
@@ -120,18 +120,18 @@ def columns(
 
 
 def _spread(
-    fast: Any, stacks: list[Lists], worth: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
+    compiled: Any, stacks: list[Lists], score: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
 ) -> tuple[NDArray[np.int64], Exact]:
     """What `columns` says of many lists, by the compiled loops: one number a hit, its document above its row."""
     offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
     keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
     keys <<= np.uint64(first)
     keys |= np.arange(len(keys), dtype=np.uint64)
-    keys = fast.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
-    values = [worth(one) for one in stacks]
-    missed = np.array([missing(replace(one, scores=own)) for one, own in zip(stacks, values, strict=True)])
+    keys = compiled.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
+    values = [score(one) for one in stacks]
+    missing_scores = np.array([missing(replace(one, scores=list_scores)) for one, list_scores in zip(stacks, values, strict=True)])
     documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
-    count = fast.ranking.spread(keys, first, width, offsets, np.concatenate(values), missed, documents, columns)
+    count = compiled.ranking.spread(keys, first, width, offsets, np.concatenate(values), missing_scores, documents, columns)
     for column, weight in zip(columns, weights, strict=False):
         column *= weight
     return documents[:count], columns[:, :count]
@@ -173,9 +173,9 @@ def reciprocals(one: Lists, constant: float = 0.0) -> Exact:
 def standardised(one: Lists) -> Exact:
     """Scores less their mean, over their standard deviation."""
     count = np.maximum(one.sizes, 1)
-    off = one.scores - one.spread(one.sums(one.scores) / count)
-    spread = np.sqrt(one.sums(off * off) / count)
-    return _over(off, one, spread)
+    deviations = one.scores - one.spread(one.sums(one.scores) / count)
+    spread = np.sqrt(one.sums(deviations * deviations) / count)
+    return _over(deviations, one, spread)
 
 
 def centred(one: Lists) -> Exact:
@@ -190,8 +190,8 @@ def from_0_to_1(one: Lists) -> Exact:
 
 def _over(values: Exact, one: Lists, spread: Exact) -> Exact:
     """Values over their list's spread; 0 where all of a list's scores are equal: rounding errors must not be blown up."""
-    flat = one.first() == one.last()
-    return np.where(one.spread(flat), 0.0, values / one.spread(np.where(flat, 1.0, spread)))
+    is_flat = one.first() == one.last()
+    return np.where(one.spread(is_flat), 0.0, values / one.spread(np.where(is_flat, 1.0, spread)))
 
 
 def nothing(one: Lists) -> Exact:

@@ -22,21 +22,21 @@ def among(rows: int) -> Any:
 
 def of_file(path: Path | str) -> Any:
     """The loops, if the file is big; else None, as for a pipe, whose size is not known."""
-    place = Path(path)
-    if str(path) == "-" or not place.is_file():
+    file = Path(path)
+    if str(path) == "-" or not file.is_file():
         return None
-    packed = 4 if place.suffix in {".gz", ".zst"} else 1
-    return _loaded() if place.stat().st_size * packed >= BYTES else None
+    expansion = 4 if file.suffix in {".gz", ".zst"} else 1
+    return _loaded() if file.stat().st_size * expansion >= BYTES else None
 
 
 def ordered(
     ranking: Any, starts: NDArray[np.int64], documents: NDArray[np.integer], scores: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Documents and scores of lists with every list's best first: lists that already are in order are not sorted."""
-    keys, late = np.empty(len(documents), np.uint64), np.empty(len(starts) - 1, bool)
-    ranking.keyed(starts, documents, scores, keys, late)
-    for place in np.flatnonzero(late).tolist():
-        keys[starts[place] : starts[place + 1]].sort()
+    keys, is_unsorted = np.empty(len(documents), np.uint64), np.empty(len(starts) - 1, bool)
+    ranking.keyed(starts, documents, scores, keys, is_unsorted)
+    for row in np.flatnonzero(is_unsorted).tolist():
+        keys[starts[row] : starts[row + 1]].sort()
     codes, exact = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
     ranking.unkeyed(keys, codes, exact)
     return codes, exact

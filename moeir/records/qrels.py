@@ -22,13 +22,15 @@ def read(path: Path | str) -> Qrels:
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for number, line in numbered:
-            judged = parsed(line, number, name)
-            if judged is None:
+            judgement = parsed(line, number, name)
+            if judgement is None:
                 continue
-            query, document, grade = judged
-            known = qrels.setdefault(query, {}).setdefault(document, grade)
-            if known != grade:
-                raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {known} on an earlier line")
+            query, document, grade = judgement
+            earlier = qrels.setdefault(query, {}).setdefault(document, grade)
+            if earlier != grade:
+                raise DataError(
+                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line"
+                )
     if not qrels:
         raise DataError(f"{name}: holds no judgement; {_FORMS} expected")
     return qrels

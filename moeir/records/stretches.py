@@ -31,16 +31,16 @@ def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDAr
     >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3
     """
-    fast = loops.among(len(documents))
-    if fast and not fast.ranking.repeats(starts, documents):
+    compiled = loops.among(len(documents))
+    if compiled and not compiled.ranking.repeats(starts, documents):
         return None
-    width, found = int(documents.max(initial=0)) + 1, []
+    width, duplicates = int(documents.max(initial=0)) + 1, []
     for first, last in stretches(starts):
         pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
         pairs += documents[starts[first] : starts[last]]
         in_order = np.sort(pairs)
         if (in_order[1:] == in_order[:-1]).any():
             order = np.argsort(pairs, kind="stable")
-            again = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
-            found.append(int((again if rows is None else rows[again]).min()))
-    return min(found, default=None)
+            repeats = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
+            duplicates.append(int((repeats if rows is None else rows[repeats]).min()))
+    return min(duplicates, default=None)

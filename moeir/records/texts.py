@@ -47,16 +47,16 @@ class Text:
 
 def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
     """The texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
-    known: set[str] = set()
+    ids: set[str] = set()
     for where, record in records(str(source)):
         text = parsed(record, where)
-        if text.id in known:
+        if text.id in ids:
             raise DataError(f"{where}: id {text.id!r} stands on an earlier line too; ids must be unique")
         if not text.content and not keep_empty:
             raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts")
-        known.add(text.id)
+        ids.add(text.id)
         yield text
-    if not known:
+    if not ids:
         raise DataError(f"{lines.label(source)}: holds no text")
 
 
@@ -67,13 +67,13 @@ def read_all(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]
 
 def fields(source: Path | str, field: str) -> dict[str, str]:
     """One field of every record, by id, such as the relation a question asks for; a record without it stops the reading."""
-    found = {}
+    values = {}
     for where, record in records(str(source)):
         text, value = parsed(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
             raise DataError(f"{where}: field {field!r} of {text.id!r} is not a word or a whole number: {_shown(value)}")
-        found[text.id] = str(value)
-    return found
+        values[text.id] = str(value)
+    return values
 
 
 def write(texts: Iterable[Text], path: Path | str) -> None:
@@ -84,8 +84,8 @@ def write(texts: Iterable[Text], path: Path | str) -> None:
 
 def record(text: Text) -> dict[str, Any]:
     """A text as its JSON line shows it."""
-    known = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
-    return {name: value for name, value in known.items() if value or name not in ("url", "answers")}
+    fields_ = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
+    return {name: value for name, value in fields_.items() if value or name not in ("url", "answers")}
 
 
 def parsed(record: Any, where: str) -> Text:
@@ -169,18 +169,18 @@ def _from_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
     first = next(numbered, None)
     if first is None:
         return
-    kind, every = form(source, first[1]), chain([first], numbered)
+    kind, all_lines = form(source, first[1]), chain([first], numbered)
     if kind == "array":
-        yield from ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, every)))
+        yield from ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, all_lines)))
     elif kind == "answers":
-        yield from dpr.rows(name, every)
+        yield from dpr.rows(name, all_lines)
     elif kind == "tabs":
-        head, headed = header(first[1])
-        for number, line in numbered if headed else every:
+        head, has_header = header(first[1])
+        for number, line in numbered if has_header else all_lines:
             yield f"{name}:{number}", cells(line, head, f"{name}:{number}")
     else:
-        placed = ((f"{name}:{number}", line) for number, line in every)
-        yield from ((where, loaded(line, where)) for where, line in placed)
+        located = ((f"{name}:{number}", line) for number, line in all_lines)
+        yield from ((where, loaded(line, where)) for where, line in located)
 
 
 def form(source: Path | str, first: str) -> str:
@@ -196,8 +196,8 @@ def form(source: Path | str, first: str) -> str:
 def header(first: str) -> tuple[list[str], bool]:
     """The names of the columns between tabs, and whether the first line says them."""
     names = first.lower().split("\t")
-    said = bool(set(names) & set(IDS) and set(names) & set(TEXTS))
-    return (names, True) if said else (["id", "text"], False)
+    is_header = bool(set(names) & set(IDS) and set(names) & set(TEXTS))
+    return (names, True) if is_header else (["id", "text"], False)
 
 
 def cells(line: str, names: list[str], where: str) -> dict[str, Any]:
@@ -211,23 +211,23 @@ def cells(line: str, names: list[str], where: str) -> dict[str, Any]:
 def _from_datasets(source: str) -> Iterator[tuple[str, Any]]:
     import datasets
 
-    place, _, split = source.removeprefix("hf:").partition("@")
+    location, _, split = source.removeprefix("hf:").partition("@")
     try:
-        if Path(place).is_dir():
-            saved = any((Path(place) / file).is_file() for file in ("dataset_dict.json", "state.json"))
-            found = datasets.load_from_disk(place) if saved else datasets.load_dataset(place)
+        if Path(location).is_dir():
+            is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))
+            dataset = datasets.load_from_disk(location) if is_saved else datasets.load_dataset(location)
         else:
-            owner, name, *config = place.split("/", 2) if "/" in place else ("", place)
-            found = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
+            owner, name, *config = location.split("/", 2) if "/" in location else ("", location)
+            dataset = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
         raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault
-    if isinstance(found, dict):
-        if not split and len(found) > 1:
-            raise UsageError(f"{source}: has the splits {', '.join(found)}; name one: {source}@{next(iter(found))}")
-        if split and split not in found:
-            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(found)}")
-        found = found[split or next(iter(found))]
-    for number, row in enumerate(found, 1):
+    if isinstance(dataset, dict):
+        if not split and len(dataset) > 1:
+            raise UsageError(f"{source}: has the splits {', '.join(dataset)}; name one: {source}@{next(iter(dataset))}")
+        if split and split not in dataset:
+            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(dataset)}")
+        dataset = dataset[split or next(iter(dataset))]
+    for number, row in enumerate(dataset, 1):
         yield f"{source}: row {number}", row
 
 

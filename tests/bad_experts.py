@@ -65,7 +65,7 @@ ANSWERED = [
     Bad("one stream for two", None, "fuse --run - --run - --output out.trec", 2, "--run - and --run -: standard input can be read once"),
     Bad("answers read twice from a stream", None, ANSWERS.replace("bad.jsonl", "-") + " --group-by _id", 2,
         "--answers -: --group-by reads them too"),
-    Bad("a question twice", file("bad.jsonl", ASKED + ASKED), ANSWERS, 3, "bad.jsonl:2: id 'q1' stands on an earlier line too"),
+    Bad("a question twice", file("bad.jsonl", ASKED + ASKED), ANSWERS, 3, "bad.jsonl:2: duplicate id 'q1'"),
     Bad("no answers", file("bad.jsonl", ASKED.replace('["owl"]', "[]")), ANSWERS, 3, "question 'q1' has no answers"),
     Bad("answers that are no list", file("bad.jsonl", ASKED.replace('["owl"]', '"owl"')), ANSWERS, 3, "answers is not a list of strings"),
     Bad("an array that does not end", file("bad.jsonl", '[{"question": "who?", "answers": ["owl"]}'), ANSWERS, 3, "the end of the file"),

@@ -113,9 +113,9 @@ def test_what_a_formula_cannot_do_it_says():
         (partial(fusion.interpolation, alpha=1.5), "interpolation:alpha=1.5: expected 0 to 1"),
         (partial(fusion.interpolation, normalise="l2"), "interpolation:normalise=l2: expected none or minmax"),
         (partial(fusion.combmnz, normalise="l2"), "combmnz:normalise=l2: expected none or minmax"),
-        (partial(fusion.linear, weights="1+x"), r"linear:weights=1\+x: expected one number for each run"),
+        (partial(fusion.linear, weights="1+x"), r"linear:weights=1\+x: expected one number per run"),
         (partial(fusion.linear, weights="1+2+3"), r"linear:weights=1\+2\+3: expected 2 finite numbers"),
-        (fusion.shards, "a document stands in two of the runs"),
+        (fusion.shards, "a document is in two of the runs"),
     ):
         with pytest.raises(UsageError, match=words):
             merge(hits)

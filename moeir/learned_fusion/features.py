@@ -1,6 +1,6 @@
-"""What the lists of several experts say beside their scores: of each document, and of each query.
+"""Features of documents and queries for learned fusion, computed from the experts' ranked lists.
 
-Everything is read off the lists alone (and, where they are at hand, the words of the query), so it is there at fusion time too.
+They need only the lists (and the query's words, where available), so they exist at fusion time too.
 """
 
 import re
@@ -8,18 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moeir.records import lists as score_lists
-from moeir.records.lists import Hits, Lists
-
-Exact: TypeAlias = NDArray[np.float64]
+from moeir.records.lists import Exact, Hits, Lists
 
 CONSTANT = 60.0
-DEPTHS = (10, 100)  # at which lists are compared
+DEPTHS = (10, 100)  # where the overlap of two lists is measured
 PERSISTENCE = 0.9
 OF_A_HIT = ("score from 0 to 1", "61 / (60 + rank)", "1 / rank", "held")
 OF_ALL_HITS = ("lowest score from 0 to 1", "highest score from 0 to 1", "held by all")
@@ -27,16 +24,16 @@ OF_A_LIST = ("best score", "to the second", "to the tenth", "to the last", "entr
 OF_A_PAIR = (*(f"in common at {depth}" for depth in DEPTHS), "rank-biased overlap")
 OF_WORDS = ("words", "letters a word", "mean rarity", "greatest rarity")
 _WORD = re.compile(r"\w+")
-_RARE = 3  # queries that must hold a word for it to be kept
+_RARE = 3  # a word in fewer queries is dropped
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Of the union of E lists, n documents of Q queries, ascending.
+    """Features of the n documents in the union of E lists, for Q queries.
 
-    documents [n]; owners [n] = the place of each one's query; scores [E, n], a missing document with the list's last; evidence [F, n],
-    OF_A_HIT for each list and then OF_ALL_HITS; situation [Q, Z], OF_A_LIST for each list, OF_A_PAIR for each pair, and OF_WORDS;
-    nearest [n] = the best rank in any list.
+    documents [n], ascending; query_rows [n]: row of each document's query; scores [E, n], a missing document has the list's last score;
+    document_features [F, n]: HIT_FEATURES for each list, then ALL_LISTS_FEATURES; query_features [Q, Z]: LIST_FEATURES for each list,
+    PAIR_FEATURES for each pair, WORD_FEATURES; best_rank [n]: best rank in any list.
     """
 
     documents: NDArray[np.int64]
@@ -48,14 +45,14 @@ class Features:
 
 
 class Words:
-    """What the words of a query say: how many, how long, how rare among the queries that a fusion was learned on."""
+    """Query frequencies of words in the training queries: features of a query's length and word rarity."""
 
     def __init__(self, counts: Mapping[str, int], queries: int) -> None:
         self.counts, self.queries = dict(counts), queries
 
     @classmethod
     def counted(cls, texts: Iterable[str]) -> "Words":
-        """How many of some queries hold each word; words that few hold are left out.
+        """Count the queries that contain each word; rare words are left out.
 
         >>> Words.counted(["the owl", "the cat", "the owl"]).counts
         {'the': 3}
@@ -65,7 +62,7 @@ class Words:
         return cls({word: count for word, count in sorted(counts.items()) if count >= _RARE}, len(bags))
 
     def of(self, text: str) -> list[float]:
-        """OF_WORDS of one query; the rarity of a word is log((N + 1) / (n + 1)).
+        """WORD_FEATURES of one query; the rarity of a word is log((N + 1) / (n + 1)).
 
         >>> [round(value, 3) for value in Words({"the": 3}, 3).of("The owl!")]
         [2.0, 3.0, 0.693, 1.386]
@@ -78,7 +75,7 @@ class Words:
 
 
 def of(lists: Sequence[Hits | Lists], words: Words | None = None, texts: Mapping[str, str] | None = None) -> Features:
-    """The features of one query's lists, or of many queries'; `texts` are the queries' words by id, for `words`.
+    """Features of the lists of one query or of many; `texts` maps query ids to their text, for `words`.
 
     >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0]))
     >>> found = of([lexical, (np.array([7, 2]), np.array([0.5, 0.25]))])
@@ -116,7 +113,7 @@ def of(lists: Sequence[Hits | Lists], words: Words | None = None, texts: Mapping
 
 
 def names(runs: Sequence[str], words: bool) -> tuple[list[str], list[str]]:
-    """What the rows of `evidence` and the columns of `situation` are, of runs with these names."""
+    """Names of the rows of `document_features` and of the columns of `query_features`, for runs with these names."""
     document_names = [f"{run}: {name}" for run in runs for name in OF_A_HIT] + list(OF_ALL_HITS)
     query_names = [f"{run}: {name}" for run in runs for name in OF_A_LIST]
     query_names += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in OF_A_PAIR]
@@ -124,7 +121,7 @@ def names(runs: Sequence[str], words: bool) -> tuple[list[str], list[str]]:
 
 
 def _of_list(one: Lists) -> Exact:
-    """OF_A_LIST of every query [Q, 5]; nothing of an empty list."""
+    """LIST_FEATURES of every query [Q, 5]; 0 for an empty list."""
     first, full = one.first(), one.sizes > 0
 
     def below(rank: int) -> Exact:
@@ -136,7 +133,7 @@ def _of_list(one: Lists) -> Exact:
 
 
 def _entropy(one: Lists) -> Exact:
-    """How evenly a list's scores above its last are spread, from 0 (one document has it all) to 1 [Q]."""
+    """Normalised entropy [Q] of a list's scores above its last: 0 if one document has it all, 1 if they are equal."""
     normalised = score_lists.from_0_to_1(one)
     share = normalised / np.maximum(one.spread(one.sums(normalised)), 1e-12)
     part = one.sums(-share * np.log(np.maximum(share, 1e-12)))
@@ -145,10 +142,10 @@ def _entropy(one: Lists) -> Exact:
 
 
 def _of_pair(first: Exact, second: Exact, query_rows: NDArray[np.int64], count: int) -> Exact:
-    """OF_A_PAIR of every query [Q, 3] from the ranks in two lists, 0 where a list lacks the document.
+    """PAIR_FEATURES of every query [Q, 3] from the ranks in two lists, 0 where a list lacks the document.
 
-    The overlap is Webber, Moffat and Zobel's 2010 sum down to the last of DEPTHS, not extrapolated: at each depth from the deeper of
-    its two ranks on, a document in common counts there 1 / depth.
+    Rank-biased overlap (Webber, Moffat and Zobel 2010) is summed down to the last of OVERLAP_DEPTHS, not extrapolated: a common document
+    counts 1 / depth at each depth from the deeper of its two ranks on.
     """
     both = (first > 0) & (second > 0)
     deeper = np.maximum(first, second)[both].astype(np.int64)

@@ -1,4 +1,4 @@
-"""A fusion that was found on judged queries, as a JSON file that users pass on: what it is, of which runs, and how it was found."""
+"""JSON file of a learned or tuned fusion: its method, the runs it needs, and how it was learned."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """A fusion: a spec of `moeir.fusion`, or `gated` with its numbers; the runs it was found with, in order; and how."""
+    """A fusion: a spec of `moeir.fusion` or `gated` with its weights; the runs it was learned on, in order; and how."""
 
     method: str
     runs: tuple[str, ...]
@@ -27,7 +27,7 @@ class Found:
     gated: Gated | None = None
 
     def check(self, path: Path, names: Sequence[str]) -> None:
-        """UsageError unless as many runs are given as it was found with; in another order too, where file names tell."""
+        """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
         expected, actual = ", ".join(self.runs), ", ".join(names)
         if len(names) != len(self.runs):
             raise UsageError(f"{path}: found with {len(self.runs)} runs ({expected}), given {len(names)} ({actual}); one --run for each")
@@ -39,7 +39,7 @@ class Found:
 
 
 def write(fusion: Found, path: Path) -> None:
-    """The file, the same bytes for the same fusion."""
+    """Write the file; the same fusion gives the same bytes."""
     content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.how)}
     if fusion.gated is not None:
         content["numbers"] = training.packed(fusion.gated)
@@ -47,7 +47,7 @@ def write(fusion: Found, path: Path) -> None:
 
 
 def read(path: Path) -> Found:
-    """What `write` wrote; DataError of anything else."""
+    """Read what `write_fusion` writes; DataError for anything else."""
     expected = "expected what moeir learn-fusion or moeir fuse --save writes"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Judged queries and the lists of several experts become a learned fusion: examples, how strongly to hold back, and what was gained."""
+"""Fit a fusion on judged queries: training examples, choice of the regularisation strength, and (de)serialisation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Weights by kind, and what was found on the way: how many queries taught, the strength, losses on queries not learned from."""
+    """Fitted weights, and details of the fit: number of queries, regularisation strength, held-out losses."""
 
     weights: tuple[float, ...]
     gated: Gated | None
@@ -32,9 +32,9 @@ class Learned:
 def taught(
     runs: Sequence[Run], qrels: Qrels, kind: str, *, depth: int, strength: float | None, seed: int, texts: Mapping[str, str] | None
 ) -> Learned:
-    """A fusion of kind `linear` or `gated`, learned on the queries of which some list has a relevant document down to `depth`.
+    """Fit a `linear` or `gated` fusion on the queries that have a relevant document in the first `depth` hits of some list.
 
-    Without a strength, that of STRENGTHS is taken whose loss on held-out queries, in FOLDS folds drawn by `seed`, is least.
+    With strength None, the one of L2_STRENGTHS with the least loss in a cross-validation of FOLDS folds, shuffled by `seed`, is taken.
     """
     words = None if texts is None else Words.counted(texts.values())
     scales, examples = _examples(runs, qrels, depth, words, texts)
@@ -52,7 +52,7 @@ def taught(
 
 
 def held_out(examples: Examples, strengths: Sequence[float | None], seed: int) -> dict[float | None, float]:
-    """The mean loss of each strength on queries that were not learned from; None stands for the weighted sum alone."""
+    """Mean cross-validated loss of each strength; None is the plain weighted sum."""
     folds = min(FOLDS, len(examples))
     fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
     totals: dict[float | None, float] = dict.fromkeys(strengths, 0.0)
@@ -66,7 +66,7 @@ def held_out(examples: Examples, strengths: Sequence[float | None], seed: int) -
 def _examples(
     runs: Sequence[Run], qrels: Qrels, depth: int, words: Words | None, texts: Mapping[str, str] | None
 ) -> tuple[Scales, Examples]:
-    """What is learned from, brought to one size."""
+    """Scaler, and scaled training examples."""
     queries = [query for query in qrels if any(query in run.places for run in runs)]
     names, blocks = fusion.aligned(runs, queries)
     ids = Ids.of(names)
@@ -99,7 +99,7 @@ def _examples(
 
 
 def _mark(gains: Exact, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:
-    """Write the grades of a query's relevant documents beside those found; a gain is a grade above 0, as in nDCG."""
+    """Set the gains of a query's relevant documents among `documents`; a gain is a grade above 0, as in nDCG."""
     relevant = [(name, grade) for name, grade in judgements.items() if grade > 0]
     codes = ids.places([name for name, _ in relevant])
     for code, (_, grade) in zip(codes.tolist(), relevant, strict=True):
@@ -109,11 +109,16 @@ def _mark(gains: Exact, documents: NDArray[np.int64], first: int, ids: Ids, judg
 
 
 def packed(gated_fusion: Gated) -> dict[str, Any]:
-    """A gated fusion in plain numbers."""
+    """A gated fusion as plain numbers for JSON."""
     words = None if gated_fusion.words is None else {"queries": gated_fusion.words.queries, "counts": gated_fusion.words.counts}
-    scales = {name: getattr(gated_fusion.scales, name).tolist() for name in ("lists", "evidence", "mean", "deviation")}
+    scales = gated_fusion.scales
     return {
-        "scales": scales,
+        "scales": {
+            "lists": scales.lists.tolist(),
+            "evidence": scales.evidence.tolist(),
+            "mean": scales.mean.tolist(),
+            "deviation": scales.deviation.tolist(),
+        },
         "experts": gated_fusion.weights.experts.tolist(),
         "gate": gated_fusion.weights.gate.tolist(),
         "evidence": gated_fusion.weights.evidence.tolist(),
@@ -122,10 +127,10 @@ def packed(gated_fusion: Gated) -> dict[str, Any]:
 
 
 def unpacked(values: Mapping[str, Any], lists: int) -> Gated:
-    """The same from plain numbers; ValueError, KeyError or TypeError where they are not what `packed` makes of so many lists."""
+    """A gated fusion of so many lists from `gated_to_dict`'s numbers; ValueError, KeyError or TypeError if they do not fit."""
     evidence, situation = features.names([""] * lists, values["words"] is not None)
     shapes = {"lists": (lists,), "evidence": (len(evidence),), "mean": (len(situation),), "deviation": (len(situation),)}
-    scales = Scales(**{name: _numbers(values["scales"][name], shape) for name, shape in shapes.items()})
+    scales = Scales(*(_numbers(values["scales"][name], shape) for name, shape in shapes.items()))  # in the order of the fields
     gate = _numbers(values["gate"], (lists, len(situation)))
     weights = Weights(_numbers(values["experts"], (lists,)), gate, _numbers(values["evidence"], (len(evidence),)))
     words = values["words"]

@@ -1,17 +1,17 @@
-"""Options of a fusion found by trial: the value of a measure is all that is asked, so any measure can be tuned for."""
+"""Search for fusion options on judged queries. Only values of the measure are used, so any measure can be tuned for."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-Means: TypeAlias = Callable[[list[str]], list[float]]  # of several values of an option, the mean of the measure of each
+Means: TypeAlias = Callable[[list[str]], list[float]]  # option values -> mean of the measure for each
 
-FACTORS = (0.0, 0.125, 0.25, 0.5, 2**-0.5, 2**0.5, 2.0, 4.0, 8.0)  # of one weight, in the first rounds
-FINER = (2**-0.25, 2**-0.125, 2**0.125, 2**0.25)  # in the last
+FACTORS = (0.0, 0.125, 0.25, 0.5, 2**-0.5, 2**0.5, 2.0, 4.0, 8.0)  # for one weight, in the first rounds
+FINER = (2**-0.25, 2**-0.125, 2**0.125, 2**0.25)  # in the last rounds
 MOST_ROUNDS = 10
 
 
 def best_of(steps: Sequence[str], means: Means) -> tuple[str, dict[str, float]]:
-    """The step with the largest mean, the first of equals, and what each gave.
+    """The value with the largest mean (the first of equals), and the mean of every value.
 
     >>> best_of(["0", "1", "2"], lambda steps: [0.1, 0.3, 0.3])
     ('1', {'0': 0.1, '1': 0.3, '2': 0.3})
@@ -21,10 +21,10 @@ def best_of(steps: Sequence[str], means: Means) -> tuple[str, dict[str, float]]:
 
 
 def coordinates(starts: Sequence[Sequence[float]], means: Means) -> tuple[str, dict[str, float]]:
-    """Weights with + between, by coordinate search, and the means of all that were means_by_weights.
+    """The best weights, joined by +, of a coordinate search, and the mean of every candidate.
 
-    From the best of `starts` (the first of equals), one weight after the other is multiplied by FACTORS while any gives more, then by
-    FINER: nothing is drawn, and what is found is on these queries no worse than any start. At most MOST_ROUNDS rounds of each.
+    Starting at the best of `starts` (the first of equals), each weight in turn is multiplied by COARSE_FACTORS while the mean grows, then
+    by FINE_FACTORS, at most MAX_ROUNDS rounds of each. The search is deterministic and its result is no worse than any start.
 
     >>> coordinates([[1, 1]], lambda steps: [-abs(float(step.split("+")[1]) - 0.25) for step in steps])[0]
     '1+0.25'
@@ -52,7 +52,7 @@ def coordinates(starts: Sequence[Sequence[float]], means: Means) -> tuple[str, d
 
 
 def written(weights: Sequence[float]) -> str:
-    """Weights as `linear:weights` takes them: six significant digits.
+    """Weights in the syntax of `linear:weights`, with six significant digits.
 
     >>> written([1, 0.3333333333])
     '1+0.333333'

@@ -1,7 +1,7 @@
-"""Columns of a big file whose lines are words between white space, as arrays: millions of lines without millions of objects.
+"""Columns of white-space separated files, such as TREC runs, as arrays: millions of lines without millions of Python objects.
 
-White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, or by compiled
-loops in a big file, all others here, with the same columns as the outcome and every fault named with its line.
+White space is ASCII white space, as in trec_eval; blank lines are skipped. Regular blocks are parsed by Arrow, or by compiled loops in a
+big file; all others in Python, with the same result and with the line number of every fault.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from moeir.records import lines, loops
 from moeir.records.cutter import Cutter, Numbers, joined
 from moeir.records.ids import WIDEST, Coding, Ids, Words
 
-_library: Any = pyarrow  # not typed
+_library: Any = pyarrow  # has no type hints
 _csv: Any = csv
 
 _WHITE = np.zeros(256, dtype=bool)
@@ -31,9 +31,9 @@ _NEWLINE = 10
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The wanted columns [n] of a file's lines, the words of its first line, and where each row stood.
+    """The columns [n] that were read from a file, the words of its first line, and the line number of each row.
 
-    Of a column of words: the distinct ones, and the place of each row's among them.
+    A column of strings is its distinct strings and each row's index among them.
     """
 
     words: list[tuple[Ids, NDArray[np.int32]]]
@@ -55,7 +55,7 @@ class Table:
 
 
 def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
-    """The wanted columns of a file whose lines have the columns named in `form`; column `number` holds finite float32 numbers."""
+    """Read some columns of a file whose columns are named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.label(path), len(form.split())
     compiled = loops.of_file(path)
     encoders, parts = [Coding(compiled and compiled.coding) for _ in wanted], list[Numbers]()
@@ -72,15 +72,15 @@ def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> T
                 parts.append(columns[-1])
                 first_words = first_words or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not first_words:
-        raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
-    strings = [encoder.finished() for encoder in reversed(encoders)][::-1]  # first the documents of a run, of which most is held
+        raise DataError(f"{name}: holds no line; expected {width} columns ({form})")
+    strings = [encoder.finished() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
     table = Table(strings, joined(parts), first_words, name, blanks)
     give_back(len(table.numbers))
     return table
 
 
 def give_back(rows: int) -> None:
-    """After the reading of many rows, what was freed goes back to the system: it lies in holes that later arrays do not fit."""
+    """Return freed memory to the system after reading many rows: it is fragmented, and later arrays do not fit into it."""
     if rows < 2**20:
         return
     _library.default_memory_pool().release_unused()
@@ -88,7 +88,7 @@ def give_back(rows: int) -> None:
 
 
 def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:
-    """The columns of a block with one separator between words and nothing unusual; None of any other."""
+    """The columns of a regular block, with one separator between words; None for any other block."""
     space = b"\t" if b"\t" in block else b" "
     if any(letter in block for letter in (b"\r", b"\x0b", b"\x0c", *([b" "] if space == b"\t" else []))):
         return None
@@ -121,7 +121,7 @@ def _arrow_words(column: Any) -> Words:
 
 
 def _by_hand(block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int) -> list[NDArray[Any]]:
-    """The columns of any block, or nothing of one without a line; blank lines are noted."""
+    """The columns of any block, empty if it has no line; appends blank lines to `blanks`."""
     characters, width, blanks_before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
     words = _words(characters, width)
     if words is None:
@@ -148,7 +148,7 @@ def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
         numbers = np.full(len(words), np.nan)
     with np.errstate(over="ignore"):
         exact = numbers.astype(np.float32)
-    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
+    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float ignores them
     if underscores.any() or not np.isfinite(exact).all():
         for row, word in enumerate(words.tolist()):
             number_of(word.decode(), where(row), what)
@@ -156,7 +156,7 @@ def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
 
 
 def number_of(text: str, where: str, what: str = "score") -> float:
-    """The finite float32 number that a word says; `where` opens the message of an error."""
+    """The finite float32 number in `text`; `where` starts the message of an error."""
     try:
         number = float(text.replace("_", "?"))
     except ValueError:
@@ -168,8 +168,8 @@ def number_of(text: str, where: str, what: str = "score") -> float:
 
 
 def _words(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Where words begin and end, [n, width] each; None unless every line has `width` words."""
-    edges = np.flatnonzero(np.diff(_WHITE[characters], prepend=True))  # a begin, an end, a begin, …
+    """Start and end of every word, [n, width] each; None unless every line has `width` words."""
+    edges = np.flatnonzero(np.diff(_WHITE[characters], prepend=True))  # start, end, start, …
     newlines = np.flatnonzero(characters == _NEWLINE)
     if len(edges) != 2 * width * len(newlines):
         return None
@@ -185,7 +185,7 @@ def _full_lines(block: bytes, number: int, name: str, form: str, blanks: list[in
         if count == width:
             rows.append(text)
         elif count:
-            raise DataError(f"{name}:{line}: {width} columns expected ({form}), {count} found")
+            raise DataError(f"{name}:{line}: expected {width} columns ({form}), found {count}")
         else:
             blanks.append(line)
     return rows

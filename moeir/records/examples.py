@@ -1,8 +1,8 @@
-"""Training examples: a query, its positives, its negatives, where each negative was found, and what a teacher thinks of them.
+"""Training examples: a query, its positives and negatives, the provenance of each negative, and a teacher's scores.
 
 An example refers to its texts by id, as our own lines and Tevatron's newer ones do; the texts then come from the corpus
-and the queries. Where a line carries its texts (Tevatron's `positive_passages`), the same `Example` holds them as well,
-in `query` and `passages`, so that a reader of examples needs one form: ids first, texts beside them or elsewhere.
+and the queries. Where a line has the texts inline (Tevatron's `positive_passages`), the same `Example` has them too,
+in `query` and `passages`, so that code that uses examples handles one form.
 """
 
 import json
@@ -23,7 +23,7 @@ LARGEST = 3e38  # of float32, in which scores are compared
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Which run found a document, at which rank (from 1), with which score."""
+    """The run that retrieved a document, its rank there (from 1) and its score."""
 
     run: str
     rank: int
@@ -34,7 +34,7 @@ class Found:
 class Example:
     """A query with its positives and negatives; `provenance` is empty or has one entry per negative.
 
-    A teacher's scores stand in the order of the ids, for all documents or for none.
+    A teacher's scores are in the order of the ids, for all documents or for none.
     """
 
     query_id: str
@@ -48,20 +48,20 @@ class Example:
 
     @property
     def taught(self) -> dict[str, float]:
-        """A teacher's score of each document; empty without one."""
+        """The teacher's score of each document; empty without a teacher."""
         pairs = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
         return dict(pairs) if self.positive_scores else {}
 
 
 def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
-    """The examples of a file of JSON lines or of DPR's array, by id or with their texts; training has no use for `provenance`."""
+    """Read examples from JSON lines or DPR's array, by id or with inline texts; `provenance=False` skips it, as in training."""
     query_ids: set[str] = set()
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for where, record in _records(name, ((number, line) for number, line in numbered if line.strip())):
             example = parsed(record, where, provenance=provenance)
             if example.query_id in query_ids:
-                raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
             query_ids.add(example.query_id)
             yield example
     if not query_ids:
@@ -69,9 +69,9 @@ def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
 
 
 def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> list[Example]:
-    """One example per query of several files: positives united, then negatives without those, each in order of first appearance.
+    """Merge files into one example per query: the union of positives, then of the other negatives, in order of first appearance.
 
-    A teacher's scores are kept where every document of a query has one; the first that a document got counts. Provenance is not kept.
+    A teacher's scores are kept where every document of a query has one; a document's first score counts. Provenance is dropped.
 
     >>> first, second = Example("q", ("a",), ("b", "c")), Example("q", ("b",), ("d", "c"))
     >>> united([[first], [second]], ["1", "2"])[0].positive_ids, united([[first], [second]], ["1", "2"])[0].negative_ids
@@ -104,7 +104,7 @@ def _union(first: Example, second: Example, path: str) -> Example:
 
 
 def write(examples: Iterable[Example], path: Path | str) -> None:
-    """One JSON line per example: by id, or with its texts where it carries them."""
+    """Write one JSON line per example: by id, or with its texts if it has them."""
     with lines.writer(path) as output:
         output.writelines(json.dumps(_record(example), ensure_ascii=False) + "\n" for example in examples)
 
@@ -144,9 +144,9 @@ def _found_record(entry: Found) -> dict[str, Any]:
 
 
 def parsed(record: Any, where: str, *, provenance: bool) -> Example:
-    """An example from a record of ours or of Tevatron's; `where` opens the message of an error."""
+    """An example from a record in our form or Tevatron's; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON object was expected")
+        raise DataError(f"{where}: expected a JSON object")
     if "query_id" not in record:
         raise DataError(f"{where}: no query_id")
     query_id = texts.identifier(record["query_id"], where)
@@ -154,7 +154,7 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
     passages: dict[str, Text] = {}
     if inline:
         if not isinstance(record.get("query"), str):
-            raise DataError(f"{where}: no query text beside the passages: the field query is missing or not a string")
+            raise DataError(f"{where}: expected a query text beside the passages; the field query is missing or not a string")
         positives, negatives = (_passage_ids(record, side, passages, where) for side in _SIDES)
     else:
         positives, negatives = (_ids(record, side, where) for side in _SIDES)
@@ -170,7 +170,7 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
 
 
 def _scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
-    """A teacher's scores of positives and of negatives, each as many as there are documents; nothing for a line without a teacher."""
+    """The teacher's scores of positives and of negatives, one per document; empty tuples without a teacher."""
     has_teacher = any(f"{side}_scores" in record for side in _SIDES)
     for side, count in counts.items():
         values = _list(record, f"{side}_scores", where) if has_teacher else []
@@ -186,7 +186,7 @@ def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
     names = (f"{side}_ids", f"{side}_document_ids", f"{side}_passages")
     field = next((name for name in names if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no {side}s; one of {', '.join(names)} was expected")
+        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}")
     ids = tuple(sys.intern(texts.identifier(value, where)) for value in _list(record, field, where))
     _refuse_twice(ids, field, where)
     return ids
@@ -207,7 +207,7 @@ def _refuse_twice(ids: tuple[str, ...], field: str, where: str) -> None:
     unique: set[str] = set()
     for document in ids:
         if document in unique:
-            raise DataError(f"{where}: document {document!r} stands twice in {field}")
+            raise DataError(f"{where}: document {document!r} is listed twice in {field}")
         unique.add(document)
 
 

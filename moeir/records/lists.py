@@ -1,6 +1,6 @@
-"""The ranked lists of one system, of one query or of many end to end, and what fusion makes of their scores.
+"""Score lists of one run, and the normalisations and alignment that fusion formulas are made of.
 
-How much a score counts, and what a missing document counts, is decided here and nowhere else.
+Only this module decides how much a score counts and what a missing document is worth.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +21,9 @@ Exact: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The lists that one system gives to Q queries, end to end: starts [Q+1], documents and scores [n].
+    """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
-    A document of the query at place i is i · width + its number, so that all are distinct. `queries` names them, where they have names.
+    A document of query i is coded as i · width + its code, so that all are distinct. `queries` holds the query ids, if there are any.
     """
 
     documents: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Lists:
 
     @classmethod
     def of(cls, hits: "Hits | Lists") -> "Lists":
-        """One query's list as such; Lists as they are."""
+        """Score lists of one query's hits; `ScoreLists` are returned unchanged."""
         if isinstance(hits, Lists):
             return hits
         documents, scores = (np.asarray(column) for column in hits)
@@ -42,7 +42,7 @@ class Lists:
 
     @classmethod
     def among(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
-        """A run's lists of some queries, `numbers` those of its documents among all runs'; empty where it lacks the query."""
+        """A run's lists for some queries, empty where it lacks the query; `codes` maps its document codes to those of all runs."""
         query_rows = [run.places.get(query) for query in queries]
         bounds = [(0, 0) if row is None else (int(run.starts[row]), int(run.starts[row + 1])) for row in query_rows]
         starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
@@ -54,28 +54,28 @@ class Lists:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How long each query's list is [Q]."""
+        """Length of each list [Q]."""
         return np.diff(self.starts)
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """The rank of every hit, from 1 [n]."""
+        """Rank of every hit, from 1 [n]."""
         return np.arange(1, len(self.documents) + 1) - np.repeat(self.starts[:-1], self.sizes)
 
     def first(self) -> Exact:
-        """The best score of every list [Q]; 0 of an empty one."""
+        """Best score of every list [Q]; 0 for an empty one."""
         return self._ends(self.starts[:-1])
 
     def last(self) -> Exact:
-        """The last score of every list, its K-th [Q]; 0 of an empty one."""
+        """Last (K-th) score of every list [Q]; 0 for an empty one."""
         return self._ends(self.starts[1:] - 1)
 
     def spread(self, values: Exact) -> Exact:
-        """A value for each list [Q] as one for each of its hits [n]."""
+        """Repeat one value per list [Q] for each of its hits [n]."""
         return np.repeat(values, self.sizes)
 
     def sums(self, values: NDArray[Any]) -> Exact:
-        """Values of hits [n] added up list by list [Q]."""
+        """Sum the values of hits [n] per list [Q]."""
         total = np.zeros(len(self.starts) - 1)
         full = self.sizes > 0
         if full.any():
@@ -101,7 +101,7 @@ def columns(
     missing: Callable[[Lists], Exact],
     weights: Iterable[float] = repeat(1.0),
 ) -> tuple[NDArray[np.int64], Exact]:
-    """The union [n], ascending, and a row for each list [E, n]: what a document counts there, or counts where it is missing."""
+    """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
     stacks = [Lists.of(one) for one in lists]
     hits = sum(len(one.documents) for one in stacks)
     compiled = loops.among(hits)
@@ -122,7 +122,7 @@ def columns(
 def _spread(
     compiled: Any, stacks: list[Lists], score: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
 ) -> tuple[NDArray[np.int64], Exact]:
-    """What `columns` says of many lists, by the compiled loops: one number a hit, its document above its row."""
+    """`align` for many hits, by compiled loops: one integer per hit, the document in the high bits and the row in the low ones."""
     offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
     keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
     keys <<= np.uint64(first)
@@ -138,7 +138,7 @@ def _spread(
 
 
 def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
-    """What a formula returns: the sum of the rows, or the rows themselves."""
+    """The result of a formula: the sum of the rows, or the rows themselves if `apart`."""
     if apart:
         return documents, columns  # type: ignore[return-value]
     total = np.zeros(len(documents))
@@ -148,20 +148,20 @@ def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
 
 
 def largest(documents: NDArray[np.int64], columns: Exact) -> tuple[NDArray[np.int64], Exact]:
-    """Of every document only what the first list with the largest score says."""
+    """Keep each document's largest score (the first of equals); the other lists' scores become 0."""
     deciding = np.arange(len(columns))[:, None] == columns.argmax(axis=0) if len(columns) else columns
     return documents, np.where(deciding, columns, 0.0)
 
 
 def normalised(formula: str, name: str) -> Callable[[Lists], Exact]:
-    """What `normalise` means; UsageError if nothing."""
+    """The normalisation function called `name`; UsageError for an unknown name."""
     if name not in ("none", "minmax"):
         raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
     return from_0_to_1 if name == "minmax" else scores
 
 
 def scores(one: Lists) -> Exact:
-    """Scores as they are."""
+    """Unchanged scores."""
     return one.scores
 
 
@@ -171,7 +171,7 @@ def reciprocals(one: Lists, constant: float = 0.0) -> Exact:
 
 
 def standardised(one: Lists) -> Exact:
-    """Scores less their mean, over their standard deviation."""
+    """(s − mean) / standard deviation."""
     count = np.maximum(one.sizes, 1)
     deviations = one.scores - one.spread(one.sums(one.scores) / count)
     spread = np.sqrt(one.sums(deviations * deviations) / count)
@@ -189,11 +189,11 @@ def from_0_to_1(one: Lists) -> Exact:
 
 
 def _over(values: Exact, one: Lists, spread: Exact) -> Exact:
-    """Values over their list's spread; 0 where all of a list's scores are equal: rounding errors must not be blown up."""
+    """Values divided by their list's spread; 0 where a list's scores are all equal, so that rounding errors are not amplified."""
     is_flat = one.first() == one.last()
     return np.where(one.spread(is_flat), 0.0, values / one.spread(np.where(is_flat, 1.0, spread)))
 
 
 def nothing(one: Lists) -> Exact:
-    """Nothing for a missing document."""
+    """0 for a missing document [Q]."""
     return np.zeros(len(one.sizes))

@@ -1,7 +1,7 @@
-"""Ranked lists, and the only place that knows THE ORDER OF RANKS and how a score is printed.
+"""Runs (ranked lists); only this module defines THE ORDER OF RANKS and prints scores.
 
 Score descending as float32, then document id descending by bytes: trec_eval's order. A run is columnar: seven million
-hits are three arrays and one list of distinct ids, sorted, so that comparing two codes compares two ids.
+hits are three arrays and one sorted list of distinct ids, so that comparing two codes compares two ids.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ _SCORE_FORM = ".9g"
 
 
 def ranked(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Integers:
-    """Positions of the best hits, best first: score descending as float32, then `order` descending.
+    """Indexes of the best hits, best first: score descending as float32, then `order` descending.
 
-    scores [n], order [n] = each document's place among ids sorted ascending by bytes (`id_order`) -> [min(n, depth)].
+    scores [n], order [n] = each document's index among the ids sorted ascending by bytes (`id_ranks`) -> [min(n, depth)].
 
     >>> ranked([1.0, 2.0, 1.0], [0, 1, 2]).tolist()
     [1, 2, 0]
@@ -44,24 +44,24 @@ def ranked(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Int
     if depth <= 0:
         return np.empty(0, dtype=np.int64)
     cutoff = np.partition(scores32, len(scores32) - depth)[len(scores32) - depth]
-    candidates = np.flatnonzero(scores32 >= cutoff)  # the ties at the cut are all here
+    candidates = np.flatnonzero(scores32 >= cutoff)  # includes all ties at the cutoff
     best = np.lexsort((-tie_breakers[candidates], -scores32[candidates]))[:depth]
     return candidates[best]
 
 
 def id_order(ids: Sequence[str]) -> Integers:
-    """Each id's place among these ids sorted ascending by bytes [N]: the tie-breaker that `ranked` takes.
+    """Each id's index among the ids sorted ascending by bytes [N]: the tie-breaker of `rank_order`.
 
     >>> id_order(["b", "a", "é"]).tolist()
     [1, 0, 2]
     """
     ranks = np.empty(len(ids), dtype=np.int64)
-    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))  # code points order as UTF-8 bytes do
+    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))  # code points sort like UTF-8 bytes
     return ranks
 
 
 def score_text(score: float) -> str:
-    """A score as every file shows it: float32, nine significant digits, enough to read the same number back.
+    """A score as in every file: float32 with nine significant digits, enough to read the same number back.
 
     >>> score_text(0.1)
     '0.100000001'
@@ -71,9 +71,9 @@ def score_text(score: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Ranked lists of Q queries: query i owns rows starts[i] to starts[i + 1], best first.
+    """Ranked lists of Q queries: the list of query i is rows starts[i] to starts[i + 1], best first.
 
-    starts [Q+1], documents [n] = places in `names`, scores [n]; names ascend by bytes.
+    starts [Q+1], documents [n] = indexes into `document_ids`, scores [n]; document ids ascend by bytes.
     """
 
     queries: list[str]
@@ -85,7 +85,7 @@ class Run:
 
     @classmethod
     def from_hits(cls, hits: Mapping[str, Mapping[str, float] | Iterable[tuple[str, float]]], tag: str = "moeir") -> "Run":
-        """A run from documents and scores by query, in any order."""
+        """A run from each query's documents and scores, in any order."""
         lists = [list(pairs.items()) if isinstance(pairs, Mapping) else list(pairs) for pairs in hits.values()]
         names = sorted({document for pairs in lists for document, _ in pairs})
         codes = {name: code for code, name in enumerate(names)}
@@ -110,9 +110,9 @@ class Run:
         *,
         where: Callable[[int], str] = "row {}".format,
     ) -> "Run":
-        """A run from one row per hit, in any order; `where` says in an error which row it is.
+        """A run from one row per hit, in any order; `where` formats a row for error messages.
 
-        query_codes [n] = places in `queries`, document_codes [n] = places in `names`, scores [n].
+        query_codes [n] = indexes into `queries`, document_codes [n] = indexes into `document_ids`, scores [n].
         """
         owners = np.asarray(query_codes, dtype=np.int32)
         documents = np.asarray(document_codes, dtype=np.int32)
@@ -129,32 +129,32 @@ class Run:
         starts = np.searchsorted(owners, np.arange(len(queries) + 1, dtype=np.int32)).astype(np.int64)
         if (row := repeated(starts, documents, order)) is not None:
             position = row if order is None else int(np.flatnonzero(order == row)[0])
-            fault = f"document {names[documents[position]]!r} stands twice in the list of query {queries[owners[position]]!r}"
+            fault = f"document {names[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
             raise DataError(f"{where(row)}: {fault}")
         return cls(list(queries), starts, *ordered(starts, documents, scores32), names, tag)
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each query stands in `queries`."""
+        """Index of each query in `queries`."""
         return {query: row for row, query in enumerate(self.queries)}
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def row(self, row: int) -> tuple[Codes, Scores]:
-        """Documents and scores of one query, by its place; views, not copies."""
+        """Documents and scores of the query at index `row`; views, not copies."""
         owned = slice(int(self.starts[row]), int(self.starts[row + 1]))
         return self.documents[owned], self.scores[owned]
 
     def hits(self, query: str) -> list[tuple[str, float]]:
-        """Ids and scores of one query, best first; nothing for a query that is not here."""
+        """Ids and scores of one query, best first; empty for an unknown query."""
         if query not in self.places:
             return []
         documents, scores = self.row(self.places[query])
         return [(self.names[document], score) for document, score in zip(documents.tolist(), scores.tolist(), strict=True)]
 
     def documents_of(self, query: str) -> list[str]:
-        """Ids of one query, best first."""
+        """Document ids of one query, best first; empty for an unknown query."""
         if query not in self.places:
             return []
         return [self.names[document] for document in self.row(self.places[query])[0].tolist()]
@@ -169,10 +169,10 @@ class Run:
 
 
 def read(path: Path | str, by: str = "score") -> Run:
-    """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
+    """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
 
-    Other tools order otherwise: `by="file"` orders by score and, where scores are equal, as lines stand; `by="rank"` by the rank column
-    alone. The scores are then minus the rank.
+    For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
+    then minus the rank.
     """
     table = columns.read(path, FORM, (0, 2), 3 if by == "rank" else 4)
     (queries, query_codes), (names, document_codes) = table.words
@@ -201,11 +201,11 @@ def read(path: Path | str, by: str = "score") -> Run:
 
 
 def write(run: Run, path: Path | str, tag: str | None = None) -> None:
-    """TREC lines, ranks from 1, scores with nine significant digits."""
+    """Write TREC lines, ranks from 1, scores with nine significant digits."""
     label = run.tag if tag is None else tag
     for word in chain([label], run.queries, run.names):
         if len(word.split()) != 1:
-            raise UsageError(f"{lines.label(path)}: {word!r} cannot stand in a run: an id or tag is one word without white space")
+            raise UsageError(f"{lines.label(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space")
     names = run.names
     with lines.writer(path) as output:
         for row, query in enumerate(run.queries):
@@ -217,7 +217,7 @@ def write(run: Run, path: Path | str, tag: str | None = None) -> None:
 
 
 def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores with every query's best first, as `ranked` orders them; the same arrays where that is so."""
+    """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
     compiled, codes = loops.among(len(documents)), np.asarray(documents)
     if compiled and codes.dtype == np.int32 and compiled.ranking.in_order(starts, codes, scores):
         return codes, scores
@@ -229,11 +229,11 @@ def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) ->
 
 
 def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """One number a hit: the bits of its score above its document's place."""
+    """Sort one integer per hit: the bits of its score above its document's code."""
     if compiled := loops.among(len(documents)):
         return loops.ordered(compiled.ranking, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
-    descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascends as scores fall
+    descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
     out_of_order = np.append(False, keys[1:] < keys[:-1])[: len(keys)]
     out_of_order[starts[starts < len(keys)]] = False  # another query's list begins
@@ -246,5 +246,5 @@ def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -
 
 
 def score_of(text: str, where: str) -> float:
-    """The score that a word says; `where` opens the message of an error."""
+    """The score in `text`; `where` starts the message of an error."""
     return columns.number_of(text, where)

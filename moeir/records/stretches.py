@@ -1,4 +1,4 @@
-"""The lists of a run a stretch at a time, so that what is done to millions of hits takes little memory beside them."""
+"""The lists of a run in blocks, so that working on millions of hits takes little extra memory."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ AT_ONCE = 2**19  # hits
 
 
 def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Lists in stretches, from one list to another, that have at most AT_ONCE hits together or are one list; starts [Q+1].
+    """First and last list of blocks that have at most HITS_PER_BLOCK hits or are one list; starts [Q+1].
 
     >>> list(stretches(np.array([0, 3, 5])))
     [(0, 2)]
@@ -24,9 +24,9 @@ def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
-    """The first row whose document stands on an earlier row of its list; None if there is none.
+    """The first row whose document is on an earlier row of its list; None if there is none.
 
-    starts [Q+1], documents [n]; rows [n]: which row each is, where that is not its place; they ascend within a list.
+    starts [Q+1], documents [n]; rows [n]: the row numbers, if not 0 … n − 1; they ascend within a list.
 
     >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3

@@ -49,7 +49,7 @@ TEXTS = [
     Faulty("half-character", "corpus.jsonl", ('{"_id": "x", "text": "\\ud83d"}',), 1, "half a character"),
     Faulty("broken-json", "corpus.jsonl", ('{"_id": "x", "text": "no end',), 1, "broken JSON at column 22"),
     Faulty("not-an-object", "corpus.jsonl", ('["x", "text"]',), 1, 'found ["x", "text"]'),
-    Faulty("no-id", "corpus.jsonl", ('{"text": "nobody"}',), 1, "no id; one of _id, id"),
+    Faulty("no-id", "corpus.jsonl", ('{"text": "nobody"}',), 1, "no id; expected one of _id, id"),
     Faulty("id-not-a-word", "corpus.jsonl", ('{"_id": 1.5, "text": "half"}',), 1, "id is not a string: 1.5"),
     Faulty("blank-id", "corpus.jsonl", ('{"_id": " ", "text": "blank"}',), 1, "id is blank"),
     Faulty("id-with-space", "corpus.jsonl", ('{"_id": "a b", "text": "two words"}',), 1, "'a b'"),
@@ -64,7 +64,7 @@ TEXTS = [
     Faulty("duplicate-id", "queries.jsonl", ('{"_id": "q1", "text": "again"}',), 1, "'q1' stands on an earlier line"),
 ]
 JUDGEMENTS = [
-    Faulty("columns", "dev.qrels", ("q1 owl",), 1, "2 found"),
+    Faulty("columns", "dev.qrels", ("q1 owl",), 1, "found 2"),
     Faulty("grade-not-a-number", "dev.qrels", ("q1 0 bat x",), 1, "grade is not a number: 'x'"),
     Faulty("grade-not-whole", "dev.qrels", ("q1 0 bat 0.5",), 1, "'0.5'"),
     Faulty("duplicate-judgement", "dev.qrels", ("q1 0 bat 1", "q1 0 owl 1"), 2, "query 'q1', document 'owl': judged"),
@@ -75,13 +75,13 @@ JUDGEMENTS = [
 ]
 EXAMPLES = [
     Faulty("broken-json", "train.jsonl", ("{",), 1, "broken JSON"),
-    Faulty("not-an-object", "train.jsonl", ("[1]",), 1, "a JSON object was expected"),
+    Faulty("not-an-object", "train.jsonl", ("[1]",), 1, "expected a JSON object"),
     Faulty("no-id", "train.jsonl", ('{"positive_ids": ["owl"]}',), 1, "no query_id"),
     Faulty("no-positive", "train.jsonl", (example(positive_ids=[]),), 1, "'q2' has no positive"),
     Faulty("no-negatives", "train.jsonl", ('{"query_id": "q2", "positive_ids": ["cat"]}',), 1, "no negatives"),
     Faulty("not-a-list", "train.jsonl", (example(positive_ids="cat"),), 1, "positive_ids is not a list"),
     Faulty("positive-among-negatives", "train.jsonl", (example(negative_ids=["cat", "bat"]),), 1, "'cat' is a positive and a negative"),
-    Faulty("duplicate-passage", "train.jsonl", (example(negative_ids=["bat", "bat"]),), 1, "'bat' stands twice in negative_ids"),
+    Faulty("duplicate-passage", "train.jsonl", (example(negative_ids=["bat", "bat"]),), 1, "'bat' is listed twice in negative_ids"),
     Faulty("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' stands on an earlier line"),
     Faulty("unknown-query", "train.jsonl", (example("q9"),), 1, "query 'q9'"),
     Faulty("unknown-document", "train.jsonl", (example(negative_ids=["yak", "bat", "gnu"]),), 1, "'yak' (and 1 more) of query 'q2'"),

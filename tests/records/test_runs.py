@@ -122,13 +122,13 @@ FAULTY = [
     ("q Q0 d 1 1e39 t\n", ":1: score is not finite: '1e39'"),
     ("q Q0 d 1 1_0 t\n", ":1: score is not a number: '1_0'"),
     ("q Q0 d 1 0x10 t\n", ":1: score is not a number: '0x10'"),
-    ("q Q0 d 1 1\n", ":1: 6 columns expected (query Q0 document rank score tag), 5 found"),
-    ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: 6 columns expected (query Q0 document rank score tag), 7 found"),
-    ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: 6 columns expected (query Q0 document rank score tag), 7 found"),
-    ("q\td\t1\n", ":1: 6 columns expected (query Q0 document rank score tag), 3 found"),
-    ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ":6: document 'd' stands twice in the list of query 'q'"),
-    ("", ": holds no line; 6 columns expected (query Q0 document rank score tag)"),
-    ("\n\n", ": holds no line; 6 columns expected (query Q0 document rank score tag)"),
+    ("q Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5"),
+    ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: expected 6 columns (query Q0 document rank score tag), found 7"),
+    ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 7"),
+    ("q\td\t1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 3"),
+    ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ":6: document 'd' is listed twice for query 'q'"),
+    ("", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
+    ("\n\n", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
 ]
 
 
@@ -156,7 +156,7 @@ def test_columns_in_any_order_make_the_same_run():
 def test_columns_are_checked():
     with pytest.raises(DataError, match="row 1: score of document 'b' is not a finite float32 number"):
         runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 1], [1.0, float("nan")])
-    with pytest.raises(DataError, match="row 1: document 'a' stands twice in the list of query 'q'"):
+    with pytest.raises(DataError, match="row 1: document 'a' is listed twice for query 'q'"):
         runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 0], [1.0, 2.0])
 
 
@@ -181,7 +181,7 @@ def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
 
 
 def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
-    """However few rows are taken at once: the same run, and the same line for a document that stands twice."""
+    """However few rows are taken at once: the same run, and the same line for a document that is listed twice."""
     generator = np.random.default_rng(3)
     lines = [f"q{query % 7} Q0 d{place} 1 {generator.random():.6f} t\n" for place in range(40) for query in generator.permutation(7)]
     (tmp_path / "mixed.trec").write_text("".join(lines))
@@ -193,5 +193,5 @@ def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
         again = runs.read(tmp_path / "mixed.trec")
         assert (again.queries, list(again.names)) == (whole.queries, list(whole.names))
         assert all((getattr(again, name) == getattr(whole, name)).all() for name in ("starts", "documents", "scores"))
-        with pytest.raises(DataError, match=r"twice.trec:281: document 'd\d+' stands twice in the list of query 'q\d'"):
+        with pytest.raises(DataError, match=r"twice.trec:281: document 'd\d+' is listed twice for query 'q\d'"):
             runs.read(tmp_path / "twice.trec")

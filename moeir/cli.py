@@ -1,4 +1,4 @@
-"""The `moeir` command: stages become typer commands, errors become one line and an exit code."""
+"""The `moeir` command: stages as typer commands, errors as one line and an exit code."""
 
 import importlib
 import inspect
@@ -21,11 +21,11 @@ STAGES = (
     "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
 log = logging.getLogger(__name__)
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then asks for large pages: a training step waits less for its memory
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
 
 def application() -> typer.Typer:
-    """The command with every stage under it."""
+    """The typer application with a command for every stage."""
     app = typer.Typer(
         name="moeir",
         help="Mixture-of-experts retrieval: train, encode, index, search, fuse, evaluate. Each stage reads and writes files.",
@@ -62,7 +62,7 @@ def _say_version(value: bool) -> None:
 def _top(
     version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_say_version, is_eager=True),
 ) -> None:
-    """What comes before a stage."""
+    """Options before a stage."""
 
 
 def _needs_something(stage: type[base.Stage]) -> bool:
@@ -73,12 +73,12 @@ def _command(stage: type[base.Stage]) -> Callable[..., None]:
     parameters = [_parameter(setting) for setting in settings.settings_of(stage)]
     has_output = any(setting.role == "product" for setting in settings.settings_of(stage))
     parameters += [
-        _own("config", "--config", "YAML file of settings, keys as the flags; flags win over it.", Path | None, metavar="FILE"),
+        _own("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
         _own("show", "--show", "Print the resolved settings as YAML and stop.", bool),
-        _own("dry_run", "--dry-run", "Say what would be read, written and spent, and stop.", bool),
+        _own("dry_run", "--dry-run", "Print what would be read, written and spent, and stop.", bool),
     ]
     if has_output:
-        parameters.append(_own("force", "--force", "Replace what --output holds; forget unfinished work.", bool))
+        parameters.append(_own("force", "--force", "Replace an existing --output; discard unfinished work.", bool))
 
     def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **values: Any) -> None:
         _carry_out(settings.resolve(stage, values, config), show=show, dry_run=dry_run, force=force)
@@ -130,7 +130,7 @@ def _facts(setting: settings.Setting) -> str:
 
 
 def main() -> NoReturn:
-    """Run the command line; the only place that prints an error and exits."""
+    """Run the command line; only this function prints errors and exits."""
     console.start()
     sys.exit(_outcome(sys.argv[1:]))
 
@@ -159,7 +159,7 @@ def _outcome(arguments: list[str]) -> int:
 
 
 def _invoked(arguments: list[str]) -> int:
-    """Without typer's own handling of broken pipes and Ctrl-C, which hides both."""
+    """Invoke without typer's own handling of broken pipes and Ctrl-C, which hides both."""
     command = typer.main.get_command(application())
     try:
         with command.make_context("moeir", list(arguments)) as context:

@@ -1,4 +1,4 @@
-"""Negatives from runs and judgements, each with every run that found it."""
+"""Mine negatives from runs and judgements, each with its provenance: every run that retrieved it."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Select: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
 
 @dataclass
 class Tally:
-    """How many queries gave an example, how many were skipped, for which reason, and how many documents were no negatives: they answer."""
+    """Counts of queries that gave an example or were skipped, by reason, and of documents excluded because they contain an answer."""
 
     mined: int = 0
     without_positives: int = 0
@@ -38,7 +38,7 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
 
 
 def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select: Select) -> dict[str, tuple[Found, ...]]:
-    """The negatives of one query: what `select` takes from each named run, in turns by rank, with every run that holds it.
+    """The negatives of one query: documents that `select` takes from each run, interleaved by rank, with their provenance.
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
     >>> dense = Run.from_hits({"q": {"b": 0.7, "c": 0.5}})
@@ -57,7 +57,7 @@ def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select
 
 
 def candidates(runs: Mapping[str, Run], qrels: Qrels, select: Select, *, positive_grade: int = 1) -> list[Run]:
-    """What each run would give `mined`: its hits that `select` takes, for the queries that have positives."""
+    """Each run's candidate negatives: its hits that `select` takes, for the queries that have positives."""
     selected_runs = []
     for run in runs.values():
         selected = np.zeros(len(run.documents), dtype=bool)
@@ -81,10 +81,10 @@ def mined(
     positive_grade: int = 1,
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> Iterator[Example]:
-    """One example per query of the judgements that has positives and negatives; the tally counts as it goes.
+    """One example per judged query that has positives and negatives; updates the counts.
 
-    A positive is a document of grade `positive_grade` or better. Queries that only the runs hold count as
-    without positives. What stands under its query in `refused`, such as a document with an answer, is no negative.
+    A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
+    Documents listed for a query in `refused`, such as those that contain an answer, are excluded from its negatives.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
     tally.without_positives += len(run_queries.keys() - qrels.keys())

@@ -1,6 +1,6 @@
-"""Settings of a stage: default < YAML < flag, and the stage written back as YAML.
+"""Settings of a stage: default < YAML < flag, and the stage as YAML.
 
-A stage is a frozen dataclass; its fields are made here by `source`, `option`, `product` and `argument`.
+A stage is a frozen dataclass whose fields are defined by `input_field`, `option`, `output_field` and `argument`.
 The command line, the YAML file and the manifest are three views of the same fields.
 """
 
@@ -22,22 +22,22 @@ ROLE, HELP, KIND, NAMES, SWITCH = "role", "help", "kind", "names", "affects_resu
 
 
 def option(help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = (), affects_result: bool = True) -> Any:
-    """A setting; `names` are other flags the field uses for it; one that cannot change the product says `affects_result=False`."""
+    """A setting with a flag; `aliases` are other established flags for it; `affects_result=False` if it cannot change the product."""
     return _field("option", help, default, kind="", names=names, affects_result=affects_result)
 
 
 def source(kind: str, help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = ()) -> Any:
-    """Something read: a text file, or an artifact of `kind`."""
+    """An input: a text file, or an artifact of `kind`."""
     return _field("source", help, default, kind=kind, names=names)
 
 
 def product(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
-    """The one thing written."""
+    """The output of the stage; there is only one."""
     return _field("product", help, default, kind=kind)
 
 
 def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A setting given by its place instead of a flag."""
+    """A positional setting, without a flag."""
     return _field("argument", help, default, kind="")
 
 
@@ -48,7 +48,7 @@ def _field(role: str, help: str, default: Any, *, kind: str, names: tuple[str, .
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of a stage, as the command line and YAML see it."""
+    """One field of a stage, as used by the command line and YAML."""
 
     name: str
     role: str
@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """What people type.
+        """The flag on the command line.
 
         >>> settings_of(type("S", (), {"__dataclass_fields__": {}})) == ()
         True
@@ -75,7 +75,7 @@ class Setting:
 
 
 def settings_of(stage: type) -> tuple[Setting, ...]:
-    """The settings of a stage class in the order of its fields, those it shares with others behind its own, and what it writes last."""
+    """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
     settings, hints = [], typing.get_type_hints(stage)
     shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
     fields = [field for field in typing.cast(Any, stage).__dataclass_fields__.values() if ROLE in field.metadata]
@@ -97,7 +97,7 @@ def _written(hint: Any) -> str:
 
 
 def resolve(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
-    """A stage from what was given on the command line (text), over a YAML file, over the defaults."""
+    """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
     settings = settings_of(stage)
     values: dict[str, Any] = {}
     for setting, value, where in _from_yaml(settings, config):
@@ -130,7 +130,7 @@ def _from_yaml(settings: tuple[Setting, ...], config: Path | None) -> typing.Ite
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file of one mapping (safe loader; at most 1 MB)."""
+    """Read a YAML file with one mapping (safe loader; at most 1 MB)."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as problem:
@@ -171,7 +171,7 @@ def _single(setting: Setting, value: Any, where: str) -> Any:
 
 
 def as_dict(stage: Any, *, results_only: bool = False) -> dict[str, Any]:
-    """The settings of a stage in plain types, keys as flags; with `results_only`, what can change its product."""
+    """The settings of a stage as plain types, keyed by flag; with `results_only`, those that can change its product."""
     plain = {}
     for setting in settings_of(type(stage)):
         if results_only and (not setting.affects_result or setting.role in ("source", "product")):
@@ -187,6 +187,6 @@ def _plain(value: Any) -> Any:
 
 
 def render(stage: Any) -> str:
-    """The resolved settings as YAML that `--config` reads back."""
+    """The resolved settings as YAML that `--config` accepts."""
     text: str = yaml.safe_dump(as_dict(stage), sort_keys=False, allow_unicode=True, default_flow_style=False)
     return text

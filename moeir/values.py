@@ -1,4 +1,4 @@
-"""Plain values and their text: what stands behind a flag, an equals sign in a spec, or a colon in YAML."""
+"""Parse and format typed option values: those of flags, of specs and of YAML."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ from moeir.errors import UsageError
 
 
 def convert(text: str, annotation: str, where: str) -> Any:
-    """A value from its text: int, float, str, bool, tuple[str, ...] or `X | None`.
+    """Parse a value of type int, float, str, bool, tuple[str, ...] or `X | None`.
 
     >>> convert("lexical+local", "tuple[str, ...]", "experts"), convert("none", "int | None", "limit")
     (('lexical', 'local'), None)
@@ -42,7 +42,7 @@ def _truth(text: str, where: str) -> bool:
 
 
 def render(value: Any) -> str:
-    """The text that `convert` turns back into `value`."""
+    """The text that `parse_value` turns back into `value`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):

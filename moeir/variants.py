@@ -1,8 +1,8 @@
-"""Variants: `name:key=value,…` and the one rule that finds what it names.
+"""Variants: specs `name:key=value,…` and the rule that resolves them to a class or function.
 
-The name on the command line is the name of the file in its room (`architectures/came.py`), or of the function where the room is a
-module of formulas (`fusion.py`), whose kin share their first parameter. The options are what stands after the `*` of its
-signature. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any heavy
+The name on the command line is the name of a file in its room (`architectures/came.py`), or of a function where the room is a
+module of formulas (`mining.py`); the formulas are the functions with the same first parameter. The options are the keyword-only
+parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any heavy
 library loads.
 """
 
@@ -34,7 +34,7 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a variant: its annotation as written, and its default."""
+    """One option of a variant: a keyword with its annotation in the source and its default."""
 
     name: str
     annotation: str
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Variant:
-    """A function or class that a spec can name, as its source declares it."""
+    """A function or class that a spec can name, as declared in the source."""
 
     room: str
     name: str
@@ -56,7 +56,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Spec:
-    """A name and its options, still as text; `str()` gives it back.
+    """A name and its options as text; `str()` returns the spec.
 
     >>> str(parse("came:shared_layers=4,experts=lexical+local"))
     'came:shared_layers=4,experts=lexical+local'
@@ -92,14 +92,14 @@ def parse(text: str) -> Spec:
 
 
 def bind(room: str, text: str) -> functools.partial[Any]:
-    """The function or class that `text` names in `room`, its options converted and bound."""
+    """The function or class that `text` names in `room`, with its options parsed and bound."""
     variant, options = resolve(room, text)
     target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
     return functools.partial(target, **options)
 
 
 def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
-    """Find a spec and convert its options, importing nothing; UsageError for an unknown name, option or value."""
+    """Find a variant and parse its options without imports; UsageError for an unknown name, option or value."""
     spec = parse(text)
     variant = find(room, spec.name)
     known = {option.name: option for option in variant.options}
@@ -125,7 +125,7 @@ def find(room: str, name: str) -> Variant:
 
 @functools.cache
 def listed(room: str) -> tuple[Variant, ...]:
-    """Every variant of a room, by name, read from the source."""
+    """All variants of a room, sorted by name, read from the source."""
     if room not in ROOMS:
         raise UsageError(f"there is no room {room!r}{near(room, ROOMS)}")
     path = PACKAGE.joinpath(*room.split("."))
@@ -163,7 +163,7 @@ def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.Clas
 
 
 def near(name: str, known: Any) -> str:
-    """What a message says of a name that is not among those `known`: the nearest, or all."""
+    """Suggestion for an error message about an unknown name: the closest known name, or all of them."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1)
     if close:
         return f"; did you mean {close[0]!r}?"

@@ -1,4 +1,4 @@
-"""Checksums of files: of the whole and, of a large one, of every block, so that all processors look for damage at once."""
+"""Checksums of files: of the whole and, for a large file, of every block, so that all cores verify in parallel."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ def checksum(path: Path) -> str:
 
 
 def facts(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Bytes and sha256 of each file and, of one of several blocks, the sha256 of each block."""
+    """Size and sha256 of each file and, if it has several blocks, the sha256 of each block."""
     with _threads() as pool:
         whole = [pool.submit(checksum, file) for file in files]
         parts = [_blocks(pool, file) for file in files]
@@ -28,7 +28,7 @@ def facts(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def changed(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
-    """The first of some files, each of the size its facts say, whose bytes are not those of its facts."""
+    """The first file whose content does not match its checksums; sizes are taken to match."""
     with _threads() as pool:
         futures = {file: _blocks(pool, file) if "blocks" in entry else [pool.submit(checksum, file)] for file, entry in files.items()}
         for file, entry in files.items():
@@ -42,7 +42,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _blocks(pool: ThreadPoolExecutor, path: Path) -> list[Future[str]]:
-    """The checksum of each block, none of a file that is one block."""
+    """The checksum of each block; empty for a file of one block."""
     size = path.stat().st_size
     return [pool.submit(_block, path, first) for first in range(0, size, BLOCK)] if size > BLOCK else []
 

@@ -1,4 +1,4 @@
-"""Write beside the place, fsync, rename: a product appears under its name when it is whole, and never before.
+"""Atomic writes: a product is written to a partial path, synced and renamed, so its name never has an incomplete product.
 
 Only this folder calls fsync, rename and flock.
 """
@@ -19,16 +19,16 @@ from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path,
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 RESUME = "resume"
-TOKENS = "tokens"  # within resume/: caches, named by what they were made from, so that work of other settings can use them
+TOKENS = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 FORGOTTEN = f"{RESUME}.forgotten"
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
 
 @contextmanager
 def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield a place beside `path` and a dictionary for counts; then manifest, fsync, rename.
+    """Yield a partial path next to `path` and a dictionary for counts; then write the manifest, fsync and rename.
 
-    `record` holds stage, settings and source digests: unfinished work of the same record is handed back to be continued.
+    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = beside_of(path)
@@ -45,7 +45,7 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
             manifest = compose(partial, kind, record, path.name, without=(RESUME, FORGOTTEN))
             _finish(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
-            is_expected = isinstance(problem, MoeirError | OSError)  # what a user or a disk said; anything else may be tried again as it is
+            is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _holds_work(partial) and (is_expected or not (partial / RESUME / TOKENS).exists()):
                 _remove_all((partial, resume_place(partial), record_path, record_path.with_name(record_path.name + ".new")))
             if isinstance(problem, OSError) and problem.filename is None:
@@ -55,16 +55,16 @@ def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, fol
 
 
 def tidy(path: Path, record: Mapping[str, Any]) -> None:
-    """Remove what a kill after the renaming of a product left beside it; `record` is that of the product that is there."""
+    """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
     record_path, partial = path.with_name(f".{path.name}.record"), beside_of(path)
     if _read_json(record_path) != dict(record):
         return
-    with contextlib.suppress(ArtifactError, OSError), _locked(path):  # somebody makes it anew, or the folder is read-only
+    with contextlib.suppress(ArtifactError, OSError), _locked(path):  # another process rebuilds it, or the folder is read-only
         _remove_all((partial, resume_place(partial), _aside(path), record_path))
 
 
 def beside_of(path: Path) -> Path:
-    """Where the product that is to be at `path` is written.
+    """The path a product is written to before it is renamed to `path`.
 
     >>> beside_of(Path("ckpt/came")), place_of(beside_of(Path("ckpt/came")))
     (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
@@ -73,12 +73,12 @@ def beside_of(path: Path) -> Path:
 
 
 def place_of(partial: Path) -> Path:
-    """Where the product that is written at `beside` is to be; `beside_of` the other way round."""
+    """The final path of the product written at a partial path; the inverse of `partial_path`."""
     return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
 
 
 def resume_place(partial: Path) -> Path:
-    """The folder of what a stage needs to be continued: inside a product that is a folder, beside one that is a file."""
+    """The folder of a stage's resume state: inside a product that is a folder, next to one that is a file."""
     return partial / RESUME if partial.is_dir() else partial.with_name(f"{partial.name}.{RESUME}")
 
 
@@ -97,7 +97,7 @@ def _clear_other_work(path: Path, partial: Path, unfinished: dict[str, Any] | No
 
 
 def _holds_work(partial: Path) -> bool:
-    """Whether an interrupted stage has left something to continue from, beside tokens."""
+    """Whether an interrupted stage left a state to resume from, other than token caches."""
     resume = resume_place(partial)
     for backup in resume.glob(".*.old"):
         _settle(backup.with_name(backup.name.removeprefix(".").removesuffix(".old")))
@@ -122,7 +122,7 @@ def _finish(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
 
 
 def _forget_unfinished(partial: Path) -> None:
-    """What was kept to continue from goes away at once, under a name from which nothing continues."""
+    """Drop the resume state at once: rename it to a name that is never resumed, then delete it."""
     _remove(partial / FORGOTTEN)
     if (partial / RESUME).exists():
         os.rename(partial / RESUME, partial / FORGOTTEN)
@@ -130,7 +130,7 @@ def _forget_unfinished(partial: Path) -> None:
 
 
 def _exchange(partial: Path, path: Path) -> None:
-    """Put `beside` in the place of `path`, in one step where the system can."""
+    """Replace `path` by `partial`, in one step where the system supports it."""
     backup = _aside(path)
     _remove(backup)
     if not path.exists():
@@ -149,7 +149,7 @@ def _aside(path: Path) -> Path:
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Exchange two names with renameat2; False on a system or a file system that has no such call."""
+    """Exchange two names with renameat2; False if the system or file system does not support it."""
     try:
         call = ctypes.CDLL(None).renameat2
     except AttributeError:
@@ -158,7 +158,7 @@ def _swapped(one: Path, other: Path) -> bool:
 
 
 def _settle(path: Path) -> None:
-    """Bring back what a kill between two renames has left aside."""
+    """Restore the backup if a kill between two renames left only that."""
     if _aside(path).exists() and not path.exists():
         os.rename(_aside(path), path)
 
@@ -166,7 +166,7 @@ def _settle(path: Path) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
-    refusal = ArtifactError(f"{path}: another process is writing it; wait for that one, or write elsewhere")
+    refusal = ArtifactError(f"{path}: another process is writing it; wait for it, or write elsewhere")
     with open(lock, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,7 +181,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) -> None:
-    """ArtifactError if `path` holds something that may not be replaced."""
+    """UsageError if `path` exists and may not be replaced."""
     if not path.exists():
         return
     if not manifest_path(path).is_file():
@@ -196,12 +196,12 @@ def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) ->
         if "stage" in differences:
             reason = f"made by moeir {manifest.get('stage')}"
         elif not differences:
-            reason = "and may not be what these settings and sources make"
+            reason = "and may differ from what these settings and sources make"
         raise UsageError(f"{path}: exists, {reason}; --force replaces it")
 
 
 def write_text(path: Path, text: str) -> None:
-    """A small file, whole or not at all: beside, fsync, rename."""
+    """Write a small file atomically: partial file, fsync, rename."""
     partial = path.with_name(path.name + ".new")
     with open(partial, "w", encoding="utf-8") as file:
         file.write(text)
@@ -211,7 +211,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_folder(partial: Path, path: Path) -> None:
-    """Put a finished inner folder (a saved training state) in the place of the last one."""
+    """Replace an inner folder (a saved training state) by a finished one."""
     for file in sorted(partial.rglob("*")):
         _sync(file)
     _exchange(partial, path)

@@ -1,4 +1,4 @@
-"""What an artifact says of itself: its kind, makers, sources, and the sizes and checksums of its files."""
+"""Manifests of artifacts: kind, stage, settings, sources, and the sizes and checksums of files."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 UNSTABLE = ("metrics.jsonl", "README.md", "settings.yaml")
-FORMATS = {"index": 2}  # of what lies on disk; 1 where nothing is said. One that changes is raised, so that what is older is refused
+FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
 SEAL, END = "seal", '"\n}'
 VERSIONS_KEPT = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
 
 
 def digest(path: Path) -> str:
-    """What a source is, whatever it is called: of an artifact, its files' checksums; of a file, its own; of a plain folder, of its files.
+    """Digest of a source's content, whatever its name: from the checksums of an artifact's or plain folder's files, or of a file.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp()); _ = (folder / "a.txt").write_text("a")
     >>> digest(folder) == digest_of({"a.txt": {"sha256": checksums.checksum(folder / "a.txt")}})
@@ -33,18 +33,18 @@ def digest(path: Path) -> str:
 
 
 def digest_of(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """One digest from the checksums of an artifact's product files; times are not among them."""
+    """One digest of the checksums of an artifact's product files, without those that contain times."""
     lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files) if name not in UNSTABLE)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def manifest_path(path: Path) -> Path:
-    """Inside a folder; beside a file, with its name."""
+    """The manifest's path: inside a folder, or next to a file, with its name."""
     return path / MANIFEST if path.is_dir() else path.with_name(path.name + "." + MANIFEST)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of an artifact, as written."""
+    """Read an artifact's manifest and check its seal."""
     file = manifest_path(path)
     try:
         text = file.read_bytes().decode("utf-8")
@@ -56,12 +56,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not _is_manifest(loaded):
         raise ArtifactError(f"{file}: damaged: not a manifest; run the stage that made it again with --force")
     if ("format" in loaded or SEAL in loaded) and text != text_of(loaded):
-        raise ArtifactError(f"{file}: damaged: its seal is not that of its words; {_repair(loaded)}")
+        raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair(loaded)}")
     return dict(loaded)
 
 
 def text_of(manifest: Mapping[str, Any]) -> str:
-    """The words of a manifest; the last is the sha256 of all of them with nothing in its place.
+    """A manifest as JSON; its last value, the seal, is the sha256 of the JSON with an empty seal.
 
     >>> text_of({"kind": "run"}) == text_of(json.loads(text_of({"kind": "run"})))
     True
@@ -78,7 +78,7 @@ def _is_manifest(loaded: Any) -> bool:
 
 
 def verify(path: Path, kind: str) -> dict[str, Any]:
-    """The manifest of a whole artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
+    """The manifest of a complete artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
     if not path.exists():
         raise ArtifactError(f"{path}: no such {kind}")
     if not path.is_dir():
@@ -125,7 +125,7 @@ def _repair(manifest: Mapping[str, Any]) -> str:
 
 
 def same(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether a product was made by this very record and is still there: a file byte by byte, a folder by the sizes of its files."""
+    """Whether a product of this record exists unchanged: a file is compared by checksum, a folder by the sizes of its files."""
     try:
         manifest = read_manifest(path)
     except ArtifactError:
@@ -138,7 +138,7 @@ def same(path: Path, record: Mapping[str, Any]) -> bool:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
-    """What differs between two records: `stage`, or the names of settings and sources."""
+    """Differences between two records: `stage`, and the names of settings and sources."""
     differences = {"stage"} if old.get("stage") != new["stage"] else set()
     for part in ("settings", "sources"):
         before, after = old.get(part) or {}, new[part]
@@ -153,7 +153,7 @@ def _files(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, A
 
 
 def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
-    """The manifest of a finished product, whose own name is `name` if it is a single file; `without` what goes away."""
+    """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
     files = _files(product, without) if product.is_dir() else {name: checksums.facts([product])[0]}
     versions = {"python": platform.python_version(), **_loaded_versions()}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
@@ -165,7 +165,7 @@ def _loaded_versions() -> dict[str, str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a product file such as `ids.txt`."""
+    """Read the lines of a product file such as `ids.txt`."""
     if not path.is_file():
         raise ArtifactError(f"{path}: the file is missing from its artifact")
     return path.read_text(encoding="utf-8").split("\n")[:-1]

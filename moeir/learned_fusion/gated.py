@@ -1,4 +1,4 @@
-"""Gated fusion: a weighted sum whose expert weights depend on the query, plus features of the document's hits.
+"""Learned fusion: a weighted sum of scores, and a gated one whose expert weights depend on the query, plus document features.
 
     score(q, d) = Σ_e E · softmax(W z(q))_e · a_e · s_e(q, d)  +  v · x(q, d)
 

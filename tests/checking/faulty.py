@@ -54,7 +54,7 @@ TEXTS = [
     Faulty("blank-id", "corpus.jsonl", ('{"_id": " ", "text": "blank"}',), 1, "id is blank"),
     Faulty("id-with-space", "corpus.jsonl", ('{"_id": "a b", "text": "two words"}',), 1, "'a b'"),
     Faulty("duplicate-id", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' stands on an earlier line"),
-    Faulty("no-text", "corpus.jsonl", ('{"_id": "x", "words": "none"}',), 1, "no text; one of text"),
+    Faulty("no-text", "corpus.jsonl", ('{"_id": "x", "words": "none"}',), 1, "no text; expected one of text"),
     Faulty("text-not-a-string", "corpus.jsonl", ('{"_id": "x", "text": 7}',), 1, "text is not a string: 7"),
     Faulty("text-not-a-string", "queries.jsonl", ('{"_id": "q3", "text": "who", "answers": "he"}',), 1, "answers is not a list of strings"),
     Faulty("empty-text", "corpus.jsonl", ('{"_id": "x", "title": " ", "text": ""}',), 1, "'x' has no text"),

@@ -16,7 +16,7 @@ def another_checkpoint(folder: Path) -> None:
 
 
 def exchanged(name: str, other: str) -> Setup:
-    """A copy of the index in which a file is that of another place."""
+    """Copy the index and replace one of its files by another."""
 
     def setup(folder: Path) -> None:
         shutil.copytree(folder / "idx", folder / "bad")
@@ -26,9 +26,9 @@ def exchanged(name: str, other: str) -> Setup:
 
 
 def unsealed(path: Path) -> None:
-    said = json.loads(path.read_text())
-    del said["seal"]
-    path.write_text(json.dumps(said))
+    content = json.loads(path.read_text())
+    del content["seal"]
+    path.write_text(json.dumps(content))
 
 
 def one_word(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bad input of learned fusions, of tuning, and of what is written beside a fused run."""
+"""Bad input of learned fusions, of tuning, and of side outputs of fuse."""
 
 from tests.bad_input import Bad, file
 

@@ -1,4 +1,4 @@
-"""Kinds of bad input: how each comes about, the command that meets it, its exit code and words of its one line."""
+"""Kinds of bad input: a setup, the command that fails on it, its exit code and a part of its error message."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ Setup = Callable[[Path], object]
 
 
 class Bad(NamedTuple):
-    """A kind of bad input: how it comes about, the command that meets it, its exit code, and words of its one line."""
+    """A kind of bad input: its setup, the command that fails on it, its exit code, and a part of the error message."""
 
     name: str
     setup: Setup | None
@@ -30,7 +30,7 @@ def file(name: str, content: str | bytes) -> Setup:
 
 
 def corpus(*lines: str) -> Setup:
-    """bad.jsonl: a good line, then these."""
+    """Write bad.jsonl: a valid line, then `lines`."""
     return file("bad.jsonl", "\n".join(['{"_id": "a", "text": "owl"}', *lines]) + "\n")
 
 
@@ -39,7 +39,7 @@ def example(line: str) -> Setup:
 
 
 def damaged(what: str, name: str, damage: Callable[[Path], object]) -> Setup:
-    """A copy of an artifact under the name `bad`, one of its files damaged."""
+    """Copy an artifact to `bad` and damage one of its files."""
 
     def setup(folder: Path) -> None:
         shutil.copytree(folder / what, folder / "bad")
@@ -59,11 +59,12 @@ def flip(path: Path) -> None:
 
 
 def says(**facts: object) -> Callable[[Path], object]:
-    """Some keys of a JSON file say something else; None takes a key away."""
+    """Set some keys of a JSON file; None removes a key."""
+
     def damage(path: Path) -> None:
-        said = json.loads(path.read_text()) | facts
-        said = {key: value for key, value in said.items() if value is not None}
-        path.write_text(manifests.text_of(said) if path.name == manifests.MANIFEST else json.dumps(said))
+        content = json.loads(path.read_text()) | facts
+        content = {key: value for key, value in content.items() if value is not None}
+        path.write_text(manifests.text_of(content) if path.name == manifests.MANIFEST else json.dumps(content))
 
     return damage
 
@@ -81,18 +82,18 @@ manifest = partial(damaged, "idx", "manifest.json")
 
 
 def being_written(folder: Path) -> object:
-    """Another process (or so it seems) holds the lock of the output."""
-    held = open(folder / ".out.lock", "w")  # noqa: SIM115 - closed when the test forgets it
-    fcntl.flock(held, fcntl.LOCK_EX)
-    return held
+    """Lock the output, as another process would."""
+    lock = open(folder / ".out.lock", "w")  # noqa: SIM115 - closed when the test forgets it
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
-# What the system says of that folder: in a container all of /sys may be read only, even for root
+# The system's error for that folder: in a container all of /sys may be read-only, even for root
 DENIED = "Read-only" if os.geteuid() == 0 and os.statvfs("/sys/kernel").f_flag & os.ST_RDONLY else "denied"
 
 
 def read_only(folder: Path) -> None:
-    """A folder in which nobody can write; for root, one of the kernel's."""
+    """Make a folder without write permission; for root, a link into /sys."""
     if os.geteuid() == 0:
         (folder / "locked").symlink_to("/sys/kernel")
     else:
@@ -100,7 +101,7 @@ def read_only(folder: Path) -> None:
 
 
 class Full:
-    """No file can grow beyond some bytes, until it is closed."""
+    """Limit the size of files, as a full disk would, until closed."""
 
     def __init__(self, folder: Path, bytes: int = 0) -> None:
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)

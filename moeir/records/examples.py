@@ -154,7 +154,7 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
     passages: dict[str, Text] = {}
     if inline:
         if not isinstance(record.get("query"), str):
-            raise DataError(f"{where}: expected a query text beside the passages; the field query is missing or not a string")
+            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string")
         positives, negatives = (_passage_ids(record, side, passages, where) for side in _SIDES)
     else:
         positives, negatives = (_ids(record, side, where) for side in _SIDES)

@@ -76,21 +76,21 @@ def test_an_array_is_read_piece_by_piece(objects, indent, letters):
     lines = json.dumps(objects, indent=indent).split("\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dpr, "_BLOCK_LETTERS", letters)
-        found = list(dpr.entries("x", ((number, line) for number, line in enumerate(lines, 1))))
-    assert [entry for _, entry in found] == objects
+        entries = list(dpr.entries("x", ((number, line) for number, line in enumerate(lines, 1))))
+    assert [entry for _, entry in entries] == objects
 
 
 def test_memory_holds_one_entry(monkeypatch):
     monkeypatch.setattr(dpr, "_BLOCK_LETTERS", 100)
-    taken = []
+    lines_read = []
 
     def lines():
         for number, line in enumerate(json.dumps([{"question": "x" * 30}] * 1000, indent=0).split("\n"), 1):
-            taken.append(number)
+            lines_read.append(number)
             yield number, line
 
     where, _ = next(dpr.entries("x", lines()))
-    assert where == "x:2" and len(taken) < 20
+    assert where == "x:2" and len(lines_read) < 20
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def test_files_are_united_by_query_id():
 
 def test_texts_are_united_and_must_agree():
     other = Example("q2", ("d3",), ("d2",), (), INLINE.query, (INLINE.passages[1], Text("d3", "it")))
-    (found,) = examples.united([[INLINE], [other]], ["x", "y"])
-    assert found == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
+    (merged,) = examples.united([[INLINE], [other]], ["x", "y"])
+    assert merged == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
     with pytest.raises(DataError, match="y: query 'q2' has two texts in the files"):
         examples.united([[INLINE], [Example("q2", ("d1",), (), (), Text("q2", "who?"))]], ["x", "y"])
     with pytest.raises(DataError, match="y: passage 'd1' has two texts in the files"):
@@ -64,10 +64,10 @@ def test_texts_are_united_and_must_agree():
 
 def test_a_teachers_scores_are_united_where_it_has_scored_everything():
     second = Example("q4", ("d3",), ("d4", "d1"), positive_scores=(7.0,), negative_scores=(1.0, 2.0))
-    (found,) = examples.united([[TAUGHT], [second]], ["x", "y"])
-    assert found == Example("q4", ("d1", "d2", "d3"), ("d4",), positive_scores=(9.5, 0.25, -2.0), negative_scores=(1.0,))
-    (found,) = examples.united([[TAUGHT], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
-    assert found == Example("q4", ("d1", "d2", "d3"), ("d4",))
+    (merged,) = examples.united([[TAUGHT], [second]], ["x", "y"])
+    assert merged == Example("q4", ("d1", "d2", "d3"), ("d4",), positive_scores=(9.5, 0.25, -2.0), negative_scores=(1.0,))
+    (merged,) = examples.united([[TAUGHT], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
+    assert merged == Example("q4", ("d1", "d2", "d3"), ("d4",))
 
 
 def test_tevatrons_ids_are_understood(tmp_path):
@@ -99,7 +99,7 @@ FAULTY = [
     ),
     (
         {"query_id": "q", "positive_passages": [{"docid": "a", "text": "x"}], "negative_passages": []},
-        ":1: expected a query text beside the passages; the field query is missing or not a string",
+        ":1: no query text beside the passages; the field query is missing or not a string",
     ),
     ({"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]}, ":1: no negative_passages"),
     (

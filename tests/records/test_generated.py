@@ -1,4 +1,4 @@
-"""Files of generated queries: read as they were written, and refused with one line where they are something else."""
+"""Files of generated queries are read as written; other files are refused with one line."""
 
 import pytest
 
@@ -31,9 +31,9 @@ BAD = [
 @pytest.mark.parametrize(("content", "words"), BAD)
 def test_another_file_is_refused(content, words, tmp_path):
     (tmp_path / "generated.jsonl").write_text(content)
-    with pytest.raises(DataError) as said:
+    with pytest.raises(DataError) as caught:
         list(generated.read(tmp_path / "generated.jsonl"))
-    assert words in str(said.value)
+    assert words in str(caught.value)
 
 
 def test_a_part_of_several_may_be_empty(tmp_path):

@@ -23,7 +23,7 @@ hits = st.dictionaries(words, scores, max_size=12)
 def test_hits_stand_as_pythons_sort_puts_them(found):
     ids, values = list(found), list(found.values())
     best = runs.ranked(np.array(values), runs.id_order(ids))
-    assert [ids[place] for place in best] == order.ranked(found)
+    assert [ids[index] for index in best] == order.ranked(found)
 
 
 @given(hits, st.integers(0, 14))
@@ -34,13 +34,13 @@ def test_a_depth_cuts_the_full_order(found, depth):
 
 def test_many_ties_at_the_cut_keep_the_order():
     generator = np.random.default_rng(0)
-    values, places = generator.integers(0, 5, 10_000), generator.permutation(10_000)
-    assert runs.ranked(values, places, 100).tolist() == runs.ranked(values, places)[:100].tolist()
+    values, tie_breakers = generator.integers(0, 5, 10_000), generator.permutation(10_000)
+    assert runs.ranked(values, tie_breakers, 100).tolist() == runs.ranked(values, tie_breakers)[:100].tolist()
 
 
 def test_scores_that_are_equal_as_float32_tie():
-    found = {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}
-    assert runs.Run.from_hits({"q": found}).documents_of("q") == ["b", "a", "d", "c"]
+    scores_by_id = {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}
+    assert runs.Run.from_hits({"q": scores_by_id}).documents_of("q") == ["b", "a", "d", "c"]
 
 
 def test_ids_order_by_bytes():
@@ -65,10 +65,10 @@ def test_a_thousand_runs_full_of_ties_score_as_trec_eval_scores_them():
     for seed in range(1000):
         hits, grades = tied_run(seed)
         expected = pytrec_eval.RelevanceEvaluator(grades, set(names)).evaluate(hits)
-        found = measures.per_query(runs.Run.from_hits(hits), grades, ours)
+        computed = measures.per_query(runs.Run.from_hits(hits), grades, ours)
         for name, measure in zip(names, ours, strict=True):
             for query in grades:
-                assert found[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
+                assert computed[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
 
 
 @given(st.dictionaries(words, st.dictionaries(words, scores, min_size=1, max_size=6), min_size=1, max_size=4))
@@ -107,8 +107,8 @@ def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_p
 
 
 def test_long_ids_are_ids(tmp_path):
-    found = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
-    run = runs.Run.from_hits(found)
+    hits_by_query = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
+    run = runs.Run.from_hits(hits_by_query)
     runs.write(run, tmp_path / "a.trec")
     again = runs.read(tmp_path / "a.trec")
     assert again.documents_of("q") == run.documents_of("q") == ["é" * 40, "x" * 500, "a"]
@@ -181,9 +181,9 @@ def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
 
 
 def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
-    """However few rows are taken at once: the same run, and the same line for a document that is listed twice."""
+    """Any chunk size gives the same run, and the same line for a document that is listed twice."""
     generator = np.random.default_rng(3)
-    lines = [f"q{query % 7} Q0 d{place} 1 {generator.random():.6f} t\n" for place in range(40) for query in generator.permutation(7)]
+    lines = [f"q{query % 7} Q0 d{document} 1 {generator.random():.6f} t\n" for document in range(40) for query in generator.permutation(7)]
     (tmp_path / "mixed.trec").write_text("".join(lines))
     whole = runs.read(tmp_path / "mixed.trec")
     (tmp_path / "twice.trec").write_text("".join([*lines, lines[100], lines[5]]))

@@ -53,7 +53,7 @@ def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select
         for rank, (document, score) in enumerate(run_hits, 1):
             if document in sources:
                 sources[document].append(Found(name, rank, score))
-    return {document: tuple(sources_) for document, sources_ in sources.items()}
+    return {document: tuple(entries) for document, entries in sources.items()}
 
 
 def candidates(runs: Mapping[str, Run], qrels: Qrels, select: Select, *, positive_grade: int = 1) -> list[Run]:

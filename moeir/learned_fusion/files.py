@@ -30,12 +30,14 @@ class Found:
         """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
         expected, actual = ", ".join(self.runs), ", ".join(names)
         if len(names) != len(self.runs):
-            raise UsageError(f"{path}: found with {len(self.runs)} runs ({expected}), given {len(names)} ({actual}); one --run for each")
+            raise UsageError(
+                f"{path}: learned on {len(self.runs)} runs ({expected}), found {len(names)} ({actual}); give one --run for each"
+            )
         own, others = ([name.rpartition("/")[2].partition(".")[0] for name in side] for side in (self.runs, names))
         if own != others and sorted(own) == sorted(others):
-            raise UsageError(f"{path}: found with the runs in the order {expected}, given {actual}; give --run in that order")
+            raise UsageError(f"{path}: learned on runs in the order {expected}, found {actual}; give --run in that order")
         if own != others:
-            log.info("%s: found with the runs %s; they are now %s", path, expected, actual)
+            log.info("%s: learned on the runs %s; now used with %s", path, expected, actual)
 
 
 def write(fusion: Found, path: Path) -> None:

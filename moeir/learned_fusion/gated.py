@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from moeir.learned_fusion import features
-from moeir.learned_fusion.features import OF_A_HIT, OF_ALL_HITS, Exact, Features, Words
+from moeir.learned_fusion.features import OF_A_HIT, OF_ALL_HITS, Features, Words
 from moeir.records import lists as score_lists
-from moeir.records.lists import Hits, Lists
+from moeir.records.lists import Exact, Hits, Lists
 
 FREE = 1e-6  # keeps the expert weights finite where one list is always right
 FARTHEST = 4.0  # standardised query features are clipped here

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from moeir import fusion
 from moeir.errors import DataError
 from moeir.learned_fusion import features, gated
-from moeir.learned_fusion.features import Exact, Words
+from moeir.learned_fusion.features import Words
 from moeir.learned_fusion.gated import Examples, Gated, Scales, Weights
 from moeir.records.ids import Ids
+from moeir.records.lists import Exact
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 

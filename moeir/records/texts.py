@@ -84,8 +84,8 @@ def write(texts: Iterable[Text], path: Path | str) -> None:
 
 def record(text: Text) -> dict[str, Any]:
     """A text as the object of its JSON line."""
-    fields_ = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
-    return {name: value for name, value in fields_.items() if value or name not in ("url", "answers")}
+    values = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
+    return {name: value for name, value in values.items() if value or name not in ("url", "answers")}
 
 
 def parsed(record: Any, where: str) -> Text:

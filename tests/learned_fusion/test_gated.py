@@ -40,8 +40,8 @@ def test_the_loss_is_that_of_loops():
     examples = drawn_examples(3)
     weights = Weights.zeros(3, 2, 4).unpacked(np.random.default_rng(4).normal(size=13))
     expected = []
-    for row_, (start, size) in enumerate(zip(examples.starts, examples.sizes, strict=True)):
-        exponentials = np.exp(weights.gate @ examples.situation[row_])
+    for query, (start, size) in enumerate(zip(examples.starts, examples.sizes, strict=True)):
+        exponentials = np.exp(weights.gate @ examples.situation[query])
         gates = 3 * exponentials / exponentials.sum()
         scores = [
             sum(gates[one] * weights.experts[one] * examples.scores[one, row] for one in range(3))

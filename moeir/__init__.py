@@ -1,4 +1,4 @@
-"""moeir: mixture-of-experts retrieval. What a stage of the command line does, a notebook can do."""
+"""moeir: mixture-of-experts retrieval. Every stage of the command line is also a Python function."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m moeir`, and what `torchrun -m moeir` starts."""
+"""Entry point of `python -m moeir` and `torchrun -m moeir`."""
 
 from moeir.cli import main
 

@@ -1,4 +1,4 @@
-"""The `moeir` command: stages become typer commands, errors become one line and an exit code."""
+"""The `moeir` command: stages as typer commands, errors as one line and an exit code."""
 
 import importlib
 import inspect
@@ -21,11 +21,11 @@ STAGES = (
     "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
 log = logging.getLogger(__name__)
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then asks for large pages: a training step waits less for its memory
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
 
 def application() -> typer.Typer:
-    """The command with every stage under it."""
+    """The typer application with a command for every stage."""
     app = typer.Typer(
         name="moeir",
         help="Mixture-of-experts retrieval: train, encode, index, search, fuse, evaluate. Each stage reads and writes files.",
@@ -38,8 +38,10 @@ def application() -> typer.Typer:
     app.callback()(_top)
     for name in STAGES:
         stage = stage_class(name)
-        words = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=words, short_help=words.split(". ")[0], no_args_is_help=_needs_something(stage))(_command(stage))
+        help_text = " ".join((inspect.getdoc(stage) or "").split())
+        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0], no_args_is_help=_needs_something(stage))(
+            _command(stage)
+        )
     return app
 
 
@@ -51,8 +53,8 @@ def stage_class(name: str) -> type[base.Stage]:
     return stage
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _say_version(value: bool) -> None:
+    if value:
         sys.stdout.write(f"moeir {__version__}\n")
         raise typer.Exit
 
@@ -60,7 +62,7 @@ def _say_version(wanted: bool) -> None:
 def _top(
     version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_say_version, is_eager=True),
 ) -> None:
-    """What comes before a stage."""
+    """Options before a stage."""
 
 
 def _needs_something(stage: type[base.Stage]) -> bool:
@@ -69,17 +71,17 @@ def _needs_something(stage: type[base.Stage]) -> bool:
 
 def _command(stage: type[base.Stage]) -> Callable[..., None]:
     parameters = [_parameter(setting) for setting in settings.settings_of(stage)]
-    makes = any(setting.role == "product" for setting in settings.settings_of(stage))
+    has_output = any(setting.role == "product" for setting in settings.settings_of(stage))
     parameters += [
-        _own("config", "--config", "YAML file of settings, keys as the flags; flags win over it.", Path | None, metavar="FILE"),
+        _own("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
         _own("show", "--show", "Print the resolved settings as YAML and stop.", bool),
-        _own("dry_run", "--dry-run", "Say what would be read, written and spent, and stop.", bool),
+        _own("dry_run", "--dry-run", "Print what would be read, written and spent, and stop.", bool),
     ]
-    if makes:
-        parameters.append(_own("force", "--force", "Replace what --output holds; forget unfinished work.", bool))
+    if has_output:
+        parameters.append(_own("force", "--force", "Replace an existing --output; discard unfinished work.", bool))
 
-    def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **given: Any) -> None:
-        _carry_out(settings.resolve(stage, given, config), show=show, dry_run=dry_run, force=force)
+    def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **values: Any) -> None:
+        _carry_out(settings.resolve(stage, values, config), show=show, dry_run=dry_run, force=force)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -113,8 +115,8 @@ def _parameter(setting: settings.Setting) -> inspect.Parameter:
 
 
 def _metavar(setting: settings.Setting) -> str:
-    words = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
-    return words[setting.annotation.removesuffix(" | None")]
+    metavars = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
+    return metavars[setting.annotation.removesuffix(" | None")]
 
 
 def _facts(setting: settings.Setting) -> str:
@@ -123,12 +125,12 @@ def _facts(setting: settings.Setting) -> str:
     default = setting.default
     if default is None or default is False or default in ((), ""):
         return ""
-    shown = "on" if default is True else ", ".join(default) if setting.repeated else default
-    return f" [default: {shown}]"
+    text = "on" if default is True else ", ".join(default) if setting.repeated else default
+    return f" [default: {text}]"
 
 
 def main() -> NoReturn:
-    """Run the command line; the only place that prints an error and exits."""
+    """Run the command line; only this function prints errors and exits."""
     console.start()
     sys.exit(_outcome(sys.argv[1:]))
 
@@ -157,7 +159,7 @@ def _outcome(arguments: list[str]) -> int:
 
 
 def _invoked(arguments: list[str]) -> int:
-    """Without typer's own handling of broken pipes and Ctrl-C, which hides both."""
+    """Invoke without typer's own handling of broken pipes and Ctrl-C, which hides both."""
     command = typer.main.get_command(application())
     try:
         with command.make_context("moeir", list(arguments)) as context:
@@ -171,17 +173,17 @@ def _refused(problem: click.exceptions.ClickException) -> int:
     if isinstance(problem, click.exceptions.NoArgsIsHelpError):
         problem.show()
         return problem.exit_code
-    words = " ".join(problem.format_message().split())
+    message = " ".join(problem.format_message().split())
     context = problem.ctx if isinstance(problem, click.exceptions.UsageError) else None
     path = context.command_path.strip() if context else "moeir"
-    log.error("%s: %s (see %s --help)", path, words, path)
+    log.error("%s: %s (see %s --help)", path, message, path)
     return problem.exit_code
 
 
-def _failed(problem: Exception, code: int, words: str | None = None) -> int:
+def _failed(problem: Exception, code: int, message: str | None = None) -> int:
     if os.environ.get("MOEIR_TRACEBACK") == "1":
         raise problem
-    if words is None and isinstance(problem, OSError) and problem.strerror:
-        words = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
-    log.error("error: %s", " ".join((words or str(problem) or type(problem).__name__).split()))
+    if message is None and isinstance(problem, OSError) and problem.strerror:
+        message = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+    log.error("error: %s", " ".join((message or str(problem) or type(problem).__name__).split()))
     return code

@@ -1,4 +1,4 @@
-"""What people see: log lines and progress on stderr, colours only on a terminal. Data never passes here."""
+"""Output for people: log lines and progress on stderr, colours only on a terminal. stdout is for data only."""
 
 import importlib
 import logging
@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment, Segments
 
 Item = TypeVar("Item")
-Line = Sequence[tuple[str, str]]  # parts of a line, each with its style
+Line = Sequence[tuple[str, str]]  # segments of a line, each with its style
 SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_DRAWINGS = 30.0, 0.25
-BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; a trend of 0, 1 and -1
-PLAIN = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # where only ASCII can be shown
+BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; trends 0, 1 and -1
+PLAIN = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # for terminals with ASCII only
 _quiet = False
 _listener: Callable[[int], object] | None = None
 
@@ -34,21 +34,21 @@ def start(*, verbose: bool = False) -> None:
 
 
 def hush() -> None:
-    """Say no more than errors: a process whose rank is not zero."""
+    """Log errors only, as in processes whose rank is not zero."""
     global _quiet
     _quiet = True
     logging.getLogger("moeir").setLevel(logging.ERROR)
 
 
 def tell(listener: Callable[[int], object]) -> None:
-    """Hush, and let `listener` hear what every meter counts: another process shows it."""
+    """Silence this process and pass the counts of every meter to `listener`; another process shows them."""
     global _listener
     hush()
     _listener = listener
 
 
 class Meter:
-    """Counts work done; a bar on a terminal, otherwise a line every 30 s."""
+    """Progress of a task: a bar on a terminal, otherwise a line every 30 s."""
 
     def __init__(self, what: str, total: int | None, bar: Any = None, *, done: int = 0) -> None:
         self.what, self.total, self.done, self.note, self._first = what, total, done, "", done
@@ -56,7 +56,7 @@ class Meter:
         self._task = bar.add_task(what, total=total, note="") if bar else None
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
-        """Add `count` to what is done; `note` replaces the words behind the count."""
+        """Add `count` to what is done; `note` replaces the text after the count."""
         self.done += count
         self.note = self.note if note is None else note
         if _listener is not None:
@@ -69,16 +69,16 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Done a second since this process began."""
+        """Items per second since this process started."""
         return (self.done - self._first) / max(time.monotonic() - self._began, 1e-9)
 
     @property
     def left(self) -> str:
-        """The time that the rest will take, once something says how fast it goes."""
+        """Estimated remaining time as text; empty until the rate is known."""
         return f"{clock((self.total - self.done) / self.rate)} left" if self.total and self.done > self._first else ""
 
     def line(self) -> str:
-        """One line of plain text: how far, how fast, how long still."""
+        """One line of plain text: count, rate and remaining time."""
         words = [f"{self.what}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), f"{self.rate:,.1f}/s"]
         words += [self.left] if self.left else []
         return ", ".join([*words, self.note] if self.note else words)
@@ -86,7 +86,7 @@ class Meter:
 
 @contextmanager
 def meter(what: str, total: int | None = None) -> Iterator[Meter]:
-    """A meter for work that advances by hand."""
+    """A meter that the caller advances."""
     if _quiet or not sys.stderr.isatty():
         yield Meter(what, total)
         return
@@ -96,7 +96,7 @@ def meter(what: str, total: int | None = None) -> Iterator[Meter]:
 
 
 class _Panel(Meter):
-    """Lines that are drawn anew in their place, four times a second at most."""
+    """Lines that are redrawn in place, at most four times a second."""
 
     def __init__(self, what: str, total: int, done: int, live: Live, drawn: Callable[[Meter, int, int], Sequence[Line]]) -> None:
         super().__init__(what, total, done=done)
@@ -116,7 +116,7 @@ class _Panel(Meter):
 
 @contextmanager
 def panel(what: str, total: int, drawn: Callable[[Meter, int, int], Sequence[Line]], *, done: int = 0) -> Iterator[Meter]:
-    """A meter that shows on a terminal what `drawn` makes of it, of the columns and of the rows there are; elsewhere it is a meter."""
+    """A meter that shows on a terminal the lines of `drawn(meter, columns, rows)`; elsewhere a plain meter."""
     console = Console(stderr=True)
     if _quiet or not sys.stderr.isatty() or console.is_dumb_terminal:
         yield Meter(what, total, done=done)
@@ -127,24 +127,24 @@ def panel(what: str, total: int, drawn: Callable[[Meter, int, int], Sequence[Lin
 
 @contextmanager
 def _lines_above() -> Iterator[None]:
-    """Log lines go where stderr now leads, above what is drawn, and not into it."""
-    before = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
-    for handler, _ in before:
+    """Send log lines to the current stderr, so that they appear above the live display."""
+    streams = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
+    for handler, _ in streams:
         handler.stream = sys.stderr
     try:
         yield
     finally:
-        for handler, stream in before:
+        for handler, stream in streams:
             handler.stream = stream
 
 
 def asked(prompt: str) -> Iterator[str]:
-    """The lines a person types, with a prompt on a terminal; of a pipe its lines. Ends with the stream, or Ctrl-D."""
+    """Lines typed at a prompt on a terminal, or the lines of a pipe; ends with the stream or Ctrl-D."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield from (line.rstrip("\r\n") for line in sys.stdin)
         return
     with suppress(ImportError):
-        importlib.import_module("readline")  # arrows move in the line, and bring earlier ones back
+        importlib.import_module("readline")  # enables arrow keys and history
     console = Console()
     while True:
         try:
@@ -154,10 +154,10 @@ def asked(prompt: str) -> Iterator[str]:
             return
 
 
-def show(drawn: Iterable[Line]) -> None:
-    """Lines of data on stdout, with their styles where that is a terminal."""
+def show(lines: Iterable[Line]) -> None:
+    """Print lines of data on stdout, with their styles if it is a terminal."""
     console = Console(highlight=False) if sys.stdout.isatty() else None
-    for line in drawn:
+    for line in lines:
         if console is None:
             sys.stdout.write("".join(words for words, _ in line).rstrip() + "\n")
         else:
@@ -167,7 +167,7 @@ def show(drawn: Iterable[Line]) -> None:
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """The course of values in at most `width` signs, from `low` to `high` if they are not those of the values.
+    """A sparkline of values in at most `width` characters; the scale is `low` to `high`, by default the values' range.
 
     >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), sparkline([1, 1, 3, 3], 2), sparkline([0.5], 4, 0, 1), sparkline([], 4)
     ('▁▂▃▄▅▆▇█', '▁█', '▅', '')
@@ -181,7 +181,7 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Walk over `items`, showing how far."""
+    """Iterate over `items` and show progress."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with meter(what, total) as counter:
@@ -191,7 +191,7 @@ def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iter
 
 
 def clock(seconds: float) -> str:
-    """Seconds for people.
+    """Format seconds for people.
 
     >>> clock(59), clock(61), clock(3700)
     ('59 s', '1 min 01 s', '1 h 01 min')
@@ -204,7 +204,7 @@ def clock(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people.
+    """Format a number of bytes for people.
 
     >>> size(1536), size(3 * 2**30)
     ('1.5 KiB', '3.0 GiB')

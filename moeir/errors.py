@@ -1,4 +1,4 @@
-"""What a user can get wrong, and the exit code it earns.
+"""Errors a user can cause, and their exit codes.
 
 A message is one line: where, what was found, what was expected, and the command that repairs it if there is one.
 """
@@ -6,11 +6,11 @@ A message is one line: where, what was found, what was expected, and the command
 import re
 from typing import ClassVar
 
-_OF_MEMORY = re.compile("out of memory|allocate memory")  # what torch says of a processor or a device that has none left
+_OF_MEMORY = re.compile("out of memory|allocate memory")  # in torch's messages
 
 
 class MoeirError(Exception):
-    """Anything that ends a command with one line instead of a traceback."""
+    """An error that ends a command with one line instead of a traceback."""
 
     code: ClassVar[int] = 1
 
@@ -34,10 +34,10 @@ class ArtifactError(MoeirError):
 
 
 class OutOfMemory(MoeirError):
-    """A processor or a device that has no memory left."""
+    """The CPU or a device is out of memory."""
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Whether memory has run out, as Python or torch says it."""
-    said = isinstance(problem, RuntimeError) and (type(problem).__name__ == "OutOfMemoryError" or _OF_MEMORY.search(str(problem)))
-    return isinstance(problem, MemoryError) or bool(said)
+    """Whether an exception of Python or torch means that memory has run out."""
+    matches = isinstance(problem, RuntimeError) and (type(problem).__name__ == "OutOfMemoryError" or _OF_MEMORY.search(str(problem)))
+    return isinstance(problem, MemoryError) or bool(matches)

@@ -1,9 +1,8 @@
-"""Several ranked lists become one: what a score counts, and what a missing document is worth.
+"""Fusion formulas: several ranked lists of a query become one.
 
-A formula takes one query's lists, each (documents, scores) with the best first, and returns the union, documents ascending, with
-one score per document; sums run in float64, in the order of the lists, and are rounded to float32. With `apart` the scores
-are those that each list gives instead, not yet added: float64, a row for each list. Many queries go through a formula at once
-as `Lists` of theirs.
+A formula takes one query's lists, each (documents, scores) with the best first, and returns their union: documents ascending and one
+score per document. Sums run in float64, in the order of the lists, and are rounded to float32. With `apart` a formula returns what each
+list contributes instead of the sum: float64, one row per list. Many queries are fused at once when their lists are `ScoreLists`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.records import lists as worth
+from moeir.records import lists as score_lists
 from moeir.records.columns import give_back
 from moeir.records.ids import united
 from moeir.records.lists import Hits, Lists
@@ -21,7 +20,7 @@ from moeir.records.runs import Run, ordered
 
 Merge: TypeAlias = Callable[..., Hits]
 
-_AT_ONCE = 2**18  # hits, which bounds the working set
+_AT_ONCE = 2**18  # bounds the memory of a block
 
 
 def came_sum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -35,11 +34,11 @@ def came_sum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.25, 4: 9.25, 7: 5.5}
     """
-    return worth.added(*worth.columns(lists, worth.scores, Lists.last), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.scores, Lists.last), apart)
 
 
 def normsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
-    """Sum of scores brought to 0 … 1 list by list, (s − min) / (max − min); a missing document gets 0, as the list's last has.
+    """Sum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0, like the list's last.
 
     Cai et al., CAME, §5.3, Table 4. A list whose scores are all equal counts 0.
 
@@ -47,19 +46,19 @@ def normsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 0.0, 4: 1.0, 7: 1.0}
     """
-    return worth.added(*worth.columns(lists, worth.from_0_to_1, worth.nothing), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.from_0_to_1, score_lists.nothing), apart)
 
 
 def normmax(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
-    """The largest of scores brought to 0 … 1 list by list, (s − min) / (max − min); a missing document gets 0.
+    """Maximum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0.
 
-    Cai et al., CAME, §5.3, Table 4. With `apart`, what the list that decides gives; the other lists give 0.
+    Cai et al., CAME, §5.3, Table 4. With `apart`, the list with the maximum contributes it and the other lists contribute 0.
 
     >>> documents, scores = normmax([(np.array([4, 7, 1]), np.array([9.0, 6.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {1: 0.0, 2: 0.0, 4: 1.0, 7: 1.0}
     """
-    return worth.added(*worth.largest(*worth.columns(lists, worth.from_0_to_1, worth.nothing)), apart)
+    return score_lists.added(*score_lists.largest(*score_lists.columns(lists, score_lists.from_0_to_1, score_lists.nothing)), apart)
 
 
 def sumrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -71,19 +70,19 @@ def sumrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 2.0, 7: 1.5}
     """
-    return worth.added(*worth.columns(lists, worth.reciprocals, Lists.last), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.reciprocals, Lists.last), apart)
 
 
 def maxrr(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
-    """The largest 1 / rank; a missing document gets 1 / K, K the length of the list.
+    """Maximum of 1 / rank; a missing document gets 1 / K, K the length of the list.
 
-    Cai et al., CAME, §5.3, Table 4. Many tie, and ties fall to the document id. With `apart`, what the list that decides gives.
+    Cai et al., CAME, §5.3, Table 4. Many documents tie and are ordered by id. With `apart`, the list with the maximum contributes it.
 
     >>> documents, scores = maxrr([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 1.0, 7: 1.0}
     """
-    return worth.added(*worth.largest(*worth.columns(lists, worth.reciprocals, Lists.last)), apart)
+    return score_lists.added(*score_lists.largest(*score_lists.columns(lists, score_lists.reciprocals, Lists.last)), apart)
 
 
 def combsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
@@ -95,7 +94,7 @@ def combsum(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 9.0, 7: 5.5}
     """
-    return worth.added(*worth.columns(lists, worth.scores, worth.nothing), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.scores, score_lists.nothing), apart)
 
 
 def rrf(lists: Sequence[Hits | Lists], apart: bool = False, *, constant: float = 60.0) -> Hits:
@@ -111,26 +110,26 @@ def rrf(lists: Sequence[Hits | Lists], apart: bool = False, *, constant: float =
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant}: expected 0 or more")
 
-    return worth.added(*worth.columns(lists, lambda one: worth.reciprocals(one, constant), worth.nothing), apart)
+    return score_lists.added(*score_lists.columns(lists, lambda one: score_lists.reciprocals(one, constant), score_lists.nothing), apart)
 
 
 def zscore(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
-    """Sum of scores standardised list by list; a missing document gets the list's smallest.
+    """Sum of standardised scores, (s − mean) / deviation per list; a missing document gets the list's smallest.
 
-    A list whose scores are all equal counts 0 for every document.
+    A list whose scores are all equal contributes 0 to every document.
 
     >>> documents, scores = zscore([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.5]))])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: -1.0, 4: 1.0, 7: -1.0}
     """
-    return worth.added(*worth.columns(lists, worth.standardised, Lists.last), apart)
+    return score_lists.added(*score_lists.columns(lists, score_lists.standardised, Lists.last), apart)
 
 
 def hybrid(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100) -> Hits:
-    """First + alpha · second, of the best `depth` of each; a document missing from a list gets the list's smallest score.
+    """First + alpha · second, over the first `depth` hits of each; a document missing from a list gets the list's smallest score.
 
-    Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first makes (s − (min + max) / 2) / (max − min) of each list's
-    scores; where all are equal, each counts 0. Two lists exactly; an empty one contributes nothing.
+    Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first maps each list's scores to (s − (min + max) / 2) / (max − min);
+    where all are equal, each counts 0. Takes exactly two lists; an empty one contributes nothing.
 
     >>> dense, bm25 = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
     >>> documents, scores = hybrid([dense, bm25], alpha=0.5)
@@ -146,13 +145,15 @@ def hybrid(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float =
     if len(lists) != 2:
         raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
     best = [Lists.of(one).best(depth) for one in lists]
-    return worth.added(*worth.columns(best, worth.centred if normalise == "centred" else worth.scores, Lists.last, (1.0, alpha)), apart)
+    return score_lists.added(
+        *score_lists.columns(best, score_lists.centred if normalise == "centred" else score_lists.scores, Lists.last, (1.0, alpha)), apart
+    )
 
 
 def interpolation(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
     """(1 − alpha) · first + alpha · second; a missing document gets 0.
 
-    `normalise=minmax` first makes (s − min) / (max − min) of each list's scores; `none` takes them as they are. Two lists exactly.
+    `normalise=minmax` first maps each list's scores to (s − min) / (max − min); `none` leaves them as they are. Takes exactly two lists.
 
     >>> first, second = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
     >>> documents, scores = interpolation([first, second], alpha=0.25)
@@ -163,27 +164,29 @@ def interpolation(lists: Sequence[Hits | Lists], apart: bool = False, *, alpha: 
         raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
     if len(lists) != 2:
         raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
-    return worth.added(*worth.columns(lists, worth.normalised("interpolation", normalise), worth.nothing, (1 - alpha, alpha)), apart)
+    return score_lists.added(
+        *score_lists.columns(lists, score_lists.normalised("interpolation", normalise), score_lists.nothing, (1 - alpha, alpha)), apart
+    )
 
 
 def combmnz(lists: Sequence[Hits | Lists], apart: bool = False, *, normalise: str = "minmax") -> Hits:
     """Sum of scores times the number of lists that hold the document; a missing document gets 0.
 
-    Fox and Shaw 1994; scores brought to 0 … 1 list by list as in Lee 1997, or, with `normalise=none`, as they are.
+    Fox and Shaw 1994; scores are min-max normalised per list as in Lee 1997, or left as they are with `normalise=none`.
 
     >>> documents, scores = combmnz([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 4, 1]), np.array([4.0, 3.0, 2.0]))])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {1: 0.0, 4: 3.0, 7: 2.0}
     """
-    documents, columns = worth.columns(lists, worth.normalised("combmnz", normalise), worth.nothing)
-    held = sum(np.isin(documents, Lists.of(one).documents).astype(np.float64) for one in lists)
-    return worth.added(documents, columns * held, apart)
+    documents, columns = score_lists.columns(lists, score_lists.normalised("combmnz", normalise), score_lists.nothing)
+    list_counts = sum(np.isin(documents, Lists.of(one).documents).astype(np.float64) for one in lists)
+    return score_lists.added(documents, columns * list_counts, apart)
 
 
 def linear(lists: Sequence[Hits | Lists], apart: bool = False, *, weights: str = "") -> Hits:
     """Weighted sum of scores; a document missing from a list gets the list's last (K-th) score.
 
-    Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` gives one to each run in turn; --tune finds them.
+    Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` has one weight per run, in order; --tune finds them.
 
     >>> lexical, dense = (np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))
     >>> documents, scores = linear([lexical, dense], weights="1+2")
@@ -191,58 +194,61 @@ def linear(lists: Sequence[Hits | Lists], apart: bool = False, *, weights: str =
     {2: 5.5, 4: 9.5, 7: 6.0}
     """
     if not weights:
-        raise UsageError("linear needs weights=…, one number for each run, with + between; fuse --tune and learn-fusion find them")
+        raise UsageError("linear needs weights=…, one number per run, joined by +; fuse --tune and learn-fusion find them")
     try:
-        given = [float(weight) for weight in weights.split("+")]
+        numbers = [float(weight) for weight in weights.split("+")]
     except ValueError:
-        raise UsageError(f"linear:weights={weights}: expected one number for each run, with + between") from None
-    if len(given) != len(lists) or not np.isfinite(given).all():
-        raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one for each run, with + between")
-    return worth.added(*worth.columns(lists, worth.scores, Lists.last, given), apart)
+        raise UsageError(f"linear:weights={weights}: expected one number per run, joined by +") from None
+    if len(numbers) != len(lists) or not np.isfinite(numbers).all():
+        raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one per run, joined by +")
+    return score_lists.added(*score_lists.columns(lists, score_lists.scores, Lists.last, numbers), apart)
 
 
 def shards(lists: Sequence[Hits | Lists], apart: bool = False) -> Hits:
-    """The lists of parts of one collection as the list of the whole: every document keeps its score.
+    """Merge the lists of disjoint shards of one collection: every document keeps its score.
 
-    UsageError where a document stands in two parts: those are not shards.
+    UsageError where two shards have the same document.
 
     >>> documents, scores = shards([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([2]), np.array([0.5]))])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 0.5, 4: 9.0, 7: 5.0}
     """
-    documents, columns = worth.columns(lists, worth.scores, worth.nothing)
+    documents, columns = score_lists.columns(lists, score_lists.scores, score_lists.nothing)
     if len(documents) < sum(len(Lists.of(one).documents) for one in lists):
-        raise UsageError("shards: a document stands in two of the runs; shards of one collection share none")
-    return worth.added(documents, columns, apart)
+        raise UsageError("shards: a document is in two of the runs; shards of one collection share no documents")
+    return score_lists.added(documents, columns, apart)
 
 
 def fused(runs: Sequence[Run], merge: Merge, depth: int | None = None, tag: str = "fused") -> Run:
-    """The runs merged query by query, the best `depth` kept; a query of any run is a query of the result.
+    """Fuse runs query by query and keep the first `depth` hits; the result has every query of any run.
 
-    A run that lacks a query has an empty list for it. Queries stand in order of first appearance.
+    A run without a query counts as an empty list for it. Queries are in order of first appearance.
     """
     queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
-    names, blocks = aligned(runs, queries)
-    most = len(names) if depth is None else depth
-    room = sum(int(np.minimum(np.diff(run.starts), most).sum()) for run in runs)  # for all hits; what is never touched costs nothing
-    starts, documents, scores = [0], np.empty(room, np.int32), np.empty(room, np.float32)
+    document_ids, blocks = aligned(runs, queries)
+    limit = len(document_ids) if depth is None else depth
+    capacity = sum(int(np.minimum(np.diff(run.starts), limit).sum()) for run in runs)  # for all hits; pages never written take no memory
+    starts, documents, scores = [0], np.empty(capacity, np.int32), np.empty(capacity, np.float32)
     for lists in blocks:
         keys, totals = merge(lists)
         size = len(lists[0].queries)
-        bounds = np.searchsorted(keys, np.arange(size + 1) * len(names))
-        best, values = ordered(bounds, keys - np.repeat(np.arange(size) * len(names), np.diff(bounds)), totals)
-        kept = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < most
-        rows = slice(starts[-1], starts[-1] + int(kept.sum()))
-        documents[rows], scores[rows] = best[kept], values[kept]
-        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), most))).tolist())
-    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], names, tag)
+        bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
+        best, values = ordered(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
+        within_depth = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < limit
+        rows = slice(starts[-1], starts[-1] + int(within_depth.sum()))
+        documents[rows], scores[rows] = best[within_depth], values[within_depth]
+        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), limit))).tolist())
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag)
 
 
 def aligned(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[Lists]]]:
-    """The ids of all documents, and the lists of some queries, one `Lists` a run, in blocks that have few enough hits together."""
-    names, translations = united([run.names for run in runs])
-    give_back(len(names))
-    most = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
-    size = max(1, _AT_ONCE // max(most * len(runs), 1))
-    blocks = (queries[first : first + size] for first in range(0, len(queries), size))
-    return names, ([Lists.among(run, own, block, len(names)) for run, own in zip(runs, translations, strict=True)] for block in blocks)
+    """All document ids, and blocks of the queries' lists: one `ScoreLists` per run, at most _HITS_PER_BLOCK hits per block."""
+    document_ids, translations = united([run.names for run in runs])
+    give_back(len(document_ids))
+    longest = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
+    block_size = max(1, _AT_ONCE // max(longest * len(runs), 1))
+    blocks = (queries[first : first + block_size] for first in range(0, len(queries), block_size))
+    return document_ids, (
+        [Lists.among(run, translation, block, len(document_ids)) for run, translation in zip(runs, translations, strict=True)]
+        for block in blocks
+    )

@@ -1,4 +1,4 @@
-"""Negatives from runs and judgements, each with every run that found it."""
+"""Mine negatives from runs and judgements, each with its provenance: every run that retrieved it."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Select: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
 
 @dataclass
 class Tally:
-    """How many queries gave an example, how many were skipped, for which reason, and how many documents were no negatives: they answer."""
+    """Counts of queries that gave an example or were skipped, by reason, and of documents excluded because they contain an answer."""
 
     mined: int = 0
     without_positives: int = 0
@@ -38,7 +38,7 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
 
 
 def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select: Select) -> dict[str, tuple[Found, ...]]:
-    """The negatives of one query: what `select` takes from each named run, in turns by rank, with every run that holds it.
+    """The negatives of one query: documents that `select` takes from each run, interleaved by rank, with their provenance.
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
     >>> dense = Run.from_hits({"q": {"b": 0.7, "c": 0.5}})
@@ -46,30 +46,30 @@ def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select
     ['b', 'c']
     """
     hits = {name: run.hits(query) for name, run in runs.items()}
-    columns = [select([document for document, _ in found], positives) for found in hits.values()]
+    columns = [select([document for document, _ in run_hits], positives) for run_hits in hits.values()]
     chosen = dict.fromkeys(document for turn in zip_longest(*columns) for document in turn if document is not None)
     sources: dict[str, list[Found]] = {document: [] for document in chosen}
-    for name, found in hits.items():
-        for rank, (document, score) in enumerate(found, 1):
+    for name, run_hits in hits.items():
+        for rank, (document, score) in enumerate(run_hits, 1):
             if document in sources:
                 sources[document].append(Found(name, rank, score))
-    return {document: tuple(places) for document, places in sources.items()}
+    return {document: tuple(entries) for document, entries in sources.items()}
 
 
 def candidates(runs: Mapping[str, Run], qrels: Qrels, select: Select, *, positive_grade: int = 1) -> list[Run]:
-    """What each run would give `mined`: its hits that `select` takes, for the queries that have positives."""
-    chosen = []
+    """Each run's candidate negatives: its hits that `select` takes, for the queries that have positives."""
+    selected_runs = []
     for run in runs.values():
-        kept = np.zeros(len(run.documents), dtype=bool)
-        for place, query in enumerate(run.queries):
+        selected = np.zeros(len(run.documents), dtype=bool)
+        for row, query in enumerate(run.queries):
             positives = set(_positives(qrels.get(query, {}), positive_grade))
             if positives:
                 documents = run.documents_of(query)
-                wanted = set(select(documents, positives))
-                kept[run.starts[place] : run.starts[place + 1]] = [document in wanted for document in documents]
-        starts = np.concatenate(([0], np.cumsum(kept)))[run.starts].astype(np.int64)
-        chosen.append(Run(run.queries, starts, run.documents[kept], run.scores[kept], run.names, run.tag))
-    return chosen
+                selection = set(select(documents, positives))
+                selected[run.starts[row] : run.starts[row + 1]] = [document in selection for document in documents]
+        starts = np.concatenate(([0], np.cumsum(selected)))[run.starts].astype(np.int64)
+        selected_runs.append(Run(run.queries, starts, run.documents[selected], run.scores[selected], run.names, run.tag))
+    return selected_runs
 
 
 def mined(
@@ -81,24 +81,24 @@ def mined(
     positive_grade: int = 1,
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> Iterator[Example]:
-    """One example per query of the judgements that has positives and negatives; the tally counts as it goes.
+    """One example per judged query that has positives and negatives; updates the counts.
 
-    A positive is a document of grade `positive_grade` or better. Queries that only the runs hold count as
-    without positives. What stands under its query in `refused`, such as a document with an answer, is no negative.
+    A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
+    Documents listed for a query in `refused`, such as those that contain an answer, are excluded from its negatives.
     """
-    returned = dict.fromkeys(query for run in runs.values() for query in run.queries)
-    tally.without_positives += len(returned.keys() - qrels.keys())
+    run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
+    tally.without_positives += len(run_queries.keys() - qrels.keys())
     for query, grades in qrels.items():
         positives = _positives(grades, positive_grade)
         if not positives:
             tally.without_positives += 1
-        elif query not in returned:
+        elif query not in run_queries:
             tally.without_hits += 1
         else:
-            found = pool(runs, query, set(positives), select)
-            barred = (refused or {}).get(query, ())
-            negatives = {document: places for document, places in found.items() if document not in barred}
-            tally.with_answers += len(found) - len(negatives)
+            pooled = pool(runs, query, set(positives), select)
+            banned = (refused or {}).get(query, ())
+            negatives = {document: sources for document, sources in pooled.items() if document not in banned}
+            tally.with_answers += len(pooled) - len(negatives)
             if not negatives:
                 tally.without_negatives += 1
                 continue

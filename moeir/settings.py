@@ -1,6 +1,6 @@
-"""Settings of a stage: default < YAML < flag, and the stage written back as YAML.
+"""Settings of a stage: default < YAML < flag, and the stage as YAML.
 
-A stage is a frozen dataclass; its fields are made here by `source`, `option`, `product` and `argument`.
+A stage is a frozen dataclass whose fields are defined by `input_field`, `option`, `output_field` and `argument`.
 The command line, the YAML file and the manifest are three views of the same fields.
 """
 
@@ -22,22 +22,22 @@ ROLE, HELP, KIND, NAMES, SWITCH = "role", "help", "kind", "names", "affects_resu
 
 
 def option(help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = (), affects_result: bool = True) -> Any:
-    """A setting; `names` are other flags the field uses for it; one that cannot change the product says `affects_result=False`."""
+    """A setting with a flag; `aliases` are other established flags for it; `affects_result=False` if it cannot change the product."""
     return _field("option", help, default, kind="", names=names, affects_result=affects_result)
 
 
 def source(kind: str, help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = ()) -> Any:
-    """Something read: a text file, or an artifact of `kind`."""
+    """An input: a text file, or an artifact of `kind`."""
     return _field("source", help, default, kind=kind, names=names)
 
 
 def product(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
-    """The one thing written."""
+    """The output of the stage; there is only one."""
     return _field("product", help, default, kind=kind)
 
 
 def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A setting given by its place instead of a flag."""
+    """A positional setting, without a flag."""
     return _field("argument", help, default, kind="")
 
 
@@ -48,7 +48,7 @@ def _field(role: str, help: str, default: Any, *, kind: str, names: tuple[str, .
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of a stage, as the command line and YAML see it."""
+    """One field of a stage, as used by the command line and YAML."""
 
     name: str
     role: str
@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """What people type.
+        """The flag on the command line.
 
         >>> settings_of(type("S", (), {"__dataclass_fields__": {}})) == ()
         True
@@ -75,8 +75,8 @@ class Setting:
 
 
 def settings_of(stage: type) -> tuple[Setting, ...]:
-    """The settings of a stage class in the order of its fields, those it shares with others behind its own, and what it writes last."""
-    found, hints = [], typing.get_type_hints(stage)
+    """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
+    settings, hints = [], typing.get_type_hints(stage)
     shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
     fields = [field for field in typing.cast(Any, stage).__dataclass_fields__.values() if ROLE in field.metadata]
     for field in sorted(fields, key=lambda field: (field.metadata[ROLE] == "product", field.name in shared)):
@@ -84,10 +84,10 @@ def settings_of(stage: type) -> tuple[Setting, ...]:
         repeated = typing.get_origin(hint) is tuple
         kind = typing.get_args(hint)[0] if repeated else hint
         meta = field.metadata
-        found.append(
+        settings.append(
             Setting(field.name, meta[ROLE], meta[KIND], meta[HELP], meta[NAMES], _written(kind), repeated, field.default, meta[SWITCH])
         )
-    return tuple(found)
+    return tuple(settings)
 
 
 def _written(hint: Any) -> str:
@@ -96,25 +96,25 @@ def _written(hint: Any) -> str:
     return "None" if hint is type(None) else str(hint.__name__)
 
 
-def resolve(stage: type, given: Mapping[str, Any], config: Path | None = None) -> Any:
-    """A stage from what was given on the command line (text), over a YAML file, over the defaults."""
+def resolve(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
+    """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
     settings = settings_of(stage)
     values: dict[str, Any] = {}
-    for setting, value, place in _from_yaml(settings, config):
-        values[setting.name] = _value(setting, value, place)
+    for setting, value, where in _from_yaml(settings, config):
+        values[setting.name] = _value(setting, value, where)
     for setting in settings:
-        if given.get(setting.name) is not None:
-            values[setting.name] = _value(setting, given[setting.name], setting.flag)
+        if flags.get(setting.name) is not None:
+            values[setting.name] = _value(setting, flags[setting.name], setting.flag)
     for setting in settings:
         if setting.required and setting.name not in values:
-            word = setting.flag if setting.role != "argument" else setting.name.upper()
-            raise UsageError(f"{_hyphened(stage.__name__)} needs {word}: {setting.help}")
+            name = setting.flag if setting.role != "argument" else setting.name.upper()
+            raise UsageError(f"{_hyphened(stage.__name__)} needs {name}: {setting.help}")
     return stage(**values)
 
 
 def _hyphened(name: str) -> str:
     """MineNegatives is mine-negatives."""
-    return "".join("-" * (letter.isupper() and place > 0) + letter.lower() for place, letter in enumerate(name))
+    return "".join("-" * (letter.isupper() and index > 0) + letter.lower() for index, letter in enumerate(name))
 
 
 def _from_yaml(settings: tuple[Setting, ...], config: Path | None) -> typing.Iterator[tuple[Setting, Any, str]]:
@@ -124,13 +124,13 @@ def _from_yaml(settings: tuple[Setting, ...], config: Path | None) -> typing.Ite
     for key, value in read_yaml(config).items():
         name = str(key).replace("-", "_")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(f"{config}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            matches = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{config}: unknown key {key!r}" + (f"; did you mean {matches[0]!r}?" if matches else ""))
         yield known[name], value, f"{config}: {key}"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file of one mapping (safe loader; at most 1 MB)."""
+    """Read a YAML file with one mapping (safe loader; at most 1 MB)."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as problem:
@@ -150,28 +150,28 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _value(setting: Setting, value: Any, place: str) -> Any:
+def _value(setting: Setting, value: Any, where: str) -> Any:
     if setting.repeated:
         items = value if isinstance(value, list | tuple) else [value]
-        return tuple(_single(setting, item, place) for item in items)
+        return tuple(_single(setting, item, where) for item in items)
     if isinstance(value, list | tuple):
-        raise UsageError(f"{place}: expected one value, found {len(value)}")
-    return _single(setting, value, place)
+        raise UsageError(f"{where}: expected one value, found {len(value)}")
+    return _single(setting, value, where)
 
 
-def _single(setting: Setting, value: Any, place: str) -> Any:
+def _single(setting: Setting, value: Any, where: str) -> Any:
     if value is None and setting.annotation.endswith("None"):
         return None
     if value is None or isinstance(value, Mapping | list | tuple | set):
-        raise UsageError(f"{place}: expected one plain value, found {'none' if value is None else type(value).__name__}")
+        raise UsageError(f"{where}: expected one plain value, found {'none' if value is None else type(value).__name__}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if "Path" in setting.annotation:
         return Path(text)
-    return convert(text, setting.annotation, place)
+    return convert(text, setting.annotation, where)
 
 
 def as_dict(stage: Any, *, results_only: bool = False) -> dict[str, Any]:
-    """The settings of a stage in plain types, keys as flags; with `results_only`, what can change its product."""
+    """The settings of a stage as plain types, keyed by flag; with `results_only`, those that can change its product."""
     plain = {}
     for setting in settings_of(type(stage)):
         if results_only and (not setting.affects_result or setting.role in ("source", "product")):
@@ -187,6 +187,6 @@ def _plain(value: Any) -> Any:
 
 
 def render(stage: Any) -> str:
-    """The resolved settings as YAML that `--config` reads back."""
+    """The resolved settings as YAML that `--config` accepts."""
     text: str = yaml.safe_dump(as_dict(stage), sort_keys=False, allow_unicode=True, default_flow_style=False)
     return text

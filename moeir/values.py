@@ -1,4 +1,4 @@
-"""Plain values and their text: what stands behind a flag, an equals sign in a spec, or a colon in YAML."""
+"""Parse and format typed option values: those of flags, of specs and of YAML."""
 
 import math
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from moeir.errors import UsageError
 
 
-def convert(text: str, annotation: str, place: str) -> Any:
-    """A value from its text: int, float, str, bool, tuple[str, ...] or `X | None`.
+def convert(text: str, annotation: str, where: str) -> Any:
+    """Parse a value of type int, float, str, bool, tuple[str, ...] or `X | None`.
 
     >>> convert("lexical+local", "tuple[str, ...]", "experts"), convert("none", "int | None", "limit")
     (('lexical', 'local'), None)
@@ -16,33 +16,33 @@ def convert(text: str, annotation: str, place: str) -> Any:
     if kind != annotation and (text.lower() == "none" or (not text and kind != "str")):
         return None
     if kind == "bool":
-        return _truth(text, place)
+        return _truth(text, where)
     if kind.startswith("tuple"):
         return tuple(filter(None, text.split("+")))
     if kind in ("int", "float"):
-        return _number(text, kind, place)
+        return _number(text, kind, where)
     return text
 
 
-def _number(text: str, kind: str, place: str) -> float:
+def _number(text: str, kind: str, where: str) -> float:
     try:
         number = int(text) if kind == "int" else float(text)
         if not math.isfinite(number):
             raise ValueError
     except ValueError:
-        raise UsageError(f"{place}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
+        raise UsageError(f"{where}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
     return number
 
 
-def _truth(text: str, place: str) -> bool:
+def _truth(text: str, where: str) -> bool:
     truths = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
     if text.lower() not in truths:
-        raise UsageError(f"{place}: expected true or false, found {text!r}")
+        raise UsageError(f"{where}: expected true or false, found {text!r}")
     return truths[text.lower()]
 
 
 def render(value: Any) -> str:
-    """The text that `convert` turns back into `value`."""
+    """The text that `parse_value` turns back into `value`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):

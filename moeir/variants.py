@@ -1,8 +1,8 @@
-"""Variants: `name:key=value,…` and the one rule that finds what it names.
+"""Variants: specs `name:key=value,…` and the rule that resolves them to a class or function.
 
-The name on the command line is the name of the file in its room (`architectures/came.py`), or of the function where the room is a
-module of formulas (`fusion.py`), whose kin share their first parameter. The options are what stands after the `*` of its
-signature. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any heavy
+The name on the command line is the name of a file in its room (`architectures/came.py`), or of a function where the room is a
+module of formulas (`mining.py`); the formulas are the functions with the same first parameter. The options are the keyword-only
+parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any heavy
 library loads.
 """
 
@@ -34,7 +34,7 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a variant: its annotation as written, and its default."""
+    """One option of a variant: a keyword with its annotation in the source and its default."""
 
     name: str
     annotation: str
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Variant:
-    """A function or class that a spec can name, as its source declares it."""
+    """A function or class that a spec can name, as declared in the source."""
 
     room: str
     name: str
@@ -56,7 +56,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Spec:
-    """A name and its options, still as text; `str()` gives it back.
+    """A name and its options as text; `str()` returns the spec.
 
     >>> str(parse("came:shared_layers=4,experts=lexical+local"))
     'came:shared_layers=4,experts=lexical+local'
@@ -92,14 +92,14 @@ def parse(text: str) -> Spec:
 
 
 def bind(room: str, text: str) -> functools.partial[Any]:
-    """The function or class that `text` names in `room`, its options converted and bound."""
+    """The function or class that `text` names in `room`, with its options parsed and bound."""
     variant, options = resolve(room, text)
     target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
     return functools.partial(target, **options)
 
 
 def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
-    """Find a spec and convert its options, importing nothing; UsageError for an unknown name, option or value."""
+    """Find a variant and parse its options without imports; UsageError for an unknown name, option or value."""
     spec = parse(text)
     variant = find(room, spec.name)
     known = {option.name: option for option in variant.options}
@@ -116,33 +116,33 @@ def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
 
 def find(room: str, name: str) -> Variant:
     """The variant called `name` in `room`; hyphens and underscores are the same."""
-    every = {variant.name: variant for variant in listed(room)}
-    wanted = name.replace("_", "-")
-    if wanted not in every:
-        raise UsageError(f"{room} has no {name!r}{near(wanted, every)} (moeir variants {room} lists them)")
-    return every[wanted]
+    by_name = {variant.name: variant for variant in listed(room)}
+    key = name.replace("_", "-")
+    if key not in by_name:
+        raise UsageError(f"{room} has no {name!r}{near(key, by_name)} (moeir variants {room} lists them)")
+    return by_name[key]
 
 
 @functools.cache
 def listed(room: str) -> tuple[Variant, ...]:
-    """Every variant of a room, by name, read from the source."""
+    """All variants of a room, sorted by name, read from the source."""
     if room not in ROOMS:
         raise UsageError(f"there is no room {room!r}{near(room, ROOMS)}")
     path = PACKAGE.joinpath(*room.split("."))
     if path.is_dir():
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
-        found = [variant for file in files for variant in _classes(room, file)]
+        variants = [variant for file in files for variant in _classes(room, file)]
     else:
-        found = _functions(room, path.with_suffix(".py"))
-    return tuple(sorted(found, key=lambda variant: variant.name))
+        variants = _functions(room, path.with_suffix(".py"))
+    return tuple(sorted(variants, key=lambda variant: variant.name))
 
 
 def _classes(room: str, file: Path) -> list[Variant]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     for node in body:
         if isinstance(node, ast.ClassDef) and CHILDREN[room] in (ast.unparse(base) for base in node.bases):
-            made = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
-            return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, made)]
+            initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+            return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, initializer)]
     return []
 
 
@@ -153,9 +153,9 @@ def _functions(room: str, file: Path) -> list[Variant]:
     return [_variant(room, f"moeir.{room}", node.name, node, node) for node in kin]
 
 
-def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, made: ast.FunctionDef | None) -> Variant:
+def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, function: ast.FunctionDef | None) -> Variant:
     options = []
-    for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if made else ():
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if function else ():
         annotation = ast.unparse(argument.annotation) if argument.annotation else "str"
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary, _, details = (ast.get_docstring(node) or "").partition("\n")
@@ -163,7 +163,7 @@ def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.Clas
 
 
 def near(name: str, known: Any) -> str:
-    """What a message says of a name that is not among those `known`: the nearest, or all."""
+    """Suggestion for an error message about an unknown name: the closest known name, or all of them."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1)
     if close:
         return f"; did you mean {close[0]!r}?"

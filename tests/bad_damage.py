@@ -16,7 +16,7 @@ def another_checkpoint(folder: Path) -> None:
 
 
 def exchanged(name: str, other: str) -> Setup:
-    """A copy of the index in which a file is that of another place."""
+    """Copy the index and replace one of its files by another."""
 
     def setup(folder: Path) -> None:
         shutil.copytree(folder / "idx", folder / "bad")
@@ -26,9 +26,9 @@ def exchanged(name: str, other: str) -> Setup:
 
 
 def unsealed(path: Path) -> None:
-    said = json.loads(path.read_text())
-    del said["seal"]
-    path.write_text(json.dumps(said))
+    content = json.loads(path.read_text())
+    del content["seal"]
+    path.write_text(json.dumps(content))
 
 
 def one_word(path: Path) -> None:
@@ -43,8 +43,8 @@ DAMAGE = [
     Bad("an index of nobody's", damaged(*manifest, says(format=None, versions=None)), SEARCH + "bad", 4, f"{OLD} unknown of moeir"),
     Bad("a later index", damaged(*manifest, says(format=3)), SEARCH + "bad", 4, "this one reads format 2; update moeir"),
     Bad("later encodings", damaged(*encoded, says(format=2)), INDEX + "bad", 4, "bad: encodings of format 2, made by version"),
-    Bad("a manifest without its seal", damaged(*manifest, unsealed), SEARCH + "bad", 4, "bad/manifest.json: damaged: its seal is not"),
-    Bad("a word of the manifest", damaged(*manifest, one_word), SEARCH + "bad", 4, f"its seal is not that of its words; {AGAIN}"),
+    Bad("a manifest without its seal", damaged(*manifest, unsealed), SEARCH + "bad", 4, "bad/manifest.json: damaged: manifest checksum"),
+    Bad("a word of the manifest", damaged(*manifest, one_word), SEARCH + "bad", 4, f"manifest checksum mismatch; {AGAIN}"),
     Bad("a manifest of encodings", damaged(*encoded, flip), INDEX + "bad", 4, "bad/manifest.json: damaged"),
     Bad("another expert's", exchanged("global/vectors.npy", "idx/local/vectors.npy"), SEARCH + "bad", 4, "global/vectors.npy: damaged"),
     Bad("ids of another index", exchanged("ids.txt", "queries.tsv"), SEARCH + "bad", 4, AGAIN),

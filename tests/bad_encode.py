@@ -1,4 +1,4 @@
-"""Bad input of encode: shards, processes, and what is left of a document."""
+"""Bad input of encode: shards, processes, and limits on representations."""
 
 from tests.bad_input import ENCODE, Bad, file
 

@@ -1,4 +1,4 @@
-"""More kinds of bad input: specs of architectures that cannot be, damaged checkpoints, answers, grids, analyses."""
+"""Bad input: impossible architecture specs, damaged checkpoints, answers, grids, analyses."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,11 @@ USAGE = "analyze usage --model came --corpus corpus.jsonl"
 DIVERGENCE = "analyze divergence --model came --queries train-queries.jsonl --corpus corpus.jsonl --qrels test.qrels"
 
 
-def unlisted(**said: object) -> Setup:
-    """A checkpoint whose moeir.json says something else, and whose manifest does not know."""
+def unlisted(**changes: object) -> Setup:
+    """Change moeir.json of a checkpoint without updating its checksum in the manifest."""
 
     def setup(folder: Path) -> None:
-        damaged(*facts, says(**said))(folder)
+        damaged(*facts, says(**changes))(folder)
         manifest = folder / "bad/manifest.json"
         size = (folder / "bad/moeir.json").stat().st_size
         files = json.loads(manifest.read_text())["files"]
@@ -26,8 +26,8 @@ def unlisted(**said: object) -> Setup:
     return setup
 
 
-def rules(**said: object) -> Setup:
-    return unlisted(reading={"query_prefix": "", "document_prefix": "", "query_length": 16, "document_length": 32} | said)
+def rules(**changes: object) -> Setup:
+    return unlisted(reading={"query_prefix": "", "document_prefix": "", "query_length": 16, "document_length": 32} | changes)
 
 
 SPECS = [
@@ -65,7 +65,7 @@ ANSWERED = [
     Bad("one stream for two", None, "fuse --run - --run - --output out.trec", 2, "--run - and --run -: standard input can be read once"),
     Bad("answers read twice from a stream", None, ANSWERS.replace("bad.jsonl", "-") + " --group-by _id", 2,
         "--answers -: --group-by reads them too"),
-    Bad("a question twice", file("bad.jsonl", ASKED + ASKED), ANSWERS, 3, "bad.jsonl:2: id 'q1' stands on an earlier line too"),
+    Bad("a question twice", file("bad.jsonl", ASKED + ASKED), ANSWERS, 3, "bad.jsonl:2: duplicate id 'q1'"),
     Bad("no answers", file("bad.jsonl", ASKED.replace('["owl"]', "[]")), ANSWERS, 3, "question 'q1' has no answers"),
     Bad("answers that are no list", file("bad.jsonl", ASKED.replace('["owl"]', '"owl"')), ANSWERS, 3, "answers is not a list of strings"),
     Bad("an array that does not end", file("bad.jsonl", '[{"question": "who?", "answers": ["owl"]}'), ANSWERS, 3, "the end of the file"),

@@ -1,4 +1,4 @@
-"""Bad input of learned fusions, of tuning, and of what is written beside a fused run."""
+"""Bad input of learned fusions, of tuning, and of side outputs of fuse."""
 
 from tests.bad_input import Bad, file
 
@@ -23,8 +23,8 @@ FUSING = [
     Bad("a fusion without numbers", file("bad.json", GATED), LEARNED, 3, "bad.json: damaged (KeyError: 'scales')"),
     Bad("a fusion unknown", file("bad.json", LINEAR.replace("linear:", "liner:")), LEARNED, 3, "bad.json: fusion has no 'liner'"),
     Bad("a missing fusion", None, LEARNED, 3, "bad.json: no such file (--learned)"),
-    Bad("three lists for two", file("bad.json", LINEAR), LEARNED + " --run made.trec", 2, "found with 2 runs (one, two), given 3"),
-    Bad("another order", file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2, "in the order two, one, given"),
+    Bad("three lists for two", file("bad.json", LINEAR), LEARNED + " --run made.trec", 2, "learned on 2 runs (one, two), found 3"),
+    Bad("another order", file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2, "in the order two, one, found"),
     Bad("words for nothing", file("bad.json", LINEAR), LEARNED + " --queries queries.tsv", 2, "was learned without words; leave it out"),
     Bad("two fusions", file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
     Bad("tuned and learned", file("bad.json", LINEAR), LEARNED + " --tune RR --qrels test.qrels", 2, "--learned and --tune exclude"),

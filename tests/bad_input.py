@@ -1,4 +1,4 @@
-"""Kinds of bad input: how each comes about, the command that meets it, its exit code and words of its one line."""
+"""Kinds of bad input: a setup, the command that fails on it, its exit code and a part of its error message."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ Setup = Callable[[Path], object]
 
 
 class Bad(NamedTuple):
-    """A kind of bad input: how it comes about, the command that meets it, its exit code, and words of its one line."""
+    """A kind of bad input: its setup, the command that fails on it, its exit code, and a part of the error message."""
 
     name: str
     setup: Setup | None
@@ -30,7 +30,7 @@ def file(name: str, content: str | bytes) -> Setup:
 
 
 def corpus(*lines: str) -> Setup:
-    """bad.jsonl: a good line, then these."""
+    """Write bad.jsonl: a valid line, then `lines`."""
     return file("bad.jsonl", "\n".join(['{"_id": "a", "text": "owl"}', *lines]) + "\n")
 
 
@@ -39,7 +39,7 @@ def example(line: str) -> Setup:
 
 
 def damaged(what: str, name: str, damage: Callable[[Path], object]) -> Setup:
-    """A copy of an artifact under the name `bad`, one of its files damaged."""
+    """Copy an artifact to `bad` and damage one of its files."""
 
     def setup(folder: Path) -> None:
         shutil.copytree(folder / what, folder / "bad")
@@ -59,11 +59,12 @@ def flip(path: Path) -> None:
 
 
 def says(**facts: object) -> Callable[[Path], object]:
-    """Some keys of a JSON file say something else; None takes a key away."""
+    """Set some keys of a JSON file; None removes a key."""
+
     def damage(path: Path) -> None:
-        said = json.loads(path.read_text()) | facts
-        said = {key: value for key, value in said.items() if value is not None}
-        path.write_text(manifests.text_of(said) if path.name == manifests.MANIFEST else json.dumps(said))
+        content = json.loads(path.read_text()) | facts
+        content = {key: value for key, value in content.items() if value is not None}
+        path.write_text(manifests.text_of(content) if path.name == manifests.MANIFEST else json.dumps(content))
 
     return damage
 
@@ -81,18 +82,18 @@ manifest = partial(damaged, "idx", "manifest.json")
 
 
 def being_written(folder: Path) -> object:
-    """Another process (or so it seems) holds the lock of the output."""
-    held = open(folder / ".out.lock", "w")  # noqa: SIM115 - closed when the test forgets it
-    fcntl.flock(held, fcntl.LOCK_EX)
-    return held
+    """Lock the output, as another process would."""
+    lock = open(folder / ".out.lock", "w")  # noqa: SIM115 - closed when the test forgets it
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
-# What the system says of that folder: in a container all of /sys may be read only, even for root
+# The system's error for that folder: in a container all of /sys may be read-only, even for root
 DENIED = "Read-only" if os.geteuid() == 0 and os.statvfs("/sys/kernel").f_flag & os.ST_RDONLY else "denied"
 
 
 def read_only(folder: Path) -> None:
-    """A folder in which nobody can write; for root, one of the kernel's."""
+    """Make a folder without write permission; for root, a link into /sys."""
     if os.geteuid() == 0:
         (folder / "locked").symlink_to("/sys/kernel")
     else:
@@ -100,7 +101,7 @@ def read_only(folder: Path) -> None:
 
 
 class Full:
-    """No file can grow beyond some bytes, until it is closed."""
+    """Limit the size of files, as a full disk would, until closed."""
 
     def __init__(self, folder: Path, bytes: int = 0) -> None:
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -132,28 +133,28 @@ GOOD = '{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}'
 
 TEXTS = [
     Bad("missing id", corpus('{"text": "bat"}'), BM25 + "bad.jsonl", 3, "bad.jsonl:2: no id"),
-    Bad("duplicate id", corpus('{"_id": "a", "text": "bat"}'), BM25 + "bad.jsonl", 3, "bad.jsonl:2: id 'a' stands on an earlier line too"),
+    Bad("duplicate id", corpus('{"_id": "a", "text": "bat"}'), BM25 + "bad.jsonl", 3, "bad.jsonl:2: duplicate id 'a'"),
     Bad("id with spaces", corpus('{"_id": "b c", "text": "bat"}'), BM25 + "bad.jsonl", 3, "bad.jsonl:2: id with white space: 'b c'"),
     Bad("empty text", corpus('{"_id": "b", "text": " "}'), ENCODE.replace("corpus.jsonl", "bad.jsonl") + "came", 3, "--keep-empty"),
     Bad("broken JSON at line 3", corpus("", '{"_id": "c"'), BM25 + "bad.jsonl", 3, "bad.jsonl:3: broken JSON at column 12"),
-    Bad("no object", corpus("[1, 2]"), BM25 + "bad.jsonl", 3, "bad.jsonl:2: a JSON object was expected, found [1, 2]"),
+    Bad("no object", corpus("[1, 2]"), BM25 + "bad.jsonl", 3, "bad.jsonl:2: expected a JSON object, found [1, 2]"),
     Bad("empty file", file("bad.jsonl", ""), BM25 + "bad.jsonl", 3, "bad.jsonl: holds no text"),
     Bad("not UTF-8", file("bad.tsv", b"a\tf\xfcr\n"), BM25 + "bad.tsv", 3, "bad.tsv:1: not UTF-8: byte 0xfc"),
     Bad("not text", file("bad.tsv", b"a\tb\n\0\0\n"), BM25 + "bad.tsv", 3, "bad.tsv:2: not a text file"),
     Bad("truncated gzip", file("bad.jsonl.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\xff\xab"), BM25 + "bad.jsonl.gz", 3, "damaged archive"),
     Bad("not a gzip", file("bad.jsonl.gz", "a\tb\n"), BM25 + "bad.jsonl.gz", 3, "damaged archive"),
-    Bad("three columns for two", file("queries.tsv", "q1\ta\tb\n"), SEARCH + "bm25", 3, "queries.tsv:1: 2 columns between tabs expected"),
+    Bad("three columns for two", file("queries.tsv", "q1\ta\tb\n"), SEARCH + "bm25", 3, "queries.tsv:1: expected 2 tab-separated columns"),
     Bad("no such file", None, BM25 + "absent.jsonl", 3, "absent.jsonl: no such file (--corpus)"),
     Bad("a folder for a file", None, BM25 + "tiny", 3, "tiny: expected a file for --corpus, found a folder"),
     Bad("an unreadable source", None, BM25 + "hf:absent", 2, "hf:absent"),
     Bad("grade not a number", file("test.qrels", "q1 0 owl x\n"), EVALUATE + "one.trec", 3, "test.qrels:1: grade is not a number: 'x'"),
-    Bad("two columns for four", file("test.qrels", "q1 owl\n"), EVALUATE + "one.trec", 3, "test.qrels:1: 4 columns"),
+    Bad("two columns for four", file("test.qrels", "q1 owl\n"), EVALUATE + "one.trec", 3, "test.qrels:1: expected 4 columns"),
     Bad("two grades", file("test.qrels", "q1 0 owl 1\nq1 0 owl 2\n"), EVALUATE + "one.trec", 3, "grade 2 here, 1 on an earlier line"),
     Bad("run of another collection", file("bad.trec", "x Q0 y 1 1.0 t\n"), EVALUATE + "bad.trec", 3, "bad.trec: run of another collection"),
     Bad("NaN score", file("bad.trec", "q1 Q0 owl 1 nan t\n"), FUSE + "bad.trec", 3, "bad.trec:1: score is not finite: 'nan'"),
     Bad("score not a number", file("bad.trec", "q1 Q0 owl 1 1,5 t\n"), FUSE + "bad.trec", 3, "bad.trec:1: score is not a number: '1,5'"),
-    Bad("five columns for six", file("bad.trec", "q1 Q0 owl 1 1.5\n"), FUSE + "bad.trec", 3, "bad.trec:1: 6 columns expected"),
-    Bad("a document twice", file("bad.trec", "q Q0 d 1 2 t\nq Q0 d 2 1 t\n"), FUSE + "bad.trec", 3, "bad.trec:2: document 'd' stands"),
+    Bad("five columns for six", file("bad.trec", "q1 Q0 owl 1 1.5\n"), FUSE + "bad.trec", 3, "bad.trec:1: expected 6 columns"),
+    Bad("a document twice", file("bad.trec", "q Q0 d 1 2 t\nq Q0 d 2 1 t\n"), FUSE + "bad.trec", 3, "bad.trec:2: document 'd' is listed"),
     Bad("judgements of other queries", file("test.qrels", "zz 0 owl 1\n"), MINE, 3,
         "test.qrels: no query has both positives and negatives in one.trec; do the ids agree?"),
     Bad("example of an absent document", example(GOOD.replace("cat", "yak")), TRAIN + "bad.jsonl", 3, "names document yak, which is"),

@@ -1,4 +1,4 @@
-"""Bad input of report's page and of what it shows."""
+"""Bad input of report."""
 
 from tests.bad_input import Bad, file
 

@@ -1,4 +1,4 @@
-"""More kinds of bad input, those that only training meets: rates, sets of examples, penalties, teachers, development sets."""
+"""Bad input of training: rates, example sets, penalties, teachers, development sets, and reports of training."""
 
 from tests.bad_input import ALONE, GOOD, TRAIN, Bad, example, file
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that a test opens a page in, spoken to through its debugging pipe; nothing else is needed."""
+"""A headless Chromium for tests of pages, controlled through its debugging pipe, without other dependencies."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-u
 
 
 class Browser:
-    """One page; what it asked of any network, and what it complained of, is kept."""
+    """One page, with its network requests and its errors and console messages."""
 
     def __init__(self, folder: Path, width: int = 1400, height: int = 900) -> None:
         assert PROGRAM is not None
@@ -46,74 +46,74 @@ class Browser:
         self._process.wait()
 
     def say(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command and its answer; events on the way are taken down."""
+        """Send a command and return its result; events received before it are recorded."""
         number = next(self._numbers)
-        words = {"id": number, "method": method, "params": parameters} | ({"sessionId": self._session} if self._session else {})
-        os.write(self._out, json.dumps(words).encode() + b"\0")
+        message = {"id": number, "method": method, "params": parameters} | ({"sessionId": self._session} if self._session else {})
+        os.write(self._out, json.dumps(message).encode() + b"\0")
         while True:
-            heard = self._heard()
-            if heard.get("id") == number:
-                assert "error" not in heard, heard
-                return dict(heard["result"])
-            self._take(heard)
+            reply = self._heard()
+            if reply.get("id") == number:
+                assert "error" not in reply, reply
+                return dict(reply["result"])
+            self._take(reply)
 
     def _heard(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             part = os.read(self._in, 1 << 20)
             assert part, "the browser has gone"
             self._rest += part
-        words, _, self._rest = self._rest.partition(b"\0")
-        return dict(json.loads(words))
+        message, _, self._rest = self._rest.partition(b"\0")
+        return dict(json.loads(message))
 
     def _take(self, event: dict[str, Any]) -> None:
-        said = event.get("params", {})
+        parameters = event.get("params", {})
         if event["method"] == "Network.requestWillBeSent":
-            self.requests.append(said["request"]["url"])
+            self.requests.append(parameters["request"]["url"])
         if event["method"] == "Runtime.exceptionThrown":
-            self.problems.append(json.dumps(said["exceptionDetails"])[:1000])
+            self.problems.append(json.dumps(parameters["exceptionDetails"])[:1000])
         if event["method"] == "Runtime.consoleAPICalled" or event["method"] == "Log.entryAdded":
-            self.problems.append(json.dumps(said)[:1000])
+            self.problems.append(json.dumps(parameters)[:1000])
 
     def size(self, width: int, height: int) -> None:
-        """The window, in pixels of the page."""
+        """Set the window size in CSS pixels."""
         self.say("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
 
     def prefer(self, theme: str) -> None:
-        """What the system says of light and dark."""
+        """Set the system's preference for light or dark."""
         self.say("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def open(self, page: Path) -> float:
-        """Open a file and wait until it says that it is ready: seconds."""
-        begun = time.monotonic()
+        """Open a file, wait until the page is ready, and return the seconds it took."""
+        start = time.monotonic()
         self.say("Page.navigate", url=page.resolve().as_uri())
         while self.value("document.documentElement.dataset.ready") != "true":
-            assert time.monotonic() - begun < 120, self.problems
+            assert time.monotonic() - start < 120, self.problems
             time.sleep(0.02)
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
     def value(self, expression: str) -> Any:
-        """What an expression is in the page."""
+        """The value of a JavaScript expression in the page."""
         return self.say("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def press(self, *keys: str) -> None:
-        """Keys as a hand would press them: names of keys, or letters."""
+        """Press keys, given by name or letter."""
         for key in keys:
             text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
             self.say("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
             self.say("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def click(self, selector: str) -> None:
-        """The middle of an element, by the mouse."""
-        found = f"document.querySelector({json.dumps(selector)})"
-        self.value(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        box = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({found}.getBoundingClientRect())")
+        """Click the middle of an element."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.value(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             self.say("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def picture(self, file: Path, *, whole: bool = True) -> None:
-        """What is seen, as .png."""
+        """Save a screenshot as .png."""
         file.write_bytes(b64decode(self.say("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]))
 
     def printed(self, file: Path) -> None:
-        """As it would be printed, as .pdf."""
+        """Save the printed page as .pdf."""
         file.write_bytes(b64decode(self.say("Page.printToPDF", printBackground=True)["data"]))

@@ -1,4 +1,4 @@
-"""Sudden death at a chosen moment: a forked child is killed just before its n-th fsync, rename or replace."""
+"""Kill a forked child just before its n-th fsync, rename or replace."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ MOMENTS = ("fsync", "rename", "replace")
 
 
 def died(action: Callable[[], object], moment: int) -> bool:
-    """Whether a child that carries out `action` reached its `moment`-th disk event, counted from 0, and was killed there."""
+    """Run `action` in a child and kill it at its `moment`-th disk call, counted from 0; False if it ended before that."""
     child = os.fork()
     if child == 0:
         code = 70
@@ -32,22 +32,22 @@ def died(action: Callable[[], object], moment: int) -> bool:
 
 
 def deaths(every: int = 1, first: int = 0) -> Iterator[int]:
-    """Moments to die at; the caller stops when nobody dies any more."""
+    """Numbers of disk calls to kill at; the caller stops when the child ends unkilled."""
     yield from range(first, 1000, every)
 
 
 def _arm(moment: int) -> None:
-    seen = 0
+    calls = 0
 
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def instead(*arguments: Any, **options: Any) -> Any:
-            nonlocal seen
-            if seen == moment:
+    def count(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting_call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            if calls == moment:
                 os.kill(os.getpid(), signal.SIGKILL)
-            seen += 1
+            calls += 1
             return call(*arguments, **options)
 
-        return instead
+        return counting_call
 
     for name in MOMENTS:
-        setattr(os, name, counted(getattr(os, name)))
+        setattr(os, name, count(getattr(os, name)))

@@ -1,4 +1,4 @@
-"""Shares for processes that do as they are told: little is loaded, so that they are quick to start."""
+"""Fake shard jobs with a chosen behaviour; they import little, so that processes start quickly."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ __all__ = ["alive", "pids", "shares", "sharing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Fake(Stage):
-    """Does as it is told."""
+    """A stage with a chosen behaviour."""
 
     does: str = option("What.", "")
     place: str = option("Where.", "")
 
     def begin(self, *, force: bool) -> None:
-        if self.does != "ends":  # one that has told of nothing is not waited for
+        if self.does != "ends":  # a process without progress reports is not waited for
             console.Meter("faking", 3).advance(2)
-        Path(self.place, f"{os.getpid()}.pid").touch()  # last: whoever finds it may kill the one that listens
+        Path(self.place, f"{os.getpid()}.pid").touch()  # last: the test may kill the parent as soon as the file exists
         if self.does == "fails":
             raise DataError("corpus.jsonl:7: broken")
         if self.does == "dies":
@@ -36,16 +36,16 @@ class Fake(Stage):
             time.sleep(100)
 
 
-def shares(place: Path, *doings: str) -> list[sharing.Share]:
-    return [sharing.Share(Fake(does=does, place=str(place)), f"{row}/{len(doings)}", "cpu", 3, 1) for row, does in enumerate(doings)]
+def shares(folder: Path, *doings: str) -> list[sharing.Share]:
+    return [sharing.Share(Fake(does=does, place=str(folder)), f"{row}/{len(doings)}", "cpu", 3, 1) for row, does in enumerate(doings)]
 
 
-def pids(place: Path) -> list[int]:
-    return [int(file.stem) for file in place.glob("*.pid")]
+def pids(folder: Path) -> list[int]:
+    return [int(file.stem) for file in folder.glob("*.pid")]
 
 
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # the second if it goes between opening and reading
+    except (FileNotFoundError, ProcessLookupError):  # the second if it ends between opening and reading
         return False

@@ -1,4 +1,4 @@
-"""Each kind of bad input ends with its exit code and one line that says where and what, and leaves every file as it was."""
+"""Each kind of bad input ends with its exit code and one line with place and cause, and leaves every file unchanged."""
 
 import io
 import shutil
@@ -22,10 +22,10 @@ from tests.bad_training import TRAINING
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory, moeir, toy, tiny_model, came_checkpoint, encodings, index, bm25_index):
-    """A folder that has one of everything, all of it good."""
+    """A folder with one valid artifact or file of every kind."""
     folder = tmp_path_factory.mktemp("shop")
-    for name, place in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index, "bm25": bm25_index}.items():
-        (folder / name).symlink_to(place)
+    for name, path in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index, "bm25": bm25_index}.items():
+        (folder / name).symlink_to(path)
     for name in ("corpus.jsonl", "train-queries.jsonl"):
         shutil.copy(toy / name, folder)
     shutil.copy(toy / "test-queries.tsv", folder / "queries.tsv")
@@ -45,11 +45,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def circumstances(bad: Bad, folder: Path) -> Iterator[dict[str, bytes]]:
-    """What makes the input bad; yields what the folder holds then."""
-    held = bad.setup(folder) if bad.setup else None
+    """Make the input bad and yield the folder's contents."""
+    resource = bad.setup(folder) if bad.setup else None
     yield contents(folder)
-    if isinstance(held, Full | io.IOBase):
-        held.close()
+    if isinstance(resource, Full | io.IOBase):
+        resource.close()
 
 
 TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING]
@@ -61,9 +61,9 @@ def test_bad_input_ends_with_its_code_one_line_and_untouched_files(bad, shop, tm
     shutil.copytree(shop, folder, symlinks=True)
     monkeypatch.chdir(folder)
     with circumstances(bad, folder) as before:
-        said = moeir(*bad.command.strip().split(" "))
-    assert (said.code, said.stdout) == (bad.code, ""), said.stderr
-    lines = [line for line in said.stderr.splitlines() if line.startswith(("error: ", "moeir"))]
-    assert len(lines) == 1 and lines[0] == said.stderr.splitlines()[-1], said.stderr
+        result = moeir(*bad.command.strip().split(" "))
+    assert (result.code, result.stdout) == (bad.code, ""), result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith(("error: ", "moeir"))]
+    assert len(lines) == 1 and lines[0] == result.stderr.splitlines()[-1], result.stderr
     assert bad.words in lines[0]
     assert contents(folder) == before

@@ -1,4 +1,4 @@
-"""What the command line promises of every stage: help at once, one line for an error, data and nothing else on stdout."""
+"""Promises of the command line for every stage: fast help, one line per error, only data on stdout."""
 
 import fcntl
 import json
@@ -36,7 +36,7 @@ sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 
 @pytest.fixture
 def room(tmp_path, monkeypatch, toy):
-    """A folder with two runs, a corpus and judgements, to work in."""
+    """A working folder with two runs, a corpus and judgements."""
     for name in ("corpus.jsonl", "test-queries.tsv", "test-qrels.tsv"):
         shutil.copy(toy / name, tmp_path)
     (tmp_path / "one.trec").write_text("q1 Q0 owl 1 2.0 t\nq1 Q0 cat 2 1.0 t\n")
@@ -49,16 +49,16 @@ FUSE = ("fuse", "--run", "one.trec", "--run", "two.trec")
 
 
 def test_no_help_loads_a_heavy_module(moeir_outside):
-    every = [["--help"], ["--version"], *([stage, "--help"] for stage in cli.STAGES)]
+    commands = [["--help"], ["--version"], *([stage, "--help"] for stage in cli.STAGES)]
     program = "import sys, os\n" + "\n".join(
         f"if os.fork() == 0:\n    exec({HELP.format(arguments=arguments, heavy=HEAVY)!r})\n"
         f"if os.waitstatus_to_exitcode(os.wait()[1]): sys.exit('a heavy module, or a failure: {' '.join(arguments)}')"
-        for arguments in every
+        for arguments in commands
     )
-    said = moeir_outside(program=program)
-    assert said.code == 0, said.stderr
-    assert said.stderr == ""
-    assert said.stdout.count("Usage: moeir") == len(every) - 1
+    result = moeir_outside(program=program)
+    assert result.code == 0, result.stderr
+    assert result.stderr == ""
+    assert result.stdout.count("Usage: moeir") == len(commands) - 1
 
 
 @pytest.mark.parametrize("said, expected", [(None, "1"), ("0", "0")])
@@ -66,46 +66,47 @@ def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, exp
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     if said is not None:
         monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", said)
-    words = "import os, sys, moeir.cli; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [expected, "False"]
+    program = "import os, sys, moeir.cli; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == [expected, "False"]
 
 
 def test_help_answers_at_once():
-    """Best of five, of the processor's time, in 0.3 s; where that is slow or busy, in four times what the least it imports takes there."""
-    def spent(*command):
+    """Best of five CPU times: 0.3 s, or on a slow or busy machine four times the time of the minimal imports."""
+
+    def cpu_seconds(*command):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *command], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
-    ways = {"help": ("-m", "moeir", "--help"), "least": ("-c", "import typer.main, rich.progress, yaml")}
-    seconds = {name: min(spent(*command) for _ in range(5)) for name, command in ways.items()}
+    commands = {"help": ("-m", "moeir", "--help"), "least": ("-c", "import typer.main, rich.progress, yaml")}
+    seconds = {name: min(cpu_seconds(*command) for _ in range(5)) for name, command in commands.items()}
     assert seconds["help"] <= max(0.3, 4 * seconds["least"]), seconds
 
 
 def test_version_and_help_are_data(moeir):
     assert moeir("--version") == (0, f"moeir {package.__version__}\n", "")
-    said = moeir("--help")
-    assert (said.code, said.stderr) == (0, "")
-    assert all(f"  {stage} " in said.stdout for stage in cli.STAGES)
+    result = moeir("--help")
+    assert (result.code, result.stderr) == (0, "")
+    assert all(f"  {stage} " in result.stdout for stage in cli.STAGES)
 
 
 @pytest.mark.parametrize("stage", cli.STAGES)
 def test_every_flag_of_a_stage_is_in_its_help(stage, moeir):
-    said = moeir(stage, "--help")
-    assert said.code == 0
+    result = moeir(stage, "--help")
+    assert result.code == 0
     for setting in settings.settings_of(cli.stage_class(stage)):
         if setting.role != "argument":
-            assert all(name in said.stdout for name in (setting.flag, *setting.names))
-    assert all(flag in said.stdout for flag in ("--config", "--show", "--dry-run"))
+            assert all(name in result.stdout for name in (setting.flag, *setting.names))
+    assert all(flag in result.stdout for flag in ("--config", "--show", "--dry-run"))
 
 
 @pytest.mark.parametrize("arguments", [(), ("fuse",), ("init",)])
 def test_nothing_said_is_answered_with_help_on_stderr(arguments, moeir):
-    said = moeir(*arguments)
-    assert (said.code, said.stdout) == (2, "")
-    assert said.stderr.startswith("Usage: moeir")
+    result = moeir(*arguments)
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: moeir")
 
 
 def test_an_unknown_flag_is_one_line_with_a_near_name(moeir):
@@ -136,16 +137,16 @@ def test_a_problem_is_one_line_and_its_exit_code(problem, code, line, room, moei
 
 
 def test_a_traceback_is_shown_on_request(room, moeir_outside):
-    said = moeir_outside("fuse", "--run", "absent", "--run", "two.trec", MOEIR_TRACEBACK="1")
-    assert said.code == 1 and "Traceback" in said.stderr and "DataError: absent: no such file" in said.stderr
+    result = moeir_outside("fuse", "--run", "absent", "--run", "two.trec", MOEIR_TRACEBACK="1")
+    assert result.code == 1 and "Traceback" in result.stderr and "DataError: absent: no such file" in result.stderr
     assert "Traceback" not in moeir_outside("fuse", "--run", "absent", "--run", "two.trec").stderr
 
 
 def test_a_closed_pipe_ends_quietly(room):
     (room / "big.trec").write_text("".join(f"q{number} Q0 owl 1 1.0 t\n" for number in range(30_000)))
     command = f"{sys.executable} -m moeir fuse --run big.trec --run two.trec | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1] == "141" and done.stderr == ""
+    process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines()[1] == "141" and process.stderr == ""
 
 
 def test_ctrl_c_ends_with_130(room):
@@ -156,7 +157,7 @@ def test_ctrl_c_ends_with_130(room):
     writer = open(room / "slow.trec", "wb", buffering=0)  # noqa: SIM115 - returns when the child opens the other end
     writer.write(b"q1 Q0 owl 1 1.0 t\n")
     while int.from_bytes(fcntl.ioctl(writer, termios.FIONREAD, bytes(4)), sys.byteorder):
-        time.sleep(0.01)  # until it has been read, and the child waits for more
+        time.sleep(0.01)  # until the line has been read and the child waits for more
         assert child.poll() is None
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=120)
@@ -166,19 +167,19 @@ def test_ctrl_c_ends_with_130(room):
 
 def test_stdout_holds_data_only(room, moeir):
     assert moeir(*FUSE) == (0, "q1 Q0 owl 1 11 moeir.fused\nq1 Q0 cat 2 10 moeir.fused\n", "")
-    said = moeir("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "jsonl")
-    assert [json.loads(line)["measure"] for line in said.stdout.splitlines()] == ["nDCG@10", "RR@10", "R@100"]
-    assert said.stderr == "one: 1 of 6 judged queries, 5 without hits, 0 not judged; 50.0 % of the top 10 unjudged\n"
+    result = moeir("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "jsonl")
+    assert [json.loads(line)["measure"] for line in result.stdout.splitlines()] == ["nDCG@10", "RR@10", "R@100"]
+    assert result.stderr == "one: 1 of 6 judged queries, 5 without hits, 0 not judged; 50.0 % of the top 10 unjudged\n"
 
 
 def test_a_finished_stage_says_so_and_is_made_again_by_force(room, moeir):
     assert moeir(*FUSE, "--output", "out.trec") == (0, "", "")
-    made = (room / "out.trec").stat()
-    said = moeir(*FUSE, "--output", "out.trec")
-    assert said == (0, "", "out.trec: already made with these settings and sources; --force makes it again\n")
-    assert (room / "out.trec").stat()[:4] == made[:4] and (room / "out.trec").stat().st_mtime_ns == made.st_mtime_ns
+    stat = (room / "out.trec").stat()
+    result = moeir(*FUSE, "--output", "out.trec")
+    assert result == (0, "", "out.trec: already made with these settings and sources; --force makes it again\n")
+    assert (room / "out.trec").stat()[:4] == stat[:4] and (room / "out.trec").stat().st_mtime_ns == stat.st_mtime_ns
     assert moeir(*FUSE, "--output", "out.trec", "--force") == (0, "", "")
-    assert (room / "out.trec").stat().st_mtime_ns > made.st_mtime_ns
+    assert (room / "out.trec").stat().st_mtime_ns > stat.st_mtime_ns
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf").code == 2
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf", "--force").code == 0
     assert "0.0325" in (room / "out.trec").read_text()
@@ -188,8 +189,8 @@ def test_what_came_through_a_pipe_is_never_taken_for_the_same(room, moeir):
     command = ("fuse", "--run", "-", "--run", "two.trec", "--output", "out.trec")
     assert moeir(*command, stdin="q1 Q0 owl 1 2.0 t\n").code == 0
     before = (room / "out.trec").read_text()
-    said = moeir(*command, stdin="q1 Q0 yak 1 5.0 t\n")
-    assert (said.code, (room / "out.trec").read_text()) == (2, before)
+    result = moeir(*command, stdin="q1 Q0 yak 1 5.0 t\n")
+    assert (result.code, (room / "out.trec").read_text()) == (2, before)
     assert moeir(*command, "--force", stdin="q1 Q0 yak 1 5.0 t\n").code == 0
     assert "yak" in (room / "out.trec").read_text()
 
@@ -226,16 +227,16 @@ DRY = {
 
 @pytest.mark.parametrize("stage", cli.STAGES)
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, tiny_model, came_checkpoint, encodings, index):
-    for name, place in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index}.items():
-        (room / name).symlink_to(place)
+    for name, path in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index}.items():
+        (room / name).symlink_to(path)
     (room / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
     (room / "trained").mkdir()
     (room / "trained" / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
     before = sorted(room.rglob("*"))
     output = ("--output", "out") if any(setting.role == "product" for setting in settings.settings_of(cli.stage_class(stage))) else ()
-    said = moeir(stage, *DRY[stage].split(), *output, "--dry-run")
-    assert (said.code, said.stderr) == (0, "")
-    words = [line.split()[0] for line in said.stdout.splitlines()]
+    result = moeir(stage, *DRY[stage].split(), *output, "--dry-run")
+    assert (result.code, result.stderr) == (0, "")
+    words = [line.split()[0] for line in result.stdout.splitlines()]
     assert words.count("read") == DRY[stage].count("--run") + sum(DRY[stage].count(flag + " ") for flag in SOURCES)
     assert words.count("write") == len(output) // 2
     assert ("spend" in words) == (stage in ("generate-queries", "finetune", "rerank"))

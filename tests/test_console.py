@@ -8,7 +8,7 @@ from moeir import console
 
 @pytest.fixture
 def stderr(monkeypatch):
-    """Where people read, as the program sees it."""
+    """The program's stderr."""
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(console, "_quiet", False)

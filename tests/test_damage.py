@@ -1,4 +1,4 @@
-"""Encodings and indexes of every engine: whatever byte of whatever file is another or missing is found before anything is read from it."""
+"""Encodings and indexes of every engine: any changed or missing byte of any file is detected before the file is used."""
 
 import random
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Said, run_here
 
-FLIPS = 2  # of a file
+FLIPS = 2  # per file
 ENGINES = {
     "inverted": "lexical=inverted:quantise=8",
     "plaid": "local=plaid:rescore=true,centroids=4",
@@ -18,20 +18,20 @@ ENGINES = {
 
 @pytest.fixture(scope="module", params=["encodings", "exact", "bm25", *ENGINES])
 def artifact(request, encodings, index, bm25_index):
-    """A copy that may be harmed, beside the checkpoint that it was made with."""
-    place = encodings.with_name(f"harmed-{request.param}")
+    """A copy that may be damaged, next to the checkpoint it was made with."""
+    path = encodings.with_name(f"harmed-{request.param}")
     if request.param in ENGINES:
         if request.param == "faiss":
             pytest.importorskip("faiss", reason="needs faiss (moeir[cpu])")
-        said = run_here("index", "--encodings", encodings, "--engine", ENGINES[request.param], "--output", place)
-        assert said.code == 0, said.stderr
-        return place
-    shutil.copytree({"encodings": encodings, "exact": index, "bm25": bm25_index}[request.param], place)
-    return place
+        result = run_here("index", "--encodings", encodings, "--engine", ENGINES[request.param], "--output", path)
+        assert result.code == 0, result.stderr
+        return path
+    shutil.copytree({"encodings": encodings, "exact": index, "bm25": bm25_index}[request.param], path)
+    return path
 
 
 def used(artifact: Path, toy: Path) -> Said:
-    """The command that reads it."""
+    """Run the command that reads the artifact."""
     output = artifact.with_name(f"{artifact.name}.out")
     if artifact.name == "harmed-encodings":
         return run_here("index", "--encodings", artifact, "--output", output)
@@ -39,23 +39,23 @@ def used(artifact: Path, toy: Path) -> Said:
 
 
 def assert_refused(artifact: Path, toy: Path, file: Path) -> None:
-    said = used(artifact, toy)
-    assert said.code == 4, (file, said.stderr)
-    lines = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
+    result = used(artifact, toy)
+    assert result.code == 4, (file, result.stderr)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and str(file) in lines[0] and "damaged" in lines[0] and "again with --force" in lines[0]
     assert not artifact.with_name(f"{artifact.name}.out").exists()
 
 
 def test_every_damaged_file_is_refused(artifact: Path, toy: Path) -> None:
-    files, dice = sorted(path for path in artifact.rglob("*") if path.is_file()), random.Random(1)
+    files, generator = sorted(path for path in artifact.rglob("*") if path.is_file()), random.Random(1)
     assert len(files) > 5
     for file in files:
         content = file.read_bytes()
         for _ in range(FLIPS):
-            place = dice.randrange(len(content))
-            harmed = bytearray(content)
-            harmed[place] ^= 1 << dice.randrange(8)
-            file.write_bytes(harmed)
+            position = generator.randrange(len(content))
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << generator.randrange(8)
+            file.write_bytes(damaged)
             assert_refused(artifact, toy, file)
         for length in (0, len(content) - 1):
             file.write_bytes(content[:length])

@@ -78,9 +78,9 @@ FORMULAS = {
 
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_many_queries_at_once_fuse_as_each_alone(formula, monkeypatch):
-    """Two runs of 40 queries, some of which one run lacks: in one block, in many, and query by query."""
+    """Two runs of 40 queries, some missing from one run: fused in one block, in many, and query by query."""
     generator = np.random.default_rng(0)
-    drawn = [
+    hits_by_run = [
         {
             f"q{query}": {f"d{document}": float(generator.integers(0, 9)) / 8 for document in generator.choice(30, 12, replace=False)}
             for query in generator.permutation(40)
@@ -88,7 +88,7 @@ def test_many_queries_at_once_fuse_as_each_alone(formula, monkeypatch):
         }
         for side in range(2)
     ]
-    both, merge = [Run.from_hits(hits) for hits in drawn], FORMULAS[formula]
+    both, merge = [Run.from_hits(hits) for hits in hits_by_run], FORMULAS[formula]
     whole = fusion.fused(both, merge, depth=9)
     monkeypatch.setattr(fusion, "_AT_ONCE", 60)
     blocks = fusion.fused(both, merge, depth=9)
@@ -96,7 +96,7 @@ def test_many_queries_at_once_fuse_as_each_alone(formula, monkeypatch):
         *(blocks.starts.tolist(), blocks.documents.tolist(), blocks.scores.tolist()),
     )
     for query in whole.queries:
-        one = fusion.fused([Run.from_hits({query: hits.get(query, {})}) for hits in drawn], merge, depth=9)
+        one = fusion.fused([Run.from_hits({query: hits.get(query, {})}) for hits in hits_by_run], merge, depth=9)
         assert one.hits(query) == whole.hits(query)
 
 
@@ -113,9 +113,9 @@ def test_what_a_formula_cannot_do_it_says():
         (partial(fusion.interpolation, alpha=1.5), "interpolation:alpha=1.5: expected 0 to 1"),
         (partial(fusion.interpolation, normalise="l2"), "interpolation:normalise=l2: expected none or minmax"),
         (partial(fusion.combmnz, normalise="l2"), "combmnz:normalise=l2: expected none or minmax"),
-        (partial(fusion.linear, weights="1+x"), r"linear:weights=1\+x: expected one number for each run"),
+        (partial(fusion.linear, weights="1+x"), r"linear:weights=1\+x: expected one number per run"),
         (partial(fusion.linear, weights="1+2+3"), r"linear:weights=1\+2\+3: expected 2 finite numbers"),
-        (fusion.shards, "a document stands in two of the runs"),
+        (fusion.shards, "a document is in two of the runs"),
     ):
         with pytest.raises(UsageError, match=words):
             merge(hits)
@@ -124,8 +124,8 @@ def test_what_a_formula_cannot_do_it_says():
 
 
 @given(st.tuples(lists.filter(lambda hits: len(hits) > 1), st.sampled_from([0.0, 0.3, 1.0, 1.7]), st.integers(1, 8), st.booleans()))
-def test_a_hybrid_matches_its_dictionary(given_):
-    hits, alpha, depth, centred = given_
+def test_a_hybrid_matches_its_dictionary(case):
+    hits, alpha, depth, centred = case
     merge = partial(fusion.hybrid, alpha=alpha, depth=depth, normalise="centred" if centred else "none")
     expected = by_dictionary.hybrid(*map(best_first, hits[:2]), alpha, depth, centred)
     assert merged(merge, *hits[:2]) == {document: float(np.float32(score)) for document, score in expected.items()}
@@ -141,8 +141,8 @@ def test_a_hybrid_by_hand():
 
 def test_the_sides_of_a_hybrid_keep_their_places_where_one_lacks_the_query():
     first, second = Run.from_hits({"q1": {"a": 1, "b": 2}}), Run.from_hits({"q2": {"a": 1, "b": 2}})
-    made = fusion.fused([first, second], partial(fusion.hybrid, alpha=0.5))
-    assert (made.hits("q1"), made.hits("q2")) == ([("b", 2.0), ("a", 1.0)], [("b", 1.0), ("a", 0.5)])
+    run = fusion.fused([first, second], partial(fusion.hybrid, alpha=0.5))
+    assert (run.hits("q1"), run.hits("q2")) == ([("b", 2.0), ("a", 1.0)], [("b", 1.0), ("a", 0.5)])
 
 
 @pytest.mark.parametrize(

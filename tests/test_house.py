@@ -1,4 +1,4 @@
-"""The house law that a machine can read: sizes, forbidden calls, where imports stand, what lies at the top."""
+"""Conventions that can be checked: function sizes, forbidden calls, places of imports, the top level of the tree."""
 
 import ast
 import subprocess
@@ -24,8 +24,8 @@ CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "
 ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
-PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in a process of its own
-ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/precision.py"}  # the latter sets what cuBLAS reads, before CUDA starts
+PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process
+ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/precision.py"}  # the latter sets a cuBLAS variable before CUDA starts
 NO_ROOMS = {"utils", "util", "common", "core", "helpers", "misc", "models"}
 
 
@@ -49,18 +49,18 @@ def test_functions_are_small(file):
 
 @pytest.mark.parametrize("file", FILES, ids=place)
 def test_nothing_forbidden_is_called(file):
-    found = []
+    calls = []
     for node in nodes(file):
         if isinstance(node, ast.Call):
             name = dotted(node.func)
-            found += [name] if name in CALLS | ATTRIBUTES else []
-            found += [ast.unparse(keyword) for keyword in node.keywords if ast.unparse(keyword) in ("shell=True", "allow_pickle=True")]
+            calls += [name] if name in CALLS | ATTRIBUTES else []
+            calls += [ast.unparse(keyword) for keyword in node.keywords if ast.unparse(keyword) in ("shell=True", "allow_pickle=True")]
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            found += [name for name in names if name.split(".")[0] in MODULES and (name, place(file)) not in PROGRAMS]
+            calls += [name for name in names if name.split(".")[0] in MODULES and (name, place(file)) not in PROGRAMS]
         if isinstance(node, ast.ExceptHandler) and node.type is None:
-            found.append("except:")
-    assert found == ([] if file != PACKAGE / "cli.py" else ["sys.exit"])
+            calls.append("except:")
+    assert calls == ([] if file != PACKAGE / "cli.py" else ["sys.exit"])
 
 
 @pytest.mark.parametrize("file", FILES, ids=place)

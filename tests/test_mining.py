@@ -64,6 +64,6 @@ def test_candidates_are_what_would_be_mined():
 def test_what_is_refused_is_no_negative_and_is_counted():
     tally = mining.Tally()
     qrels = {"q1": {"a": 1}, "q2": {"z": 1}}
-    made = list(mining.mined(RUNS, qrels, mining.band, tally, refused={"q1": {"b", "a"}, "q2": {"a"}}))
-    assert [(example.query_id, example.negative_ids) for example in made] == [("q1", ("d", "c"))]
+    examples = list(mining.mined(RUNS, qrels, mining.band, tally, refused={"q1": {"b", "a"}, "q2": {"a"}}))
+    assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d", "c"))]
     assert tally == mining.Tally(mined=1, without_positives=1, without_negatives=1, with_answers=2)

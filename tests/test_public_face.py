@@ -1,4 +1,4 @@
-"""What a notebook can do is what the command line does."""
+"""The Python functions do the same as the command line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,18 +23,18 @@ def test_an_opened_index_finds_what_the_command_finds(
 
     moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs")
     queries = list(texts.read(toy / "test-queries.tsv"))
-    opened = open_index(index)
+    searcher = open_index(index)
     for name, expert in (("fused", None), ("local", "local")):
         run = read_run(tmp_path / "runs" / f"{name}.trec")
-        assert opened.search([query.content for query in queries], 5, expert) == [run.hits(query.id) for query in queries]
+        assert searcher.search([query.content for query in queries], 5, expert) == [run.hits(query.id) for query in queries]
 
 
 def test_an_opened_checkpoint_scores_as_the_index_does(index: Path, came_checkpoint: Path, toy: Path) -> None:
-    opened = moeir.open_checkpoint(came_checkpoint)
+    checkpoint = moeir.open_checkpoint(came_checkpoint)
     documents = list(texts.read(toy / "corpus.jsonl"))
-    encoded = opened.encode([document.content for document in documents])
-    queries = opened.encode(["a question about cats"], "query")
-    found = dict(moeir.open_index(index).search(["a question about cats"], len(documents), "global")[0])
+    encoded = checkpoint.encode([document.content for document in documents])
+    queries = checkpoint.encode(["a question about cats"], "query")
+    hits = dict(moeir.open_index(index).search(["a question about cats"], len(documents), "global")[0])
     scores = queries["global"].scores(encoded["global"])[0]
     for document, score in zip(documents, scores.tolist(), strict=True):
-        assert found[document.id] == pytest.approx(score, abs=2e-3)  # vectors on disk are float16
+        assert hits[document.id] == pytest.approx(score, abs=2e-3)  # vectors on disk are float16

@@ -1,4 +1,4 @@
-"""What the README says to type is what the program understands."""
+"""The commands in the README are valid."""
 
 import re
 import shlex
@@ -16,8 +16,8 @@ ROOMS = {"--arch": "architectures", "--objective": "learning.objectives", "--eng
 
 
 def test_the_readme_shows_the_whole_pipeline() -> None:
-    shown = {command.split()[1] for command in COMMANDS}
-    assert {"finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate"} <= shown
+    commands = {command.split()[1] for command in COMMANDS}
+    assert {"finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate"} <= commands
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -25,15 +25,15 @@ def test_a_command_of_the_readme_resolves(command: str) -> None:
     name, *words = shlex.split(command)[1:]
     stage = cli.stage_class(name)
     flags = {flag: setting.name for setting in settings.settings_of(stage) for flag in (setting.flag, *setting.names)}
-    given: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for flag, value in zip(words[::2], words[1::2], strict=True):
         assert flag in flags, f"{flag} is no flag of {name}"
-        given.setdefault(flags[flag], []).append(value)
+        values.setdefault(flags[flag], []).append(value)
         if flag in ROOMS:
             pretrains = (name, flag) == ("pretrain", "--objective")
             variants.resolve("pretraining" if pretrains else ROOMS[flag], value)
     repeated = {setting.name for setting in settings.settings_of(stage) if setting.repeated}
-    settings.resolve(stage, {key: value if key in repeated else value[0] for key, value in given.items()}).check()
+    settings.resolve(stage, {key: value if key in repeated else value[0] for key, value in values.items()}).check()
 
 
 def test_every_stage_is_named_in_the_readme_and_the_changelog() -> None:

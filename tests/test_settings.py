@@ -30,8 +30,8 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_flag_wins_over_yaml_and_yaml_over_the_default(tmp_path):
     config = write(tmp_path, "leaves: [a, b]\nminutes: 5\nheat: 80\nsweet: true\n")
-    made = settings.resolve(Brew, {"minutes": "7", "word": "chai"}, config)
-    assert made == Brew(leaves=(Path("a"), Path("b")), minutes=7, heat=80.0, sweet=True, word="chai")
+    brew = settings.resolve(Brew, {"minutes": "7", "word": "chai"}, config)
+    assert brew == Brew(leaves=(Path("a"), Path("b")), minutes=7, heat=80.0, sweet=True, word="chai")
 
 
 def test_a_flag_that_says_no_wins_over_a_yaml_that_says_yes(tmp_path):
@@ -86,29 +86,29 @@ def test_what_must_be_given_is_asked_for():
 
 
 def test_a_rendered_stage_is_read_back(tmp_path):
-    for made in (
+    for brew in (
         Brew(leaves=(Path("a"),)),
         Brew(leaves=(Path("a b"), Path("-")), pot=Path("é"), minutes=0, heat=1e-5, sweet=True, word="007: yes", room="null"),
         Brew(leaves=(), word="1.0"),
     ):
-        config = write(tmp_path, settings.render(made))
-        assert settings.resolve(Brew, {}, config) == made
+        config = write(tmp_path, settings.render(brew))
+        assert settings.resolve(Brew, {}, config) == brew
 
 
 def test_only_what_can_change_the_product_is_recorded():
-    made = Brew(leaves=(Path("a"),), word="chai")
-    assert settings.as_dict(made, results_only=True) == {"minutes": 3, "heat": None, "sweet": False, "room": None}
-    assert settings.as_dict(made)["word"] == "chai" and settings.as_dict(made)["leaves"] == ["a"]
+    brew = Brew(leaves=(Path("a"),), word="chai")
+    assert settings.as_dict(brew, results_only=True) == {"minutes": 3, "heat": None, "sweet": False, "room": None}
+    assert settings.as_dict(brew)["word"] == "chai" and settings.as_dict(brew)["leaves"] == ["a"]
 
 
 @pytest.mark.parametrize("name", cli.STAGES)
 def test_every_stage_shown_is_read_back_by_config(name, tmp_path, moeir):
-    needed = [setting for setting in settings.settings_of(cli.stage_class(name)) if setting.required]
-    flags = [word for one in needed for word in ([] if one.role == "argument" else [one.flag]) + [f"some-{one.name}"]]
-    shown = moeir(name, *flags, "--show")
-    assert shown.code == 0, shown.stderr
-    assert list(yaml.safe_load(shown.stdout)) == [
+    required = [setting for setting in settings.settings_of(cli.stage_class(name)) if setting.required]
+    flags = [word for one in required for word in ([] if one.role == "argument" else [one.flag]) + [f"some-{one.name}"]]
+    result = moeir(name, *flags, "--show")
+    assert result.code == 0, result.stderr
+    assert list(yaml.safe_load(result.stdout)) == [
         setting.name.replace("_", "-") for setting in settings.settings_of(cli.stage_class(name))
     ]
-    again = moeir(name, "--config", write(tmp_path, shown.stdout), "--show")
-    assert again.stdout == shown.stdout, again.stderr
+    again = moeir(name, "--config", write(tmp_path, result.stdout), "--show")
+    assert again.stdout == result.stdout, again.stderr

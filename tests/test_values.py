@@ -25,8 +25,8 @@ from moeir.values import convert, render
     ],
 )
 def test_text_becomes_the_value_it_says(text, annotation, value):
-    found = convert(text, annotation, "place")
-    assert found == value and type(found) is type(value)
+    parsed = convert(text, annotation, "place")
+    assert parsed == value and type(parsed) is type(value)
 
 
 def test_an_empty_text_is_a_text():

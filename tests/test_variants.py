@@ -72,8 +72,8 @@ def test_a_bound_spec_is_the_function_with_its_options():
 
 def test_an_option_without_default_must_be_given(monkeypatch):
     option = variants.Option("limit", "int", REQUIRED)
-    needy = variants.Variant("fusion", "needy", "needy", "moeir.fusion", "", (option,))
-    monkeypatch.setattr(variants, "find", lambda room, name: needy)
+    variant = variants.Variant("fusion", "needy", "needy", "moeir.fusion", "", (option,))
+    monkeypatch.setattr(variants, "find", lambda room, name: variant)
     with pytest.raises(UsageError, match="needy: needy needs limit=…"):
         variants.resolve("fusion", "needy")
     assert variants.resolve("fusion", "needy:limit=3")[1] == {"limit": 3}
@@ -81,9 +81,9 @@ def test_an_option_without_default_must_be_given(monkeypatch):
 
 @pytest.mark.parametrize("room", variants.ROOMS)
 def test_every_variant_says_what_it_is_and_has_defaults_that_convert(room):
-    every = variants.listed(room)
-    assert every
-    for variant in every:
+    room_variants = variants.listed(room)
+    assert room_variants
+    for variant in room_variants:
         assert variant.summary.endswith((".", ":")) or len(variant.summary) > 20, variant
         assert "_" not in variant.name
         spec = Spec(variant.name, tuple((option.name, render(option.default)) for option in variant.options))
@@ -106,14 +106,14 @@ def test_resolving_loads_nothing_heavy():
         "variants.resolve('architectures', 'came:shared_layers=3')\n"
         "sys.exit(', '.join({'torch', 'numpy', 'numba', 'scipy'} & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == ""
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert process.stderr.strip() == ""
 
 
 def test_variants_are_listed(moeir):
-    said = moeir("variants", "fusion")
-    assert said.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in said.stdout
-    assert "constant=60.0" in said.stdout
+    result = moeir("variants", "fusion")
+    assert result.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in result.stdout
+    assert "constant=60.0" in result.stdout
     assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
     assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  bce ")
     assert "`pooling`: max or sum." in moeir("variants", "splade").stdout

@@ -1,4 +1,4 @@
-"""Seeded T5 weights of two layers with sentence pieces of the toy corpus; their queries differ in length, and some are empty."""
+"""Seeded two-layer T5 weights with a vocabulary of the toy corpus; their queries differ in length, and some are empty."""
 
 import json
 import re
@@ -15,16 +15,16 @@ def tiny_t5(folder: Path, corpus: Path, family: str = "t5") -> Path:
     import transformers
 
     folder.mkdir(parents=True)
-    kinds = {"t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
+    classes = {"t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
              "mt5": (transformers.MT5Config, transformers.MT5ForConditionalGeneration)}  # fmt: skip
-    config, model = kinds[family]
+    config, model = classes[family]
     transformers.logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        made = model(config(vocab_size=_write_tokenizer(folder, corpus) + 12, decoder_start_token_id=0, **WIDTH))
-        made.shared.weight.data[:, 0] = 2.0
-        made.lm_head.weight.data[1, 0] = 14.0  # an end now and then
-        made.save_pretrained(folder)
+        t5 = model(config(vocab_size=_write_tokenizer(folder, corpus) + 12, decoder_start_token_id=0, **WIDTH))
+        t5.shared.weight.data[:, 0] = 2.0
+        t5.lm_head.weight.data[1, 0] = 14.0  # ends a query now and then
+        t5.save_pretrained(folder)
     return folder
 
 

@@ -1,1 +1,1 @@
-"""What lies on disk: manifests and digests, write beside then rename, journals and arrays that grow."""
+"""Artifacts on disk: manifests and checksums, atomic writes, shards, journals, memory-mapped arrays."""

@@ -1,4 +1,4 @@
-"""Caches: folders named by what they were made from, so that anything else is another folder; made whole, or continued, then opened."""
+"""Caches: folders named by a hash of their inputs, built atomically or resumed, and opened as memory-mapped arrays."""
 
 import hashlib
 import json
@@ -13,16 +13,16 @@ from moeir.artifacts import making, manifests
 
 
 def kept(folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, anew: bool = False) -> Path:
-    """The folder of a cache of `record`: stage, settings and sources; `fill` makes its files where there is none, or `anew`."""
+    """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, or if `anew`."""
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-    place = folder / f"{kind}-{key}"
-    if anew or not manifests.same(place, record):
-        with making.making(place, f"{kind} cache", record, force=anew, folder=True) as (beside, counts):
-            counts.update(fill(beside))
-    return place
+    path = folder / f"{kind}-{key}"
+    if anew or not manifests.same(path, record):
+        with making.making(path, f"{kind} cache", record, force=anew, folder=True) as (partial, counts):
+            counts.update(fill(partial))
+    return path
 
 
 def mapped(path: Path) -> npt.NDArray[Any]:
-    """An array on disk, read where it is asked."""
+    """A read-only memory-mapped array."""
     return np.asarray(np.load(path, mmap_mode="r"))

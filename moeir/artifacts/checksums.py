@@ -1,4 +1,4 @@
-"""Checksums of files: of the whole and, of a large one, of every block, so that all processors look for damage at once."""
+"""Checksums of files: of the whole and, for a large file, of every block, so that all cores verify in parallel."""
 
 import hashlib
 import os
@@ -19,20 +19,20 @@ def checksum(path: Path) -> str:
 
 
 def facts(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Bytes and sha256 of each file and, of one of several blocks, the sha256 of each block."""
+    """Size and sha256 of each file and, if it has several blocks, the sha256 of each block."""
     with _threads() as pool:
         whole = [pool.submit(checksum, file) for file in files]
         parts = [_blocks(pool, file) for file in files]
-        every = [{"bytes": file.stat().st_size, "sha256": one.result()} for file, one in zip(files, whole, strict=True)]
-        return [one | ({"blocks": [part.result() for part in own]} if own else {}) for one, own in zip(every, parts, strict=True)]
+        entries = [{"bytes": file.stat().st_size, "sha256": one.result()} for file, one in zip(files, whole, strict=True)]
+        return [one | ({"blocks": [part.result() for part in own]} if own else {}) for one, own in zip(entries, parts, strict=True)]
 
 
 def changed(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
-    """The first of some files, each of the size its facts say, whose bytes are not those of its facts."""
+    """The first file whose content does not match its checksums; sizes are taken to match."""
     with _threads() as pool:
-        found = {file: _blocks(pool, file) if "blocks" in said else [pool.submit(checksum, file)] for file, said in files.items()}
-        for file, said in files.items():
-            if [part.result() for part in found[file]] != said.get("blocks", [said["sha256"]]):
+        futures = {file: _blocks(pool, file) if "blocks" in entry else [pool.submit(checksum, file)] for file, entry in files.items()}
+        for file, entry in files.items():
+            if [part.result() for part in futures[file]] != entry.get("blocks", [entry["sha256"]]):
                 return file
     return None
 
@@ -42,16 +42,16 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _blocks(pool: ThreadPoolExecutor, path: Path) -> list[Future[str]]:
-    """The checksum of each block, none of a file that is one block."""
+    """The checksum of each block; empty for a file of one block."""
     size = path.stat().st_size
     return [pool.submit(_block, path, first) for first in range(0, size, BLOCK)] if size > BLOCK else []
 
 
 def _block(path: Path, first: int) -> str:
-    found, left = hashlib.sha256(), BLOCK
+    hasher, remaining = hashlib.sha256(), BLOCK
     with open(path, "rb") as file:
         file.seek(first)
-        while left and (read := file.read(min(AT_ONCE, left))):
-            found.update(read)
-            left -= len(read)
-    return found.hexdigest()
+        while remaining and (chunk := file.read(min(AT_ONCE, remaining))):
+            hasher.update(chunk)
+            remaining -= len(chunk)
+    return hasher.hexdigest()

@@ -1,4 +1,4 @@
-"""Work that is long: a journal of what is done, and files that grow on disk and can be cut back to what the journal says."""
+"""Resumable work: a journal of finished steps, and files that grow on disk and can be truncated to what the journal records."""
 
 import json
 import os
@@ -13,19 +13,19 @@ HEADER = 128
 
 
 class Journal:
-    """Lines of JSON, each on disk before the next begins: what of a long work is done. A torn last line is forgotten."""
+    """A journal of JSON lines, each synced to disk before the next; an incomplete last line is dropped."""
 
     def __init__(self, path: Path) -> None:
         self.entries: list[dict[str, Any]] = []
-        whole = 0
+        valid_bytes = 0
         if path.exists():
             for line in path.read_bytes().splitlines(keepends=True):
                 if not line.endswith(b"\n"):
                     break
                 self.entries.append(json.loads(line))
-                whole += len(line)
+                valid_bytes += len(line)
         self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
-        self._file.truncate(whole)
+        self._file.truncate(valid_bytes)
 
     def write(self, entry: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")
@@ -37,7 +37,7 @@ class Journal:
 
 
 class GrowingLines:
-    """A text file written line by line. Open one again with the bytes that are known to be whole."""
+    """A text file written line by line; to resume, open it with the number of bytes that are complete."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
@@ -47,7 +47,7 @@ class GrowingLines:
         self._file.write("".join(f"{line}\n" for line in lines).encode())
 
     def flush(self) -> int:
-        """Bring everything to disk; the bytes written so far."""
+        """Sync to disk; returns the bytes written so far."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
@@ -57,7 +57,7 @@ class GrowingLines:
 
 
 class GrowingArray:
-    """A `.npy` file written row by row: its header is settled by `close`. Open one again with the rows that are known to be whole."""
+    """A `.npy` file written row by row; `close` writes its header. To resume, open it with the number of rows that are complete."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None, rows: int = 0) -> None:
         self.rows, self._dtype, self._width = rows, np.dtype(dtype), width
@@ -76,7 +76,7 @@ class GrowingArray:
 
     def close(self) -> None:
         shape = (self.rows,) if self._width is None else (self.rows, self._width)
-        facts = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+        header = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
         self._file.seek(0)
-        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + facts.ljust(HEADER - 11).encode() + b"\n")
+        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + header.ljust(HEADER - 11).encode() + b"\n")
         self._file.close()

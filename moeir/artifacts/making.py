@@ -1,4 +1,4 @@
-"""Write beside the place, fsync, rename: a product appears under its name when it is whole, and never before.
+"""Atomic writes: a product is written to a partial path, synced and renamed, so its name never has an incomplete product.
 
 Only this folder calls fsync, rename and flock.
 """
@@ -19,52 +19,52 @@ from moeir.artifacts.manifests import MANIFEST, changes, compose, manifest_path,
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 RESUME = "resume"
-TOKENS = "tokens"  # within resume/: caches, named by what they were made from, so that work of other settings can use them
+TOKENS = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 FORGOTTEN = f"{RESUME}.forgotten"
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
 
 @contextmanager
 def making(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield a place beside `path` and a dictionary for counts; then manifest, fsync, rename.
+    """Yield a partial path next to `path` and a dictionary for counts; then write the manifest, fsync and rename.
 
-    `record` holds stage, settings and source digests: unfinished work of the same record is handed back to be continued.
+    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = beside_of(path)
-    claim = path.with_name(f".{path.name}.record")
+    partial = beside_of(path)
+    record_path = path.with_name(f".{path.name}.record")
     with _locked(path):
         _settle(path)
-        _clear_other_work(path, beside, _read_json(claim), record, force=force)
+        _clear_other_work(path, partial, _read_json(record_path), record, force=force)
         began, counts = time.time(), dict[str, Any]()
         try:
-            write_text(claim, json.dumps(record))
+            write_text(record_path, json.dumps(record))
             if folder:
-                beside.mkdir(exist_ok=True)
-            yield beside, counts
-            manifest = compose(beside, kind, record, path.name, without=(RESUME, FORGOTTEN))
-            _finish(path, beside, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
+                partial.mkdir(exist_ok=True)
+            yield partial, counts
+            manifest = compose(partial, kind, record, path.name, without=(RESUME, FORGOTTEN))
+            _finish(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
-            refused = isinstance(problem, MoeirError | OSError)  # what a user or a disk said; anything else may be tried again as it is
-            if not _holds_work(beside) and (refused or not (beside / RESUME / TOKENS).exists()):
-                _remove_all((beside, resume_place(beside), claim, claim.with_name(claim.name + ".new")))
+            is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
+            if not _holds_work(partial) and (is_expected or not (partial / RESUME / TOKENS).exists()):
+                _remove_all((partial, resume_place(partial), record_path, record_path.with_name(record_path.name + ".new")))
             if isinstance(problem, OSError) and problem.filename is None:
                 problem.filename = str(path)
             raise
-        _remove_all((resume_place(beside), claim))
+        _remove_all((resume_place(partial), record_path))
 
 
 def tidy(path: Path, record: Mapping[str, Any]) -> None:
-    """Remove what a kill after the renaming of a product left beside it; `record` is that of the product that is there."""
-    claim, beside = path.with_name(f".{path.name}.record"), beside_of(path)
-    if _read_json(claim) != dict(record):
+    """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
+    record_path, partial = path.with_name(f".{path.name}.record"), beside_of(path)
+    if _read_json(record_path) != dict(record):
         return
-    with contextlib.suppress(ArtifactError, OSError), _locked(path):  # somebody makes it anew, or the folder is read-only
-        _remove_all((beside, resume_place(beside), _aside(path), claim))
+    with contextlib.suppress(ArtifactError, OSError), _locked(path):  # another process rebuilds it, or the folder is read-only
+        _remove_all((partial, resume_place(partial), _aside(path), record_path))
 
 
 def beside_of(path: Path) -> Path:
-    """Where the product that is to be at `path` is written.
+    """The path a product is written to before it is renamed to `path`.
 
     >>> beside_of(Path("ckpt/came")), place_of(beside_of(Path("ckpt/came")))
     (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
@@ -72,76 +72,76 @@ def beside_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
-def place_of(beside: Path) -> Path:
-    """Where the product that is written at `beside` is to be; `beside_of` the other way round."""
-    return beside.with_name(beside.name.removeprefix(".").removesuffix(".partial"))
+def place_of(partial: Path) -> Path:
+    """The final path of the product written at a partial path; the inverse of `partial_path`."""
+    return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
 
 
-def resume_place(beside: Path) -> Path:
-    """The folder of what a stage needs to be continued: inside a product that is a folder, beside one that is a file."""
-    return beside / RESUME if beside.is_dir() else beside.with_name(f"{beside.name}.{RESUME}")
+def resume_place(partial: Path) -> Path:
+    """The folder of a stage's resume state: inside a product that is a folder, next to one that is a file."""
+    return partial / RESUME if partial.is_dir() else partial.with_name(f"{partial.name}.{RESUME}")
 
 
-def _clear_other_work(path: Path, beside: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
-    if _holds_work(beside) and unfinished and not force:
+def _clear_other_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
+    if _holds_work(partial) and unfinished and not force:
         if unfinished == dict(record):
             return
-        changed = ", ".join(sorted(changes(unfinished, record)))
-        raise UsageError(f"{path}: unfinished work of other settings ({changed}); repeat those to finish it, or --force to start over")
-    if not force and (beside / RESUME / TOKENS).is_dir():
-        others = [path for folder in (beside, beside / RESUME) for path in folder.iterdir()]
-        _remove_all(path for path in others if path not in (beside / RESUME, beside / RESUME / TOKENS))
+        differences = ", ".join(sorted(changes(unfinished, record)))
+        raise UsageError(f"{path}: unfinished work of other settings ({differences}); repeat those to finish it, or --force to start over")
+    if not force and (partial / RESUME / TOKENS).is_dir():
+        others = [path for folder in (partial, partial / RESUME) for path in folder.iterdir()]
+        _remove_all(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKENS))
         return
-    _remove(beside)
-    _remove(resume_place(beside))
+    _remove(partial)
+    _remove(resume_place(partial))
 
 
-def _holds_work(beside: Path) -> bool:
-    """Whether an interrupted stage has left something to continue from, beside tokens."""
-    place = resume_place(beside)
-    for aside in place.glob(".*.old"):
-        _settle(aside.with_name(aside.name.removeprefix(".").removesuffix(".old")))
-    files = (file for file in place.rglob("*") if file.relative_to(place).parts[0] != TOKENS)
+def _holds_work(partial: Path) -> bool:
+    """Whether an interrupted stage left a state to resume from, other than token caches."""
+    resume = resume_place(partial)
+    for backup in resume.glob(".*.old"):
+        _settle(backup.with_name(backup.name.removeprefix(".").removesuffix(".old")))
+    files = (file for file in resume.rglob("*") if file.relative_to(resume).parts[0] != TOKENS)
     return any(file.is_file() and file.stat().st_size for file in files)
 
 
-def _finish(path: Path, beside: Path, manifest: dict[str, Any]) -> None:
+def _finish(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
     text = text_of(manifest)
-    if beside.is_dir():
-        for file in sorted(beside.rglob("*")):
+    if partial.is_dir():
+        for file in sorted(partial.rglob("*")):
             _sync(file)
-        write_text(beside / MANIFEST, text)
-        _forget_unfinished(beside)
-        _sync(beside)
-        _exchange(beside, path)
+        write_text(partial / MANIFEST, text)
+        _forget_unfinished(partial)
+        _sync(partial)
+        _exchange(partial, path)
     else:
-        _sync(beside)
+        _sync(partial)
         write_text(manifest_path(path), text)
-        os.replace(beside, path)
+        os.replace(partial, path)
         _sync(path.parent)
 
 
-def _forget_unfinished(beside: Path) -> None:
-    """What was kept to continue from goes away at once, under a name from which nothing continues."""
-    _remove(beside / FORGOTTEN)
-    if (beside / RESUME).exists():
-        os.rename(beside / RESUME, beside / FORGOTTEN)
-        _remove(beside / FORGOTTEN)
+def _forget_unfinished(partial: Path) -> None:
+    """Drop the resume state at once: rename it to a name that is never resumed, then delete it."""
+    _remove(partial / FORGOTTEN)
+    if (partial / RESUME).exists():
+        os.rename(partial / RESUME, partial / FORGOTTEN)
+        _remove(partial / FORGOTTEN)
 
 
-def _exchange(beside: Path, path: Path) -> None:
-    """Put `beside` in the place of `path`, in one step where the system can."""
-    aside = _aside(path)
-    _remove(aside)
+def _exchange(partial: Path, path: Path) -> None:
+    """Replace `path` by `partial`, in one step where the system supports it."""
+    backup = _aside(path)
+    _remove(backup)
     if not path.exists():
-        os.rename(beside, path)
-    elif _swapped(beside, path):
-        os.rename(beside, aside)
+        os.rename(partial, path)
+    elif _swapped(partial, path):
+        os.rename(partial, backup)
     else:
-        os.rename(path, aside)
-        os.rename(beside, path)
+        os.rename(path, backup)
+        os.rename(partial, path)
     _sync(path.parent)
-    _remove(aside)
+    _remove(backup)
 
 
 def _aside(path: Path) -> Path:
@@ -149,7 +149,7 @@ def _aside(path: Path) -> Path:
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Exchange two names with renameat2; False on a system or a file system that has no such call."""
+    """Exchange two names with renameat2; False if the system or file system does not support it."""
     try:
         call = ctypes.CDLL(None).renameat2
     except AttributeError:
@@ -158,7 +158,7 @@ def _swapped(one: Path, other: Path) -> bool:
 
 
 def _settle(path: Path) -> None:
-    """Bring back what a kill between two renames has left aside."""
+    """Restore the backup if a kill between two renames left only that."""
     if _aside(path).exists() and not path.exists():
         os.rename(_aside(path), path)
 
@@ -166,7 +166,7 @@ def _settle(path: Path) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
-    refusal = ArtifactError(f"{path}: another process is writing it; wait for that one, or write elsewhere")
+    refusal = ArtifactError(f"{path}: another process is writing it; wait for it, or write elsewhere")
     with open(lock, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,7 +181,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) -> None:
-    """ArtifactError if `path` holds something that may not be replaced."""
+    """UsageError if `path` exists and may not be replaced."""
     if not path.exists():
         return
     if not manifest_path(path).is_file():
@@ -190,31 +190,31 @@ def refuse_overwriting(path: Path, record: Mapping[str, Any], *, force: bool) ->
             return
         raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another --output")
     if not force:
-        found = read_manifest(path)
-        changed = changes(found, record)
-        words = f"made with other settings or sources ({', '.join(sorted(changed))})"
-        if "stage" in changed:
-            words = f"made by moeir {found.get('stage')}"
-        elif not changed:
-            words = "and may not be what these settings and sources make"
-        raise UsageError(f"{path}: exists, {words}; --force replaces it")
+        manifest = read_manifest(path)
+        differences = changes(manifest, record)
+        reason = f"made with other settings or sources ({', '.join(sorted(differences))})"
+        if "stage" in differences:
+            reason = f"made by moeir {manifest.get('stage')}"
+        elif not differences:
+            reason = "and may differ from what these settings and sources make"
+        raise UsageError(f"{path}: exists, {reason}; --force replaces it")
 
 
 def write_text(path: Path, text: str) -> None:
-    """A small file, whole or not at all: beside, fsync, rename."""
-    beside = path.with_name(path.name + ".new")
-    with open(beside, "w", encoding="utf-8") as file:
+    """Write a small file atomically: partial file, fsync, rename."""
+    partial = path.with_name(path.name + ".new")
+    with open(partial, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    os.replace(partial, path)
 
 
-def replace_folder(beside: Path, path: Path) -> None:
-    """Put a finished inner folder (a saved training state) in the place of the last one."""
-    for file in sorted(beside.rglob("*")):
+def replace_folder(partial: Path, path: Path) -> None:
+    """Replace an inner folder (a saved training state) by a finished one."""
+    for file in sorted(partial.rglob("*")):
         _sync(file)
-    _exchange(beside, path)
+    _exchange(partial, path)
 
 
 def _sync(path: Path) -> None:

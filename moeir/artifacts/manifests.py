@@ -1,4 +1,4 @@
-"""What an artifact says of itself: its kind, makers, sources, and the sizes and checksums of its files."""
+"""Manifests of artifacts: kind, stage, settings, sources, and the sizes and checksums of files."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 UNSTABLE = ("metrics.jsonl", "README.md", "settings.yaml")
-FORMATS = {"index": 2}  # of what lies on disk; 1 where nothing is said. One that changes is raised, so that what is older is refused
+FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
 SEAL, END = "seal", '"\n}'
 VERSIONS_KEPT = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
 
 
 def digest(path: Path) -> str:
-    """What a source is, whatever it is called: of an artifact, its files' checksums; of a file, its own; of a plain folder, of its files.
+    """Digest of a source's content, whatever its name: from the checksums of an artifact's or plain folder's files, or of a file.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp()); _ = (folder / "a.txt").write_text("a")
     >>> digest(folder) == digest_of({"a.txt": {"sha256": checksums.checksum(folder / "a.txt")}})
@@ -33,52 +33,52 @@ def digest(path: Path) -> str:
 
 
 def digest_of(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """One digest from the checksums of an artifact's product files; times are not among them."""
+    """One digest of the checksums of an artifact's product files, without those that contain times."""
     lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files) if name not in UNSTABLE)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def manifest_path(path: Path) -> Path:
-    """Inside a folder; beside a file, with its name."""
+    """The manifest's path: inside a folder, or next to a file, with its name."""
     return path / MANIFEST if path.is_dir() else path.with_name(path.name + "." + MANIFEST)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of an artifact, as written."""
-    place = manifest_path(path)
+    """Read an artifact's manifest and check its seal."""
+    file = manifest_path(path)
     try:
-        text = place.read_bytes().decode("utf-8")
+        text = file.read_bytes().decode("utf-8")
         loaded = json.loads(text)
     except FileNotFoundError:
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
     except ValueError:
         loaded = None
     if not _is_manifest(loaded):
-        raise ArtifactError(f"{place}: damaged: not a manifest; run the stage that made it again with --force")
+        raise ArtifactError(f"{file}: damaged: not a manifest; run the stage that made it again with --force")
     if ("format" in loaded or SEAL in loaded) and text != text_of(loaded):
-        raise ArtifactError(f"{place}: damaged: its seal is not that of its words; {_repair(loaded)}")
+        raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair(loaded)}")
     return dict(loaded)
 
 
 def text_of(manifest: Mapping[str, Any]) -> str:
-    """The words of a manifest; the last is the sha256 of all of them with nothing in its place.
+    """A manifest as JSON; its last value, the seal, is the sha256 of the JSON with an empty seal.
 
     >>> text_of({"kind": "run"}) == text_of(json.loads(text_of({"kind": "run"})))
     True
     """
-    words = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
-    return f"{words.removesuffix(END)}{hashlib.sha256(words.encode()).hexdigest()}{END}\n"
+    text = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
+    return f"{text.removesuffix(END)}{hashlib.sha256(text.encode()).hexdigest()}{END}\n"
 
 
 def _is_manifest(loaded: Any) -> bool:
     if not isinstance(loaded, dict) or not isinstance(loaded.get("files"), dict) or not isinstance(loaded.get("counts"), dict):
         return False
     kind, files = loaded.get("kind"), loaded["files"].values()
-    return isinstance(kind, str) and kind != "" and all(isinstance(facts, dict) and {"bytes", "sha256"} <= facts.keys() for facts in files)
+    return isinstance(kind, str) and kind != "" and all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files)
 
 
 def verify(path: Path, kind: str) -> dict[str, Any]:
-    """The manifest of a whole artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
+    """The manifest of a complete artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
     if not path.exists():
         raise ArtifactError(f"{path}: no such {kind}")
     if not path.is_dir():
@@ -87,29 +87,29 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         raise ArtifactError(f"{path}: plain weights, not a checkpoint; moeir init --model {path} --arch … --output … makes one")
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        found = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
-        raise ArtifactError(f"{path}: expected {_article(kind)}, found {found}")
+        actual = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
+        raise ArtifactError(f"{path}: expected {_article(kind)}, found {actual}")
     _check_format(path, manifest)
-    files = {path / name: said for name, said in manifest["files"].items()}
-    for name, (file, said) in zip(manifest["files"], files.items(), strict=True):
+    files = {path / name: entry for name, entry in manifest["files"].items()}
+    for name, (file, entry) in zip(manifest["files"], files.items(), strict=True):
         if not file.resolve().is_relative_to(path.resolve()):
             raise ArtifactError(f"{path}: its manifest names a file outside the folder: {name}")
         if not file.is_file():
             raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair(manifest)}")
-        if file.stat().st_size != said["bytes"]:
-            raise ArtifactError(f"{file}: damaged: expected {said['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
+        if file.stat().st_size != entry["bytes"]:
+            raise ArtifactError(f"{file}: damaged: expected {entry['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
     if (file := checksums.changed(files)) is not None:
         raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
     return manifest
 
 
 def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
-    found, expected = _format(manifest), FORMATS.get(manifest["kind"], 1)
-    if found == expected:
+    actual, expected = _format(manifest), FORMATS.get(manifest["kind"], 1)
+    if actual == expected:
         return
     maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
-    words = f"{path}: {_article(manifest['kind'])} of format {found}, made by {maker}; this one reads format {expected}; "
-    raise ArtifactError(words + ("update moeir" if isinstance(found, int) and found > expected else _repair(manifest)))
+    message = f"{path}: {_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {expected}; "
+    raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > expected else _repair(manifest)))
 
 
 def _format(manifest: Mapping[str, Any]) -> Any:
@@ -125,7 +125,7 @@ def _repair(manifest: Mapping[str, Any]) -> str:
 
 
 def same(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether a product was made by this very record and is still there: a file byte by byte, a folder by the sizes of its files."""
+    """Whether a product of this record exists unchanged: a file is compared by checksum, a folder by the sizes of its files."""
     try:
         manifest = read_manifest(path)
     except ArtifactError:
@@ -133,27 +133,27 @@ def same(path: Path, record: Mapping[str, Any]) -> bool:
     if any(manifest.get(key) != value for key, value in record.items()) or _format(manifest) != FORMATS.get(manifest["kind"], 1):
         return False
     if path.is_file():
-        return checksums.checksum(path) in (facts["sha256"] for facts in manifest["files"].values())
-    return all((path / name).is_file() and (path / name).stat().st_size == facts["bytes"] for name, facts in manifest["files"].items())
+        return checksums.checksum(path) in (entry["sha256"] for entry in manifest["files"].values())
+    return all((path / name).is_file() and (path / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items())
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
-    """What differs between two records: `stage`, or the names of settings and sources."""
-    changed = {"stage"} if old.get("stage") != new["stage"] else set()
+    """Differences between two records: `stage`, and the names of settings and sources."""
+    differences = {"stage"} if old.get("stage") != new["stage"] else set()
     for part in ("settings", "sources"):
         before, after = old.get(part) or {}, new[part]
-        changed |= {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    return changed
+        differences |= {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    return differences
 
 
 def _files(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
-    kept = [file for file in names if file.relative_to(folder).parts[0] not in without]
-    return {str(file.relative_to(folder)): said for file, said in zip(kept, checksums.facts(kept), strict=True)}
+    included = [file for file in names if file.relative_to(folder).parts[0] not in without]
+    return {str(file.relative_to(folder)): entry for file, entry in zip(included, checksums.facts(included), strict=True)}
 
 
 def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
-    """The manifest of a finished product, whose own name is `name` if it is a single file; `without` what goes away."""
+    """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
     files = _files(product, without) if product.is_dir() else {name: checksums.facts([product])[0]}
     versions = {"python": platform.python_version(), **_loaded_versions()}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
@@ -161,11 +161,11 @@ def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, with
 
 def _loaded_versions() -> dict[str, str]:
     loaded = {name: vars(sys.modules[name]) for name in VERSIONS_KEPT if name in sys.modules}
-    return {name: str(facts["__version__"]) for name, facts in loaded.items() if "__version__" in facts}
+    return {name: str(variables["__version__"]) for name, variables in loaded.items() if "__version__" in variables}
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a product file such as `ids.txt`."""
+    """Read the lines of a product file such as `ids.txt`."""
     if not path.is_file():
         raise ArtifactError(f"{path}: the file is missing from its artifact")
     return path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -1,7 +1,7 @@
-"""Files as arrays that stay on disk, and a limit on how much of them stands in memory.
+"""Memory-mapped arrays with a limit on their resident pages, and caches of such arrays.
 
-What was read of a mapped file stays resident until others need the room: an exact search over a large index would seem to need all of it.
-Whoever reads much says how much; beyond the limit the pages go, and are found again in the system's cache.
+Pages read from a mapped file stay resident until memory is needed elsewhere, so an exact search would seem to need the whole index in
+memory. Code that reads much reports it with `note_pages_read`; beyond the limit the pages are released, to be read from the page cache.
 """
 
 import mmap
@@ -12,37 +12,37 @@ from typing import Any
 
 import numpy as np
 
-KEPT = 2**30  # bytes of mapped files, of all together, that are never given up
-STRIDE = 2**28  # bytes read between two givings up
-AROUND = 2**16  # bytes that looking at a single row can bring in
+KEPT = 2**30  # of all mapped files together; up to this nothing is released
+STRIDE = 2**28  # bytes read between two releases
+AROUND = 2**16  # bytes that reading a single row can page in
 
 _mapped: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 _read = 0
 
 
 def opened(path: Path) -> Any:
-    """The array of a `.npy` file, where it lies; writing to it changes nothing on disk. ValueError of another file."""
+    """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     _mapped.add(array._mmap)
     return array
 
 
 def read(size: int) -> None:
-    """Say that about so many bytes of mapped arrays were read."""
+    """Report that about `size` bytes of mapped arrays were read, and release pages beyond the limit."""
     global _read
     _read += size
     if _read < STRIDE:
         return
     _read = 0
-    given_up = getattr(mmap, "MADV_DONTNEED", None)
-    if given_up is not None and sum(map(len, _mapped)) > KEPT:
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if advice is not None and sum(map(len, _mapped)) > KEPT:
         for one in list(_mapped):
-            one.madvise(given_up)
+            one.madvise(advice)
 
 
-def parted(chosen: Any) -> Iterator[Any]:
-    """Rows to be looked at here and there, [n], in parts between which their surroundings may be given up."""
-    for first in range(0, len(chosen), STRIDE // AROUND):
-        part = chosen[first : first + STRIDE // AROUND]
+def parted(rows: Any) -> Iterator[Any]:
+    """Chunks of scattered rows [n]; pages around them may be released between chunks."""
+    for first in range(0, len(rows), STRIDE // AROUND):
+        part = rows[first : first + STRIDE // AROUND]
         yield part
         read(len(part) * AROUND)

@@ -1,4 +1,4 @@
-"""Encodings made in shards: a folder with a folder for each, such as `3-of-8`, every one an artifact with its own manifest and lock."""
+"""Encodings in shards: a folder with one folder per shard, such as `3-of-8`, each an artifact with its own manifest and lock."""
 
 import os
 import re
@@ -14,14 +14,14 @@ FOLDER = re.compile(r"(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
 
 
 class Shard(NamedTuple):
-    """The shard `number`, counted from 0, of `of`."""
+    """Shard `number`, counted from 0, of `total`."""
 
     number: int
     of: int
 
     @classmethod
     def parsed(cls, text: str) -> "Shard":
-        """What --shard says.
+        """Parse the value of --shard.
 
         >>> Shard.parsed("3/8").folder, str(Shard(3, 8))
         ('3-of-8', '3/8')
@@ -33,7 +33,7 @@ class Shard(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The name of its folder."""
+        """The name of the shard's folder."""
         return f"{self.number}-of-{self.of}"
 
     def __str__(self) -> str:
@@ -41,42 +41,42 @@ class Shard(NamedTuple):
 
 
 def finished(folder: Path) -> dict[Shard, Path]:
-    """The finished shards that a folder holds, in their order; none for encodings made at once."""
+    """The finished shards in a folder, in order; empty for unsharded encodings."""
     if manifests.manifest_path(folder).is_file() or not folder.is_dir():
         return {}
-    named = ((FOLDER.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
-    found = ((Shard(int(match[1]), int(match[2])), path) for match, path in named if match)
-    return dict(sorted(found))
+    matches = ((FOLDER.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
+    shards = ((Shard(int(match[1]), int(match[2])), path) for match, path in matches if match)
+    return dict(sorted(shards))
 
 
 def parts(folder: Path) -> list[Path]:
-    """The folders of encodings in the order of the corpus: all shards, or the folder itself; ArtifactError for one that is not there."""
-    found = finished(folder)
-    if not found:
+    """The folders of encodings in corpus order: all shards, or the folder itself; ArtifactError if a shard is missing."""
+    shards = finished(folder)
+    if not shards:
         return [folder]
-    first = next(iter(found))
-    if other := next((shard for shard in found if shard.of != first.of), None):
-        raise ArtifactError(f"{folder}: holds shards of two sets, {first.folder} and {other.folder}; keep those of one")
-    manifest = manifests.read_manifest(found[first])
-    if absent := missing(found):
-        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        command = _command(found[first], manifest, absent[0])
-        raise ArtifactError(f"{folder}: shard {absent[0]}{more} is missing or unfinished; {command} makes it")
-    for shard, path in found.items():
+    first = next(iter(shards))
+    if other := next((shard for shard in shards if shard.of != first.of), None):
+        raise ArtifactError(f"{folder}: has shards of two sets, {first.folder} and {other.folder}; keep only one set")
+    manifest = manifests.read_manifest(shards[first])
+    if lacking := missing(shards):
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        command = _command(shards[first], manifest, lacking[0])
+        raise ArtifactError(f"{folder}: shard {lacking[0]}{more} is missing or unfinished; {command} makes it")
+    for shard, path in shards.items():
         if changed := manifests.changes(manifest, manifests.read_manifest(path)) - {"shard"}:
-            words = f"made with other settings or sources ({', '.join(sorted(changed))}) than {found[first].name}"
-            raise ArtifactError(f"{path}: {words}; {_command(found[first], manifest, shard)} --force makes it like that")
-    return list(found.values())
+            reason = f"made with other settings or sources ({', '.join(sorted(changed))}) than {shards[first].name}"
+            raise ArtifactError(f"{path}: {reason}; {_command(shards[first], manifest, shard)} --force makes it like that")
+    return list(shards.values())
 
 
-def missing(found: Mapping[Shard, Path]) -> list[Shard]:
-    """Which shards a set of shards lacks."""
-    of = next(iter(found)).of
-    return [shard for number in range(of) if (shard := Shard(number, of)) not in found]
+def missing(shards: Mapping[Shard, Path]) -> list[Shard]:
+    """The shards that are missing from a set."""
+    of = next(iter(shards)).of
+    return [shard for number in range(of) if (shard := Shard(number, of)) not in shards]
 
 
 def verified(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The files of encodings, in shards or not, with their checksums; ArtifactError if any is missing or damaged."""
+    """Verify encodings, sharded or not: their files and checksums; ArtifactError if any is missing or damaged."""
     folders = parts(folder)
     if folders == [folder]:
         return dict(manifests.verify(folder, "encodings")["files"])
@@ -84,9 +84,11 @@ def verified(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
-    """What makes a shard as the one in `path` was made."""
+    """The command that makes a shard as the one in `path` was made."""
     counts = manifest["counts"]
     flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}
     flags |= manifest["settings"] | {"shard": str(shard), "output": str(path.parent)}
-    given = ((name, value) for name, value in flags.items() if value is not None and value is not False)
-    return " ".join(["moeir encode", *(f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in given)])
+    arguments = ((name, value) for name, value in flags.items() if value is not None and value is not False)
+    return " ".join(
+        ["moeir encode", *(f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in arguments)]
+    )

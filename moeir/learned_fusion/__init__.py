@@ -1,1 +1,1 @@
-"""Fusions that are found on judged queries: weights by trial, weights by gradient, and weights that each query has for itself."""
+"""Fusion of runs: formulas, and weights learned on judged queries by search, by gradient, or with a gate for each query."""

@@ -1,6 +1,6 @@
-"""What the lists of several experts say beside their scores: of each document, and of each query.
+"""Features of documents and queries for learned fusion, computed from the experts' ranked lists.
 
-Everything is read off the lists alone (and, where they are at hand, the words of the query), so it is there at fusion time too.
+They need only the lists (and the query's words, where available), so they exist at fusion time too.
 """
 
 import re
@@ -8,18 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.records import lists as worth
-from moeir.records.lists import Hits, Lists
-
-Exact: TypeAlias = NDArray[np.float64]
+from moeir.records import lists as score_lists
+from moeir.records.lists import Exact, Hits, Lists
 
 CONSTANT = 60.0
-DEPTHS = (10, 100)  # at which lists are compared
+DEPTHS = (10, 100)  # where the overlap of two lists is measured
 PERSISTENCE = 0.9
 OF_A_HIT = ("score from 0 to 1", "61 / (60 + rank)", "1 / rank", "held")
 OF_ALL_HITS = ("lowest score from 0 to 1", "highest score from 0 to 1", "held by all")
@@ -27,16 +24,16 @@ OF_A_LIST = ("best score", "to the second", "to the tenth", "to the last", "entr
 OF_A_PAIR = (*(f"in common at {depth}" for depth in DEPTHS), "rank-biased overlap")
 OF_WORDS = ("words", "letters a word", "mean rarity", "greatest rarity")
 _WORD = re.compile(r"\w+")
-_RARE = 3  # queries that must hold a word for it to be kept
+_RARE = 3  # a word in fewer queries is dropped
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Of the union of E lists, n documents of Q queries, ascending.
+    """Features of the n documents in the union of E lists, for Q queries.
 
-    documents [n]; owners [n] = the place of each one's query; scores [E, n], a missing document with the list's last; evidence [F, n],
-    OF_A_HIT for each list and then OF_ALL_HITS; situation [Q, Z], OF_A_LIST for each list, OF_A_PAIR for each pair, and OF_WORDS;
-    nearest [n] = the best rank in any list.
+    documents [n], ascending; query_rows [n]: row of each document's query; scores [E, n], a missing document has the list's last score;
+    document_features [F, n]: HIT_FEATURES for each list, then ALL_LISTS_FEATURES; query_features [Q, Z]: LIST_FEATURES for each list,
+    PAIR_FEATURES for each pair, WORD_FEATURES; best_rank [n]: best rank in any list.
     """
 
     documents: NDArray[np.int64]
@@ -48,14 +45,14 @@ class Features:
 
 
 class Words:
-    """What the words of a query say: how many, how long, how rare among the queries that a fusion was learned on."""
+    """Query frequencies of words in the training queries: features of a query's length and word rarity."""
 
     def __init__(self, counts: Mapping[str, int], queries: int) -> None:
         self.counts, self.queries = dict(counts), queries
 
     @classmethod
     def counted(cls, texts: Iterable[str]) -> "Words":
-        """How many of some queries hold each word; words that few hold are left out.
+        """Count the queries that contain each word; rare words are left out.
 
         >>> Words.counted(["the owl", "the cat", "the owl"]).counts
         {'the': 3}
@@ -65,20 +62,20 @@ class Words:
         return cls({word: count for word, count in sorted(counts.items()) if count >= _RARE}, len(bags))
 
     def of(self, text: str) -> list[float]:
-        """OF_WORDS of one query; the rarity of a word is log((N + 1) / (n + 1)).
+        """WORD_FEATURES of one query; the rarity of a word is log((N + 1) / (n + 1)).
 
         >>> [round(value, 3) for value in Words({"the": 3}, 3).of("The owl!")]
         [2.0, 3.0, 0.693, 1.386]
         """
-        found = _words(text)
-        if not found:
+        words = _words(text)
+        if not words:
             return [0.0] * len(OF_WORDS)
-        rarity = np.log((self.queries + 1) / (np.array([self.counts.get(word, 0) for word in found]) + 1))
-        return [float(len(found)), sum(map(len, found)) / len(found), float(rarity.mean()), float(rarity.max())]
+        rarity = np.log((self.queries + 1) / (np.array([self.counts.get(word, 0) for word in words]) + 1))
+        return [float(len(words)), sum(map(len, words)) / len(words), float(rarity.mean()), float(rarity.max())]
 
 
 def of(lists: Sequence[Hits | Lists], words: Words | None = None, texts: Mapping[str, str] | None = None) -> Features:
-    """The features of one query's lists, or of many queries'; `texts` are the queries' words by id, for `words`.
+    """Features of the lists of one query or of many; `texts` maps query ids to their text, for `words`.
 
     >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0]))
     >>> found = of([lexical, (np.array([7, 2]), np.array([0.5, 0.25]))])
@@ -88,62 +85,71 @@ def of(lists: Sequence[Hits | Lists], words: Words | None = None, texts: Mapping
     [9.0, 4.0, 4.0, 4.0]
     """
     stacks = [Lists.of(one) for one in lists]
-    documents, scores = worth.columns(stacks, worth.scores, Lists.last)
-    ranks = worth.columns(stacks, lambda one: one.ranks.astype(np.float64), worth.nothing)[1]
-    level = worth.columns(stacks, worth.from_0_to_1, worth.nothing)[1]
-    owners = documents // stacks[0].width
-    held = ranks > 0
-    of_hits = [level, np.where(held, (1 + CONSTANT) / (CONSTANT + ranks), 0.0), np.where(held, 1 / np.maximum(ranks, 1), 0.0), held]
-    evidence = np.stack(of_hits, axis=1).reshape(len(stacks) * len(OF_A_HIT), -1).astype(np.float64)  # list by list
-    of_all = np.stack([level.min(axis=0), level.max(axis=0), held.all(axis=0)])
-    count = len(stacks[0].sizes)
-    situation = [_of_list(one) for one in stacks]
-    situation += [_of_pair(ranks[first], ranks[second], owners, count) for first, second in combinations(range(len(stacks)), 2)]
+    documents, scores = score_lists.columns(stacks, score_lists.scores, Lists.last)
+    ranks = score_lists.columns(stacks, lambda one: one.ranks.astype(np.float64), score_lists.nothing)[1]
+    normalised = score_lists.columns(stacks, score_lists.from_0_to_1, score_lists.nothing)[1]
+    query_rows = documents // stacks[0].width
+    is_ranked = ranks > 0
+    per_list = [
+        normalised,
+        np.where(is_ranked, (1 + CONSTANT) / (CONSTANT + ranks), 0.0),
+        np.where(is_ranked, 1 / np.maximum(ranks, 1), 0.0),
+        is_ranked,
+    ]
+    document_features = np.stack(per_list, axis=1).reshape(len(stacks) * len(OF_A_HIT), -1).astype(np.float64)  # list by list
+    overall = np.stack([normalised.min(axis=0), normalised.max(axis=0), is_ranked.all(axis=0)])
+    query_count = len(stacks[0].sizes)
+    query_features = [_of_list(one) for one in stacks]
+    query_features += [
+        _of_pair(ranks[first], ranks[second], query_rows, query_count) for first, second in combinations(range(len(stacks)), 2)
+    ]
     if words is not None and texts is not None:
-        asked = stacks[0].queries or [""] * count
-        situation.append(np.array([words.of(texts.get(query, "")) for query in asked]).reshape(count, len(OF_WORDS)))
-    nearest = np.where(held, ranks, np.inf).min(axis=0).astype(np.int64) if len(documents) else np.empty(0, np.int64)
-    return Features(documents, owners, scores, np.concatenate([evidence, of_all]), np.concatenate(situation, axis=1), nearest)
+        queries = stacks[0].queries or [""] * query_count
+        query_features.append(np.array([words.of(texts.get(query, "")) for query in queries]).reshape(query_count, len(OF_WORDS)))
+    best_rank = np.where(is_ranked, ranks, np.inf).min(axis=0).astype(np.int64) if len(documents) else np.empty(0, np.int64)
+    return Features(
+        documents, query_rows, scores, np.concatenate([document_features, overall]), np.concatenate(query_features, axis=1), best_rank
+    )
 
 
 def names(runs: Sequence[str], words: bool) -> tuple[list[str], list[str]]:
-    """What the rows of `evidence` and the columns of `situation` are, of runs with these names."""
-    evidence = [f"{run}: {name}" for run in runs for name in OF_A_HIT] + list(OF_ALL_HITS)
-    situation = [f"{run}: {name}" for run in runs for name in OF_A_LIST]
-    situation += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in OF_A_PAIR]
-    return evidence, situation + (list(OF_WORDS) if words else [])
+    """Names of the rows of `document_features` and of the columns of `query_features`, for runs with these names."""
+    document_names = [f"{run}: {name}" for run in runs for name in OF_A_HIT] + list(OF_ALL_HITS)
+    query_names = [f"{run}: {name}" for run in runs for name in OF_A_LIST]
+    query_names += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in OF_A_PAIR]
+    return document_names, query_names + (list(OF_WORDS) if words else [])
 
 
 def _of_list(one: Lists) -> Exact:
-    """OF_A_LIST of every query [Q, 5]; nothing of an empty list."""
+    """LIST_FEATURES of every query [Q, 5]; 0 for an empty list."""
     first, full = one.first(), one.sizes > 0
 
     def below(rank: int) -> Exact:
-        found = np.zeros(len(first))
-        found[full] = one.scores[(one.starts[:-1] + np.minimum(one.sizes, rank) - 1)[full]]
-        return first - found
+        scores = np.zeros(len(first))
+        scores[full] = one.scores[(one.starts[:-1] + np.minimum(one.sizes, rank) - 1)[full]]
+        return first - scores
 
     return np.stack([first, below(2), below(10), first - one.last(), _entropy(one.best(DEPTHS[-1]))], axis=1)
 
 
 def _entropy(one: Lists) -> Exact:
-    """How evenly a list's scores above its last are spread, from 0 (one document has it all) to 1 [Q]."""
-    level = worth.from_0_to_1(one)
-    share = level / np.maximum(one.spread(one.sums(level)), 1e-12)
+    """Normalised entropy [Q] of a list's scores above its last: 0 if one document has it all, 1 if they are equal."""
+    normalised = score_lists.from_0_to_1(one)
+    share = normalised / np.maximum(one.spread(one.sums(normalised)), 1e-12)
     part = one.sums(-share * np.log(np.maximum(share, 1e-12)))
     bounded: Exact = part / np.log(np.maximum(one.sizes, 2))
     return bounded
 
 
-def _of_pair(first: Exact, second: Exact, owners: NDArray[np.int64], count: int) -> Exact:
-    """OF_A_PAIR of every query [Q, 3] from the ranks in two lists, 0 where a list lacks the document.
+def _of_pair(first: Exact, second: Exact, query_rows: NDArray[np.int64], count: int) -> Exact:
+    """PAIR_FEATURES of every query [Q, 3] from the ranks in two lists, 0 where a list lacks the document.
 
-    The overlap is Webber, Moffat and Zobel's 2010 sum down to the last of DEPTHS, not extrapolated: at each depth from the deeper of
-    its two ranks on, a document in common counts there 1 / depth.
+    Rank-biased overlap (Webber, Moffat and Zobel 2010) is summed down to the last of OVERLAP_DEPTHS, not extrapolated: a common document
+    counts 1 / depth at each depth from the deeper of its two ranks on.
     """
     both = (first > 0) & (second > 0)
     deeper = np.maximum(first, second)[both].astype(np.int64)
-    shared = owners[both]
+    shared = query_rows[both]
     depths = np.arange(1, DEPTHS[-1] + 1)
     terms = (1 - PERSISTENCE) * PERSISTENCE ** (depths - 1) / depths
     overlap = np.append(np.cumsum(terms[::-1])[::-1], 0.0)  # of a document whose deeper rank is 1, 2, …

@@ -1,4 +1,4 @@
-"""A fusion that was found on judged queries, as a JSON file that users pass on: what it is, of which runs, and how it was found."""
+"""JSON file of a learned or tuned fusion: its method, the runs it needs, and how it was learned."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """A fusion: a spec of `moeir.fusion`, or `gated` with its numbers; the runs it was found with, in order; and how."""
+    """A fusion: a spec of `moeir.fusion` or `gated` with its weights; the runs it was learned on, in order; and how."""
 
     method: str
     runs: tuple[str, ...]
@@ -27,39 +27,41 @@ class Found:
     gated: Gated | None = None
 
     def check(self, path: Path, names: Sequence[str]) -> None:
-        """UsageError unless as many runs are given as it was found with; in another order too, where file names tell."""
-        expected, given = ", ".join(self.runs), ", ".join(names)
+        """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
+        expected, actual = ", ".join(self.runs), ", ".join(names)
         if len(names) != len(self.runs):
-            raise UsageError(f"{path}: found with {len(self.runs)} runs ({expected}), given {len(names)} ({given}); one --run for each")
+            raise UsageError(
+                f"{path}: learned on {len(self.runs)} runs ({expected}), found {len(names)} ({actual}); give one --run for each"
+            )
         own, others = ([name.rpartition("/")[2].partition(".")[0] for name in side] for side in (self.runs, names))
         if own != others and sorted(own) == sorted(others):
-            raise UsageError(f"{path}: found with the runs in the order {expected}, given {given}; give --run in that order")
+            raise UsageError(f"{path}: learned on runs in the order {expected}, found {actual}; give --run in that order")
         if own != others:
-            log.info("%s: found with the runs %s; they are now %s", path, expected, given)
+            log.info("%s: learned on the runs %s; now used with %s", path, expected, actual)
 
 
-def write(found: Found, path: Path) -> None:
-    """The file, the same bytes for the same fusion."""
-    said = {"moeir_fusion": FORMAT, "method": found.method, "runs": list(found.runs), "found": dict(found.how)}
-    if found.gated is not None:
-        said["numbers"] = training.packed(found.gated)
-    path.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+def write(fusion: Found, path: Path) -> None:
+    """Write the file; the same fusion gives the same bytes."""
+    content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.how)}
+    if fusion.gated is not None:
+        content["numbers"] = training.packed(fusion.gated)
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> Found:
-    """What `write` wrote; DataError of anything else."""
+    """Read what `write_fusion` writes; DataError for anything else."""
     expected = "expected what moeir learn-fusion or moeir fuse --save writes"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
     except (ValueError, RecursionError):
         raise DataError(f"{path}: not JSON; {expected}") from None
-    if not isinstance(said, dict) or said.get("moeir_fusion") != FORMAT:
+    if not isinstance(content, dict) or content.get("moeir_fusion") != FORMAT:
         raise DataError(f"{path}: no fusion of format {FORMAT}; {expected}")
     try:
-        method, runs, how = str(said["method"]), tuple(map(str, said["runs"])), dict(said["found"])
-        numbers = training.unpacked(said["numbers"], len(runs)) if method == GATED else None
+        method, runs, how = str(content["method"]), tuple(map(str, content["runs"])), dict(content["found"])
+        numbers = training.unpacked(content["numbers"], len(runs)) if method == GATED else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise DataError(f"{path}: damaged ({type(problem).__name__}: {problem}); {expected}") from None
     if numbers is None:

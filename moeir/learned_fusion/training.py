@@ -1,4 +1,4 @@
-"""Judged queries and the lists of several experts become a learned fusion: examples, how strongly to hold back, and what was gained."""
+"""Fit a fusion on judged queries: training examples, choice of the regularisation strength, and (de)serialisation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from moeir import fusion
 from moeir.errors import DataError
 from moeir.learned_fusion import features, gated
-from moeir.learned_fusion.features import Exact, Words
+from moeir.learned_fusion.features import Words
 from moeir.learned_fusion.gated import Examples, Gated, Scales, Weights
 from moeir.records.ids import Ids
+from moeir.records.lists import Exact
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -22,7 +23,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Weights by kind, and what was found on the way: how many queries taught, the strength, losses on queries not learned from."""
+    """Fitted weights, and details of the fit: number of queries, regularisation strength, held-out losses."""
 
     weights: tuple[float, ...]
     gated: Gated | None
@@ -32,9 +33,9 @@ class Learned:
 def taught(
     runs: Sequence[Run], qrels: Qrels, kind: str, *, depth: int, strength: float | None, seed: int, texts: Mapping[str, str] | None
 ) -> Learned:
-    """A fusion of kind `linear` or `gated`, learned on the queries of which some list has a relevant document down to `depth`.
+    """Fit a `linear` or `gated` fusion on the queries that have a relevant document in the first `depth` hits of some list.
 
-    Without a strength, that of STRENGTHS is taken whose loss on held-out queries, in FOLDS folds drawn by `seed`, is least.
+    With strength None, the one of L2_STRENGTHS with the least loss in a cross-validation of FOLDS folds, shuffled by `seed`, is taken.
     """
     words = None if texts is None else Words.counted(texts.values())
     scales, examples = _examples(runs, qrels, depth, words, texts)
@@ -52,7 +53,7 @@ def taught(
 
 
 def held_out(examples: Examples, strengths: Sequence[float | None], seed: int) -> dict[float | None, float]:
-    """The mean loss of each strength on queries that were not learned from; None stands for the weighted sum alone."""
+    """Mean cross-validated loss of each strength; None is the plain weighted sum."""
     folds = min(FOLDS, len(examples))
     fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
     totals: dict[float | None, float] = dict.fromkeys(strengths, 0.0)
@@ -66,26 +67,28 @@ def held_out(examples: Examples, strengths: Sequence[float | None], seed: int) -
 def _examples(
     runs: Sequence[Run], qrels: Qrels, depth: int, words: Words | None, texts: Mapping[str, str] | None
 ) -> tuple[Scales, Examples]:
-    """What is learned from, brought to one size."""
+    """Scaler, and scaled training examples."""
     queries = [query for query in qrels if any(query in run.places for run in runs)]
     names, blocks = fusion.aligned(runs, queries)
-    known = Ids.of(names)
+    ids = Ids.of(names)
     parts: list[tuple[Exact, Exact, Exact, Exact, Exact, NDArray[np.int64]]] = []
     for lists in blocks:
-        found = features.of(lists, words, texts)
-        kept = found.nearest <= depth
-        owners, width = found.owners[kept], max(len(names), 1)
-        gains = np.zeros(len(owners))
-        for place, query in enumerate(lists[0].queries):
-            _mark(gains, found.documents[kept], place * width, known, qrels[query])
-        totals = np.bincount(owners, gains, minlength=len(lists[0].queries))
-        teaches = totals > 0
-        rows = teaches[owners]
+        computed = features.of(lists, words, texts)
+        within_depth = computed.nearest <= depth
+        query_rows, width = computed.owners[within_depth], max(len(names), 1)
+        gains = np.zeros(len(query_rows))
+        for row, query in enumerate(lists[0].queries):
+            _mark(gains, computed.documents[within_depth], row * width, ids, qrels[query])
+        totals = np.bincount(query_rows, gains, minlength=len(lists[0].queries))
+        has_gain = totals > 0
+        rows = has_gain[query_rows]
         spreads = np.stack([one.first() - one.last() for one in lists], axis=1)
-        sizes = np.bincount(owners, minlength=len(teaches))[teaches]
-        picked = np.flatnonzero(kept)[rows]
-        targets = (gains / np.where(teaches, totals, 1.0)[owners])[rows]
-        parts.append((found.scores[:, picked], found.evidence[:, picked], found.situation[teaches], spreads[teaches], targets, sizes))
+        sizes = np.bincount(query_rows, minlength=len(has_gain))[has_gain]
+        selected = np.flatnonzero(within_depth)[rows]
+        targets = (gains / np.where(has_gain, totals, 1.0)[query_rows])[rows]
+        parts.append(
+            (computed.scores[:, selected], computed.evidence[:, selected], computed.situation[has_gain], spreads[has_gain], targets, sizes)
+        )
     if not parts or not sum(len(part[5]) for part in parts):
         raise DataError(f"no query has a relevant document among the first {depth} of any run; are the judgements of these queries?")
     scores, evidence = (np.concatenate([part[side] for part in parts], axis=1) for side in (0, 1))
@@ -96,43 +99,48 @@ def _examples(
     return scales, Examples(scores, evidence, scales.situation(situation), np.cumsum(sizes) - sizes, targets)
 
 
-def _mark(gains: Exact, documents: NDArray[np.int64], first: int, known: Ids, judged: Mapping[str, int]) -> None:
-    """Write the grades of a query's relevant documents beside those found; a gain is a grade above 0, as in nDCG."""
-    relevant = [(name, grade) for name, grade in judged.items() if grade > 0]
-    codes = known.places([name for name, _ in relevant])
+def _mark(gains: Exact, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:
+    """Set the gains of a query's relevant documents among `documents`; a gain is a grade above 0, as in nDCG."""
+    relevant = [(name, grade) for name, grade in judgements.items() if grade > 0]
+    codes = ids.places([name for name, _ in relevant])
     for code, (_, grade) in zip(codes.tolist(), relevant, strict=True):
-        place = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
-        if place < len(documents) and documents[place] == first + code:
-            gains[place] = grade
+        row = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
+        if row < len(documents) and documents[row] == first + code:
+            gains[row] = grade
 
 
-def packed(one: Gated) -> dict[str, Any]:
-    """A gated fusion in plain numbers."""
-    words = None if one.words is None else {"queries": one.words.queries, "counts": one.words.counts}
-    scales = {name: getattr(one.scales, name).tolist() for name in ("lists", "evidence", "mean", "deviation")}
+def packed(gated_fusion: Gated) -> dict[str, Any]:
+    """A gated fusion as plain numbers for JSON."""
+    words = None if gated_fusion.words is None else {"queries": gated_fusion.words.queries, "counts": gated_fusion.words.counts}
+    scales = gated_fusion.scales
     return {
-        "scales": scales,
-        "experts": one.weights.experts.tolist(),
-        "gate": one.weights.gate.tolist(),
-        "evidence": one.weights.evidence.tolist(),
+        "scales": {
+            "lists": scales.lists.tolist(),
+            "evidence": scales.evidence.tolist(),
+            "mean": scales.mean.tolist(),
+            "deviation": scales.deviation.tolist(),
+        },
+        "experts": gated_fusion.weights.experts.tolist(),
+        "gate": gated_fusion.weights.gate.tolist(),
+        "evidence": gated_fusion.weights.evidence.tolist(),
         "words": words,
     }
 
 
-def unpacked(said: Mapping[str, Any], lists: int) -> Gated:
-    """The same from plain numbers; ValueError, KeyError or TypeError where they are not what `packed` makes of so many lists."""
-    evidence, situation = features.names([""] * lists, said["words"] is not None)
+def unpacked(values: Mapping[str, Any], lists: int) -> Gated:
+    """A gated fusion of so many lists from `gated_to_dict`'s numbers; ValueError, KeyError or TypeError if they do not fit."""
+    evidence, situation = features.names([""] * lists, values["words"] is not None)
     shapes = {"lists": (lists,), "evidence": (len(evidence),), "mean": (len(situation),), "deviation": (len(situation),)}
-    scales = Scales(**{name: _numbers(said["scales"][name], shape) for name, shape in shapes.items()})
-    gate = _numbers(said["gate"], (lists, len(situation)))
-    weights = Weights(_numbers(said["experts"], (lists,)), gate, _numbers(said["evidence"], (len(evidence),)))
-    words = said["words"]
+    scales = Scales(*(_numbers(values["scales"][name], shape) for name, shape in shapes.items()))  # in the order of the fields
+    gate = _numbers(values["gate"], (lists, len(situation)))
+    weights = Weights(_numbers(values["experts"], (lists,)), gate, _numbers(values["evidence"], (len(evidence),)))
+    words = values["words"]
     counts = None if words is None else {str(word): int(count) for word, count in words["counts"].items()}
     return Gated(scales, weights, None if counts is None else Words(counts, int(words["queries"])))
 
 
 def _numbers(values: Any, shape: tuple[int, ...]) -> Exact:
-    found = np.array(values, dtype=np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
+    array = np.array(values, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
         raise ValueError(f"expected finite numbers {shape}")
-    return found
+    return array

@@ -1,1 +1,1 @@
-"""One line of text is one record: texts, judgements, ranked lists, examples. Loads without torch."""
+"""Readers and writers of records, one per line of text: texts, judgements, runs, examples. Loads without torch."""

@@ -1,7 +1,7 @@
-"""Columns of a big file whose lines are words between white space, as arrays: millions of lines without millions of objects.
+"""Columns of white-space separated files, such as TREC runs, as arrays: millions of lines without millions of Python objects.
 
-White space is ASCII's, as trec_eval has it; blank lines are skipped. Blocks as programs write them are read by Arrow, or by compiled
-loops in a big file, all others here, with the same columns as the outcome and every fault named with its line.
+White space is ASCII white space, as in trec_eval; blank lines are skipped. Regular blocks are parsed by Arrow, or by compiled loops in a
+big file; all others in Python, with the same result and with the line number of every fault.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from moeir.records import lines, loops
 from moeir.records.cutter import Cutter, Numbers, joined
 from moeir.records.ids import WIDEST, Coding, Ids, Words
 
-_library: Any = pyarrow  # not typed
+_library: Any = pyarrow  # has no type hints
 _csv: Any = csv
 
 _WHITE = np.zeros(256, dtype=bool)
@@ -31,9 +31,9 @@ _NEWLINE = 10
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The wanted columns [n] of a file's lines, the words of its first line, and where each row stood.
+    """The columns [n] that were read from a file, the words of its first line, and the line number of each row.
 
-    Of a column of words: the distinct ones, and the place of each row's among them.
+    A column of strings is its distinct strings and each row's index among them.
     """
 
     words: list[tuple[Ids, NDArray[np.int32]]]
@@ -55,32 +55,32 @@ class Table:
 
 
 def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
-    """The wanted columns of a file whose lines have the columns named in `form`; column `number` holds finite float32 numbers."""
+    """Read some columns of a file whose columns are named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.label(path), len(form.split())
-    fast = loops.of_file(path)
-    coded, parts = [Coding(fast and fast.coding) for _ in wanted], list[Numbers]()
-    cutter = fast and Cutter(fast.cutting, width, wanted, number)
-    head: list[str] = []
+    compiled = loops.of_file(path)
+    encoders, parts = [Coding(compiled and compiled.coding) for _ in wanted], list[Numbers]()
+    reader = compiled and Cutter(compiled.cutting, width, wanted, number)
+    first_words: list[str] = []
     blanks: list[int] = []
     with lines.blocks(path) as blocks:
         for first, block in blocks:
-            columns = cutter and cutter.columns(block)
+            columns = reader and reader.columns(block)
             columns = columns or _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
             if columns:
-                for coding, column in zip(coded, columns[:-1], strict=True):
-                    coding.add(column)
+                for encoder, column in zip(encoders, columns[:-1], strict=True):
+                    encoder.add(column)
                 parts.append(columns[-1])
-                head = head or [word.decode() for word in block.split(maxsplit=width)[:width]]
-    if not head:
-        raise DataError(f"{name}: holds no line; {width} columns expected ({form})")
-    words = [coding.finished() for coding in reversed(coded)][::-1]  # first the documents of a run, of which most is held
-    table = Table(words, joined(parts), head, name, blanks)
+                first_words = first_words or [word.decode() for word in block.split(maxsplit=width)[:width]]
+    if not first_words:
+        raise DataError(f"{name}: holds no line; expected {width} columns ({form})")
+    strings = [encoder.finished() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
+    table = Table(strings, joined(parts), first_words, name, blanks)
     give_back(len(table.numbers))
     return table
 
 
 def give_back(rows: int) -> None:
-    """After the reading of many rows, what was freed goes back to the system: it lies in holes that later arrays do not fit."""
+    """Return freed memory to the system after reading many rows: it is fragmented, and later arrays do not fit into it."""
     if rows < 2**20:
         return
     _library.default_memory_pool().release_unused()
@@ -88,13 +88,13 @@ def give_back(rows: int) -> None:
 
 
 def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:
-    """The columns of a block with one separator between words and nothing unusual; None of any other."""
+    """The columns of a regular block, with one separator between words; None for any other block."""
     space = b"\t" if b"\t" in block else b" "
     if any(letter in block for letter in (b"\r", b"\x0b", b"\x0c", *([b" "] if space == b"\t" else []))):
         return None
-    letters = np.frombuffer(block, np.uint8)
-    white = (letters == space[0]) | (letters == _NEWLINE)
-    if not len(letters) or white[0] or white[-1] or (white[1:] & white[:-1]).any():
+    characters = np.frombuffer(block, np.uint8)
+    is_separator = (characters == space[0]) | (characters == _NEWLINE)
+    if not len(characters) or is_separator[0] or is_separator[-1] or (is_separator[1:] & is_separator[:-1]).any():
         return None
     names = [str(column) for column in range(width)]
     types = {str(column): _library.string() for column in wanted} | {str(number): _library.float64()}
@@ -115,31 +115,29 @@ def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) ->
 
 
 def _arrow_words(column: Any) -> Words:
-    _, offsets, letters = column.buffers()
+    _, offsets, characters = column.buffers()
     edges = np.frombuffer(offsets, np.int32, len(column) + 1).astype(np.int64)
-    return _column(np.frombuffer(letters, np.uint8), edges[:-1], edges[1:])
+    return _column(np.frombuffer(characters, np.uint8), edges[:-1], edges[1:])
 
 
-def _by_hand(
-    block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int
-) -> list[NDArray[Any]]:
-    """The columns of any block, or nothing of one without a line; blank lines are noted."""
-    letters, width, before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
-    words = _words(letters, width)
+def _by_hand(block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int) -> list[NDArray[Any]]:
+    """The columns of any block, empty if it has no line; appends blank lines to `blanks`."""
+    characters, width, blanks_before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
+    words = _words(characters, width)
     if words is None:
         rows = _full_lines(block, first, name, form, blanks)
         if not rows:
             return []
-        letters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
-        words = _words(letters, width)
+        characters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
+        words = _words(characters, width)
         assert words is not None
-    own = [line - first + 1 for line in blanks[before:]]
-    place = Table([], np.zeros(0, np.float32), [], name, own)
+    block_blanks = [line - first + 1 for line in blanks[blanks_before:]]
+    locator = Table([], np.zeros(0, np.float32), [], name, block_blanks)
 
     def where(row: int) -> str:
-        return f"{name}:{int(place.where(row).rpartition(':')[2]) + first - 1}"
+        return f"{name}:{int(locator.where(row).rpartition(':')[2]) + first - 1}"
 
-    columns = [_column(letters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
+    columns = [_column(characters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
     return [*columns[:-1], _numbers(columns[-1], where, form.split()[number])]
 
 
@@ -150,7 +148,7 @@ def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
         numbers = np.full(len(words), np.nan)
     with np.errstate(over="ignore"):
         exact = numbers.astype(np.float32)
-    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float would skip them
+    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float ignores them
     if underscores.any() or not np.isfinite(exact).all():
         for row, word in enumerate(words.tolist()):
             number_of(word.decode(), where(row), what)
@@ -158,7 +156,7 @@ def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
 
 
 def number_of(text: str, where: str, what: str = "score") -> float:
-    """The finite float32 number that a word says; `where` opens the message of an error."""
+    """The finite float32 number in `text`; `where` starts the message of an error."""
     try:
         number = float(text.replace("_", "?"))
     except ValueError:
@@ -169,10 +167,10 @@ def number_of(text: str, where: str, what: str = "score") -> float:
     return number
 
 
-def _words(letters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Where words begin and end, [n, width] each; None unless every line has `width` words."""
-    edges = np.flatnonzero(np.diff(_WHITE[letters], prepend=True))  # a begin, an end, a begin, …
-    newlines = np.flatnonzero(letters == _NEWLINE)
+def _words(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Start and end of every word, [n, width] each; None unless every line has `width` words."""
+    edges = np.flatnonzero(np.diff(_WHITE[characters], prepend=True))  # start, end, start, …
+    newlines = np.flatnonzero(characters == _NEWLINE)
     if len(edges) != 2 * width * len(newlines):
         return None
     begins, ends = edges[0::2].reshape(-1, width), edges[1::2].reshape(-1, width)
@@ -181,26 +179,26 @@ def _words(letters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], N
 
 
 def _full_lines(block: bytes, number: int, name: str, form: str, blanks: list[int]) -> list[bytes]:
-    width, kept = len(form.split()), []
+    width, rows = len(form.split()), []
     for line, text in enumerate(block.split(b"\n"), number):
-        found = len(text.split())
-        if found == width:
-            kept.append(text)
-        elif found:
-            raise DataError(f"{name}:{line}: {width} columns expected ({form}), {found} found")
+        count = len(text.split())
+        if count == width:
+            rows.append(text)
+        elif count:
+            raise DataError(f"{name}:{line}: expected {width} columns ({form}), found {count}")
         else:
             blanks.append(line)
-    return kept
+    return rows
 
 
-def _column(letters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Words:
+def _column(characters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Words:
     sizes = ends - begins
     widest = int(sizes.max())
     if widest > WIDEST:
-        text = letters.tobytes()
+        text = characters.tobytes()
         return np.array([text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=object)
-    if len(letters) < begins[-1] + widest:
-        letters = np.concatenate([letters, np.zeros(widest, np.uint8)])
-    framed = sliding_window_view(letters, widest)[begins]  # [n, widest]
-    framed[np.arange(widest) >= sizes[:, None]] = 0
-    return framed.view(f"S{widest}").reshape(-1)
+    if len(characters) < begins[-1] + widest:
+        characters = np.concatenate([characters, np.zeros(widest, np.uint8)])
+    windows = sliding_window_view(characters, widest)[begins]  # [n, widest]
+    windows[np.arange(widest) >= sizes[:, None]] = 0
+    return windows.view(f"S{widest}").reshape(-1)

@@ -1,4 +1,4 @@
-"""Blocks of a big file's lines as arrays, by compiled loops."""
+"""Parse blocks of a big file's lines into arrays with compiled loops."""
 
 from typing import Any, TypeAlias
 
@@ -9,11 +9,11 @@ from moeir.records.ids import WIDEST
 
 Numbers: TypeAlias = NDArray[np.float32]
 
-_TOGETHER = 2**24  # numbers that lie in one array, whose parts would leave holes; what is never touched costs nothing
+_TOGETHER = 2**24  # numbers in one array: small arrays would fragment memory, and pages never written take none
 
 
 class Cutter:
-    """Cuts blocks by the compiled loops, into arrays that it uses again."""
+    """Parses blocks with the compiled loops into arrays that are reused."""
 
     def __init__(self, loops: Any, width: int, wanted: tuple[int, ...], number: int) -> None:
         self._loops, self._wanted = loops, list(wanted)
@@ -23,17 +23,17 @@ class Cutter:
         self._keys, self._numbers, self._used = np.empty((0, 0), np.uint64), np.empty(0, np.float32), 0
 
     def columns(self, block: bytes) -> list[NDArray[Any]] | None:
-        """Keys of the wanted columns and the numbers of a block; None of one that has lines or words of another kind."""
+        """Keys of the string columns and the numbers of a block; None if some line or word is irregular."""
         ends = np.cumsum(self._limits[self._wanted])
         self._roles[self._wanted] = ends - self._limits[self._wanted]
-        most = len(block) // (2 * len(self._roles)) + 1
-        if most > len(self._keys) or ends[-1] > self._keys.shape[1]:
-            self._keys = np.empty((most, ends[-1]), np.uint64)
-        if self._used + most > len(self._numbers):
-            self._numbers, self._used = np.empty(max(most, _TOGETHER), np.float32), 0
+        max_rows = len(block) // (2 * len(self._roles)) + 1
+        if max_rows > len(self._keys) or ends[-1] > self._keys.shape[1]:
+            self._keys = np.empty((max_rows, ends[-1]), np.uint64)
+        if self._used + max_rows > len(self._numbers):
+            self._numbers, self._used = np.empty(max(max_rows, _TOGETHER), np.float32), 0
         numbers = self._numbers[self._used :]
         rows, end = 0, block.rfind(b"\n") + 1
-        for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line lacks its end
+        for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line has no newline
             if rows >= 0:
                 rows = self._loops.cut(np.frombuffer(part, np.uint8), self._roles, self._limits, self._keys, numbers, rows)
         if rows <= -2 and 16 * self._limits[-2 - rows] <= WIDEST:
@@ -47,8 +47,8 @@ class Cutter:
 
 
 def joined(parts: list[Numbers]) -> Numbers:
-    """All numbers in one array: the cutter's own, if they all lie there one behind another."""
-    whole = parts[0].base
-    if isinstance(whole, np.ndarray) and all(part.base is whole for part in parts):
-        return whole[: sum(map(len, parts))]
+    """All numbers in one array: the reader's own, if they are contiguous there."""
+    array = parts[0].base
+    if isinstance(array, np.ndarray) and all(part.base is array for part in parts):
+        return array[: sum(map(len, parts))]
     return np.concatenate(parts)

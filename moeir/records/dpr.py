@@ -1,8 +1,7 @@
-"""DPR's files: an array of questions with answers and contexts in one piece of JSON, and lines of a question and its answers.
+"""DPR's files: a JSON array of questions with answers and contexts, and lines of a question and its answers.
 
-The questions have no ids there: one is known by its `question_id`, or by its place in the file, from 0, so that the queries, the
-answers and the examples read from one file agree. An array is read entry by entry: memory holds one, however large the file, unless it
-is all one line.
+A question's id is its `question_id`, or its position in the file from 0, so that queries, answers and examples read from one file agree.
+An array is read entry by entry: memory holds one entry, however large the file, unless it is a single line.
 """
 
 import ast
@@ -37,31 +36,31 @@ def is_array(line: str) -> bool:
 
 
 def entries(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where each object of an array begins, and the object; `numbered` are the lines of the file, blank ones dropped or not.
+    """`file:line` and value of each object of an array; `numbered` are the file's numbered lines, with or without blank ones.
 
     >>> list(entries("dev.json", iter([(1, '[{"a": 1},'), (3, '{"b": 2}]')])))
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
     array = _Array(name, numbered)
     array.step("[")
-    mark = array.mark()
-    while mark != "]":
-        if mark != "{":
-            raise array.fault("an object", mark)
+    character = array.mark()
+    while character != "]":
+        if character != "{":
+            raise array.fault("an object", character)
         yield f"{name}:{array.line}", array.value()
-        mark = array.mark()
-        if mark not in (",", "]"):
-            raise array.fault("a comma or ]", mark)
-        if mark == ",":
+        character = array.mark()
+        if character not in (",", "]"):
+            raise array.fault("a comma or ]", character)
+        if character == ",":
             array.step(",")
-            mark = array.mark() if array.mark() != "]" else "] behind a comma"
+            character = array.mark() if array.mark() != "]" else "] after a comma"
     array.step("]")
     if array.mark():
-        raise array.fault("nothing behind the array", array.mark())
+        raise array.fault("nothing after the array", array.mark())
 
 
 def question(entry: dict[str, Any], position: int) -> dict[str, Any]:
-    """An entry as a record of texts: with an id, if it asks a question.
+    """An entry as a text record: with an id, if it has a question.
 
     >>> question({"question": "who?", "answers": ["she"]}, 7)["_id"]
     7
@@ -70,19 +69,21 @@ def question(entry: dict[str, Any], position: int) -> dict[str, Any]:
 
 
 def example(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] | None:
-    """An entry as a record of examples with its texts; None where it has no positive.
+    """An entry as an example record with its texts; None if it has no positive.
 
-    Negatives are the hard ones, and the others where there are none. A context without an id, or with one that names another
-    text of the entry, is named by a digest of what it says; one that stands twice counts once, and a positive is no negative.
+    Negatives are the hard ones, or the others if there are none. A context without an id, or with the id of another text of the entry,
+    gets a digest of its title and text as id. Duplicates count once, and a positive is never a negative.
     """
     if "positive_ctxs" not in entry:
         return entry
     if not isinstance(entry.get("question"), str):
-        raise DataError(f"{where}: no question, or not a string")
-    taken: dict[str, dict[str, Any]] = {}
-    positives = _passages(entry, "positive_ctxs", taken, frozenset(), where)
-    known = frozenset(taken)
-    negatives = _passages(entry, "hard_negative_ctxs", taken, known, where) or _passages(entry, "negative_ctxs", taken, known, where)
+        raise DataError(f"{where}: no question; expected a string")
+    passages: dict[str, dict[str, Any]] = {}
+    positives = _passages(entry, "positive_ctxs", passages, frozenset(), where)
+    positive_ids = frozenset(passages)
+    negatives = _passages(entry, "hard_negative_ctxs", passages, positive_ids, where) or _passages(
+        entry, "negative_ctxs", passages, positive_ids, where
+    )
     if not positives:
         return None
     return {
@@ -94,7 +95,7 @@ def example(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] 
 
 
 def has_answers(line: str) -> bool:
-    """Whether a line is a question, a tab, and a list of its answers.
+    """Whether a line is a question, a tab and a list of answers.
 
     >>> has_answers("who was it?\\t['she', \\"O'Hara\\"]"), has_answers("q1\\t['she']"), has_answers("who was it?\\tshe")
     (True, False, False)
@@ -104,17 +105,17 @@ def has_answers(line: str) -> bool:
 
 
 def rows(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Lines of a question and a JSON or Python list of its answers between tabs, quoted as CSV, as records of texts."""
+    """Text records of lines of a question, a tab and a JSON or Python list of answers, quoted as in CSV."""
     for position, (number, line) in enumerate(numbered):
         columns = _columns(line)
         answers = _strings(columns[1]) if len(columns) == 2 else None
         if answers is None:
-            raise DataError(f"{name}:{number}: a question, a tab and a list of answers expected, as on the first line")
+            raise DataError(f"{name}:{number}: expected a question, a tab and a list of answers, as on the first line")
         yield f"{name}:{number}", {"_id": position, "question": columns[0], "answers": answers}
 
 
 class _Array:
-    """The part of an array that is being read: whole lines, and how far it is decoded."""
+    """Buffer of the array being read: whole lines, and the position decoded so far."""
 
     def __init__(self, name: str, numbered: Numbered) -> None:
         first = next(numbered)
@@ -122,7 +123,7 @@ class _Array:
         self.text, self.at, self.line, self.next_line = "", 0, first[0], first[0]
 
     def mark(self) -> str:
-        """The next character that is not white space; none at the end of the file."""
+        """The next character that is not white space, not consumed; empty at the end of the file."""
         while True:
             white = _WHITE.match(self.text, self.at)
             assert white is not None
@@ -133,12 +134,12 @@ class _Array:
                 return ""
 
     def step(self, expected: str) -> None:
-        """Pass one character."""
+        """Consume one character."""
         assert self.mark() == expected
         self.at += 1
 
     def value(self) -> dict[str, Any]:
-        """Pass the object that begins here."""
+        """Consume and return the object that begins here."""
         while True:
             try:
                 value, end = _DECODER.raw_decode(self.text, self.at)
@@ -150,31 +151,31 @@ class _Array:
                 line = self.line + self.text.count("\n", self.at, fault.pos)
                 if fault.pos >= len(self.text.rstrip()) - 1 and self._grown():
                     continue
-                raise DataError(f"{self.name}:{line}: broken JSON: {fault.msg}; an array of objects was expected") from None
+                raise DataError(f"{self.name}:{line}: broken JSON: {fault.msg}; expected an array of objects") from None
             except UnicodeEncodeError:
-                raise DataError(f"{self.name}:{self.line}: broken JSON: an escape holds half a character (a lone surrogate)") from None
+                raise DataError(f"{self.name}:{self.line}: broken JSON: an escape is half a character (a lone surrogate)") from None
             except (ValueError, RecursionError) as fault:
-                raise DataError(f"{self.name}:{self.line}: broken JSON: {fault}; an array of objects was expected") from None
+                raise DataError(f"{self.name}:{self.line}: broken JSON: {fault}; expected an array of objects") from None
 
     def fault(self, expected: str, found: str) -> DataError:
-        """What to raise where the array goes wrong."""
-        return DataError(f"{self.name}:{self.line}: {expected} was expected in the array, found {found or 'the end of the file'}")
+        """The error for an unexpected character."""
+        return DataError(f"{self.name}:{self.line}: expected {expected} in the array, found {found or 'the end of the file'}")
 
     def _pass(self, end: int) -> None:
         self.line += self.text.count("\n", self.at, end)
         self.at = end
 
     def _grown(self) -> bool:
-        kept = self.text[self.at :]
-        parts, letters = [kept], 0
+        rest = self.text[self.at :]
+        parts, characters = [rest], 0
         for number, line in self.numbered:
-            parts.append("\n" * (number - self.next_line) + line + "\n")  # lines left out as blank count too
+            parts.append("\n" * (number - self.next_line) + line + "\n")  # blank lines that were dropped count too
             self.next_line = number + 1
-            letters += len(line) + 1
-            if letters >= max(_BLOCK_LETTERS, len(kept)):
+            characters += len(line) + 1
+            if characters >= max(_BLOCK_LETTERS, len(rest)):
                 break
         self.text, self.at = "".join(parts), 0
-        return letters > 0
+        return characters > 0
 
 
 def _named(entry: dict[str, Any], position: int) -> Any:
@@ -182,31 +183,31 @@ def _named(entry: dict[str, Any], position: int) -> Any:
 
 
 def _passages(
-    entry: dict[str, Any], field: str, taken: dict[str, dict[str, Any]], refused: frozenset[str], where: str
+    entry: dict[str, Any], field: str, by_id: dict[str, dict[str, Any]], excluded: frozenset[str], where: str
 ) -> list[dict[str, Any]]:
     contexts = entry.get(field)
     if contexts is None:
         return []
     if not isinstance(contexts, list):
         raise DataError(f"{where}: {field} is not a list")
-    found = []
+    passages = []
     for context in contexts:
         if not isinstance(context, dict) or not isinstance(context.get("text"), str) or not isinstance(context.get("title") or "", str):
-            raise DataError(f"{where}: {field}: a context is an object with a text and a title, both strings")
+            raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings")
         title, text = context.get("title") or "", context["text"]
         digest = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:16]
-        given = next((context[key] for key in _CONTEXT_IDS if context.get(key) not in (None, "")), digest)
-        if isinstance(given, bool) or not isinstance(given, str | int):
-            raise DataError(f"{where}: {field}: id of a context is not a string: {given!r}")
-        passage = {"docid": str(given), "title": title, "text": text}
-        if passage["docid"] in refused:
+        context_id = next((context[key] for key in _CONTEXT_IDS if context.get(key) not in (None, "")), digest)
+        if isinstance(context_id, bool) or not isinstance(context_id, str | int):
+            raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}")
+        passage = {"docid": str(context_id), "title": title, "text": text}
+        if passage["docid"] in excluded:
             continue
-        if taken.get(passage["docid"], passage) != passage:
+        if by_id.get(passage["docid"], passage) != passage:
             passage["docid"] = digest
-        if passage["docid"] not in taken:
-            taken[passage["docid"]] = passage
-            found.append(passage)
-    return found
+        if passage["docid"] not in by_id:
+            by_id[passage["docid"]] = passage
+            passages.append(passage)
+    return passages
 
 
 def _columns(line: str) -> list[str]:
@@ -219,9 +220,9 @@ def _columns(line: str) -> list[str]:
 def _strings(text: str) -> list[str] | None:
     for reader in (json.loads, ast.literal_eval):
         try:
-            found = reader(text)
+            value = reader(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
-            return found
+        if isinstance(value, list) and all(isinstance(answer, str) for answer in value):
+            return value
     return None

@@ -1,8 +1,8 @@
-"""Training examples: a query, its positives, its negatives, where each negative was found, and what a teacher thinks of them.
+"""Training examples: a query, its positives and negatives, the provenance of each negative, and a teacher's scores.
 
 An example refers to its texts by id, as our own lines and Tevatron's newer ones do; the texts then come from the corpus
-and the queries. Where a line carries its texts (Tevatron's `positive_passages`), the same `Example` holds them as well,
-in `query` and `passages`, so that a reader of examples needs one form: ids first, texts beside them or elsewhere.
+and the queries. Where a line has the texts inline (Tevatron's `positive_passages`), the same `Example` has them too,
+in `query` and `passages`, so that code that uses examples handles one form.
 """
 
 import json
@@ -23,7 +23,7 @@ LARGEST = 3e38  # of float32, in which scores are compared
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Which run found a document, at which rank (from 1), with which score."""
+    """The run that retrieved a document, its rank there (from 1) and its score."""
 
     run: str
     rank: int
@@ -34,7 +34,7 @@ class Found:
 class Example:
     """A query with its positives and negatives; `provenance` is empty or has one entry per negative.
 
-    A teacher's scores stand in the order of the ids, for all documents or for none.
+    A teacher's scores are in the order of the ids, for all documents or for none.
     """
 
     query_id: str
@@ -48,30 +48,30 @@ class Example:
 
     @property
     def taught(self) -> dict[str, float]:
-        """A teacher's score of each document; empty without one."""
-        every = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
-        return dict(every) if self.positive_scores else {}
+        """The teacher's score of each document; empty without a teacher."""
+        pairs = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
+        return dict(pairs) if self.positive_scores else {}
 
 
 def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
-    """The examples of a file of JSON lines or of DPR's array, by id or with their texts; training has no use for `provenance`."""
-    known: set[str] = set()
+    """Read examples from JSON lines or DPR's array, by id or with inline texts; `provenance=False` skips it, as in training."""
+    query_ids: set[str] = set()
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for where, record in _records(name, ((number, line) for number, line in numbered if line.strip())):
             example = parsed(record, where, provenance=provenance)
-            if example.query_id in known:
-                raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
-            known.add(example.query_id)
+            if example.query_id in query_ids:
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+            query_ids.add(example.query_id)
             yield example
-    if not known:
+    if not query_ids:
         raise DataError(f"{name}: holds no example")
 
 
 def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> list[Example]:
-    """One example per query of several files: positives united, then negatives without those, each in order of first appearance.
+    """Merge files into one example per query: the union of positives, then of the other negatives, in order of first appearance.
 
-    A teacher's scores are kept where every document of a query has one; the first that a document got counts. Provenance is not kept.
+    A teacher's scores are kept where every document of a query has one; a document's first score counts. Provenance is dropped.
 
     >>> first, second = Example("q", ("a",), ("b", "c")), Example("q", ("b",), ("d", "c"))
     >>> united([[first], [second]], ["1", "2"])[0].positive_ids, united([[first], [second]], ["1", "2"])[0].negative_ids
@@ -80,31 +80,31 @@ def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> 
     if len(files) == 1:
         return list(files[0])
     merged: dict[str, Example] = {}
-    for examples, place in zip(files, places, strict=True):
+    for examples, path in zip(files, places, strict=True):
         for example in examples:
             earlier = merged.get(example.query_id)
-            merged[example.query_id] = example if earlier is None else _union(earlier, example, str(place))
+            merged[example.query_id] = example if earlier is None else _union(earlier, example, str(path))
     return list(merged.values())
 
 
-def _union(first: Example, second: Example, place: str) -> Example:
+def _union(first: Example, second: Example, path: str) -> Example:
     if first.query is not None and second.query is not None and first.query != second.query:
-        raise DataError(f"{place}: query {first.query_id!r} has two texts in the files; different queries need other ids")
+        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids")
     passages = {passage.id: passage for passage in first.passages}
     for passage in second.passages:
         if passages.setdefault(passage.id, passage) != passage:
-            raise DataError(f"{place}: passage {passage.id!r} has two texts in the files; different passages need other ids")
+            raise DataError(f"{path}: passage {passage.id!r} has two texts in the files; different passages need other ids")
     positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
     negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
-    taught = second.taught | first.taught
-    scores = [tuple(taught[document] for document in ids if document in taught) for ids in (positives, negatives)]
+    teacher = second.taught | first.taught
+    scores = [tuple(teacher[document] for document in ids if document in teacher) for ids in (positives, negatives)]
     if len(scores[0]) + len(scores[1]) < len(positives) + len(negatives):
         scores = [(), ()]
     return Example(first.query_id, positives, negatives, (), first.query or second.query, tuple(passages.values()), scores[0], scores[1])
 
 
 def write(examples: Iterable[Example], path: Path | str) -> None:
-    """One JSON line per example: by id, or with its texts where it carries them."""
+    """Write one JSON line per example: by id, or with its texts if it has them."""
     with lines.writer(path) as output:
         output.writelines(json.dumps(_record(example), ensure_ascii=False) + "\n" for example in examples)
 
@@ -135,18 +135,18 @@ def _record(example: Example) -> dict[str, Any]:
         fields["positive_scores"] = [float(runs.score_text(score)) for score in example.positive_scores]
         fields["negative_scores"] = [float(runs.score_text(score)) for score in example.negative_scores]
     if example.provenance:
-        fields["negative_provenance"] = [[_found_record(found) for found in sources] for sources in example.provenance]
+        fields["negative_provenance"] = [[_found_record(entry) for entry in sources] for sources in example.provenance]
     return fields
 
 
-def _found_record(found: Found) -> dict[str, Any]:
-    return {"run": found.run, "rank": found.rank, "score": float(runs.score_text(found.score))}
+def _found_record(entry: Found) -> dict[str, Any]:
+    return {"run": entry.run, "rank": entry.rank, "score": float(runs.score_text(entry.score))}
 
 
 def parsed(record: Any, where: str, *, provenance: bool) -> Example:
-    """An example from a record of ours or of Tevatron's; `where` opens the message of an error."""
+    """An example from a record in our form or Tevatron's; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON object was expected")
+        raise DataError(f"{where}: expected a JSON object")
     if "query_id" not in record:
         raise DataError(f"{where}: no query_id")
     query_id = texts.identifier(record["query_id"], where)
@@ -154,7 +154,7 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
     passages: dict[str, Text] = {}
     if inline:
         if not isinstance(record.get("query"), str):
-            raise DataError(f"{where}: no query text beside the passages: the field query is missing or not a string")
+            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string")
         positives, negatives = (_passage_ids(record, side, passages, where) for side in _SIDES)
     else:
         positives, negatives = (_ids(record, side, where) for side in _SIDES)
@@ -164,17 +164,17 @@ def parsed(record: Any, where: str, *, provenance: bool) -> Example:
     if both:
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
     query = texts.parsed({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
-    found = _provenance(record, len(negatives), where) if provenance else ()
+    entries = _provenance(record, len(negatives), where) if provenance else ()
     scores = _scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
-    return Example(query_id, positives, negatives, found, query, tuple(passages.values()), *scores)
+    return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), *scores)
 
 
 def _scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
-    """A teacher's scores of positives and of negatives, each as many as there are documents; nothing for a line without a teacher."""
-    taught = any(f"{side}_scores" in record for side in _SIDES)
+    """The teacher's scores of positives and of negatives, one per document; empty tuples without a teacher."""
+    has_teacher = any(f"{side}_scores" in record for side in _SIDES)
     for side, count in counts.items():
-        values = _list(record, f"{side}_scores", where) if taught else []
-        if taught and len(values) != count:
+        values = _list(record, f"{side}_scores", where) if has_teacher else []
+        if has_teacher and len(values) != count:
             raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
@@ -186,7 +186,7 @@ def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
     names = (f"{side}_ids", f"{side}_document_ids", f"{side}_passages")
     field = next((name for name in names if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no {side}s; one of {', '.join(names)} was expected")
+        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}")
     ids = tuple(sys.intern(texts.identifier(value, where)) for value in _list(record, field, where))
     _refuse_twice(ids, field, where)
     return ids
@@ -194,21 +194,21 @@ def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
 
 def _passage_ids(record: dict[str, Any], side: str, passages: dict[str, Text], where: str) -> tuple[str, ...]:
     field = f"{side}_passages"
-    found = [texts.parsed(passage, f"{where}: {field}") for passage in _list(record, field, where)]
-    for text in found:
+    passage_texts = [texts.parsed(passage, f"{where}: {field}") for passage in _list(record, field, where)]
+    for text in passage_texts:
         if passages.setdefault(text.id, text) != text:
             raise DataError(f"{where}: passage {text.id!r} has two texts")
-    ids = tuple(text.id for text in found)
+    ids = tuple(text.id for text in passage_texts)
     _refuse_twice(ids, field, where)
     return ids
 
 
 def _refuse_twice(ids: tuple[str, ...], field: str, where: str) -> None:
-    seen: set[str] = set()
+    unique: set[str] = set()
     for document in ids:
-        if document in seen:
-            raise DataError(f"{where}: document {document!r} stands twice in {field}")
-        seen.add(document)
+        if document in unique:
+            raise DataError(f"{where}: document {document!r} is listed twice in {field}")
+        unique.add(document)
 
 
 def _list(record: dict[str, Any], field: str, where: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Queries that a model wrote for documents: one JSON line for each document, `{"_id": …, "queries": […]}`."""
+"""Generated queries (doc2query): one JSON line per document, `{"_id": …, "queries": […]}`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ from moeir.records import lines, texts
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A document's id and its queries, of which there may be none."""
+    """A document's id and its generated queries, possibly none."""
 
     id: str
     queries: tuple[str, ...]
 
 
 def line(document: str, queries: Sequence[str]) -> str:
-    """A document's queries as they stand in the file, without the newline.
+    """The line of a document's queries, without the newline.
 
     >>> line("d1", ["what do owls hunt", "owls at night"])
     '{"_id": "d1", "queries": ["what do owls hunt", "owls at night"]}'
@@ -27,28 +27,28 @@ def line(document: str, queries: Sequence[str]) -> str:
 
 
 def read(source: Path | str, *, part: bool = False) -> Iterator[Generated]:
-    """The records of a file or a pipe, one at a time; a faulty one stops the reading and says where it stands.
+    """Read the records of a file or a pipe one at a time; DataError with the line of a faulty one.
 
-    One `part` of several may hold none: a shard of a corpus too small for so many.
+    With `part` the file may be empty: a small corpus has empty shards.
     """
-    known: set[str] = set()
+    ids: set[str] = set()
     with lines.opened(source) as numbered:
         for number, text in numbered:
             if not text.strip():
                 continue
             record = _parsed(text, where := f"{lines.label(source)}:{number}")
-            if record.id in known:
-                raise DataError(f"{where}: id {record.id!r} stands on an earlier line too; ids must be unique")
-            known.add(record.id)
+            if record.id in ids:
+                raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique")
+            ids.add(record.id)
             yield record
-    if not known and not part:
-        raise DataError(f"{lines.label(source)}: holds no record; JSON lines of _id and queries were expected")
+    if not ids and not part:
+        raise DataError(f"{lines.label(source)}: holds no record; expected JSON lines with _id and queries")
 
 
 def _parsed(text: str, where: str) -> Generated:
     record = texts.loaded(text, where)
     if not isinstance(record, dict) or not {"_id", "queries"} <= record.keys():
-        raise DataError(f"{where}: an object with _id and queries was expected, as generate-queries writes them")
+        raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them")
     queries = record["queries"]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
         raise DataError(f"{where}: queries is not a list of strings")

@@ -1,4 +1,4 @@
-"""Distinct ids in the order of their bytes, as one array: millions of them without millions of objects."""
+"""Distinct ids in byte order as one array, and dictionary encoding of id columns: millions of ids without millions of objects."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,18 @@ from moeir.records.keys import Stretch
 
 Words: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
 WIDEST = 64
-_AT_ONCE = 2**19  # rows whose words are held before they become numbers
+_AT_ONCE = 2**19  # rows that are buffered before they are encoded
 
 
 class Ids(Sequence[str]):
-    """A list of ids to whoever reads it; `words` [N] are their bytes, ascending, each once."""
+    """An immutable sequence of distinct ids; `byte_strings` [N] are their UTF-8 bytes, ascending."""
 
     def __init__(self, words: Words) -> None:
         self.words = words
 
     @classmethod
     def of(cls, ids: Sequence[str]) -> "Ids":
-        """The same ids, which ascend and are distinct, held as bytes.
+        """Ids from strings that are ascending and distinct.
 
         >>> Ids.of(["a", "b"])[1]
         'b'
@@ -35,28 +35,28 @@ class Ids(Sequence[str]):
         return cls(np.array(encoded, dtype=np.bytes_ if narrow else object))
 
     def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Where each id stands here [n]; -1 for one that does not.
+        """Index of each id [n]; -1 for an unknown one.
 
         >>> Ids.of(["a", "c"]).places(["c", "b", "a"]).tolist()
         [1, -1, 0]
         """
         if not len(self) or not len(ids):
             return np.full(len(ids), -1, np.int64)
-        sought = np.array([one.encode() for one in ids], dtype=object if self.words.dtype == object else np.bytes_)
-        found = np.minimum(np.searchsorted(self.words, sought), len(self) - 1)
-        return np.where(self.words[found] == sought, found, -1)
+        targets = np.array([one.encode() for one in ids], dtype=object if self.words.dtype == object else np.bytes_)
+        rows = np.minimum(np.searchsorted(self.words, targets), len(self) - 1)
+        return np.where(self.words[rows] == targets, rows, -1)
 
     def __len__(self) -> int:
         return len(self.words)
 
     @overload
-    def __getitem__(self, place: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, place: slice) -> "Ids": ...
-    def __getitem__(self, place: int | slice) -> "str | Ids":
-        if isinstance(place, slice):
-            return Ids(self.words[place])
-        word: bytes = self.words[place]
+    def __getitem__(self, index: slice) -> "Ids": ...
+    def __getitem__(self, index: int | slice) -> "str | Ids":
+        if isinstance(index, slice):
+            return Ids(self.words[index])
+        word: bytes = self.words[index]
         return word.decode()
 
     def __iter__(self) -> Iterator[str]:
@@ -74,9 +74,7 @@ class Ids(Sequence[str]):
 
 
 def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
-    """The ids of all lists, each once, ascending, and for every list where its ids stand among them.
-
-    Each list ascends.
+    """The union of ascending id lists, ascending, and for each list the indexes of its ids in the union.
 
     >>> names, places = united([["a", "c"], ["b", "c"]])
     >>> list(names), [own.tolist() for own in places]
@@ -84,57 +82,57 @@ def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[
     """
     if not lists or all(names is lists[0] or names == lists[0] for names in lists):
         return (lists[0] if lists else [], [np.arange(len(names), dtype=np.int32) for names in lists])
-    held = [Ids.of(names).words for names in lists]
-    if any(words.dtype == object for words in held):
-        held = [words.astype(object) for words in held]
-    elif fast := loops.among(sum(map(len, held))):
-        return _merged(fast.coding, held)
-    names, places = distinct(np.concatenate(held))
-    return names, np.split(places, np.cumsum([len(words) for words in held])[:-1])
+    byte_lists = [Ids.of(names).words for names in lists]
+    if any(words.dtype == object for words in byte_lists):
+        byte_lists = [words.astype(object) for words in byte_lists]
+    elif compiled := loops.among(sum(map(len, byte_lists))):
+        return _merged(compiled.coding, byte_lists)
+    names, codes = distinct(np.concatenate(byte_lists))
+    return names, np.split(codes, np.cumsum([len(words) for words in byte_lists])[:-1])
 
 
 def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
-    """The distinct words, ascending by bytes, and for every row the place of its word among them.
+    """The distinct byte strings, ascending, and for every row the index of its string among them.
 
     >>> names, places = distinct(np.array([b"b", b"a", b"b"]))
     >>> list(names), places.tolist()
     (['a', 'b'], [1, 0, 1])
     """
     numbers = _numbered(words)
-    changes = _unlike_the_one_before(numbers)  # lines of one query stand together: few heads to sort
-    alone = bool(changes.all())
-    heads = numbers if alone else numbers[changes]
+    changes = _unlike_the_one_before(numbers)  # lines of one query are adjacent: few heads to sort
+    all_differ = bool(changes.all())
+    heads = numbers if all_differ else numbers[changes]
     if heads.shape[1] == 1:
         order = np.argsort(heads[:, 0]).astype(np.int32)
-        heads.sort(axis=0)  # in place: not one copy more
+        heads.sort(axis=0)  # in place, without a copy
     else:
         order = np.lexsort(heads.T[::-1]).astype(np.int32)
         heads = heads[order]
-    new = _unlike_the_one_before(heads)
-    del numbers, heads  # the largest of what is held here
-    places = np.empty(len(order), np.int32)
-    places[order] = np.cumsum(new, dtype=np.int32) - 1
-    kept = (words if alone else words[changes])[order[new]]
-    return Ids(kept), places if alone else places[np.cumsum(changes, dtype=np.int32) - 1]
+    is_new = _unlike_the_one_before(heads)
+    del numbers, heads  # the largest arrays here
+    codes = np.empty(len(order), np.int32)
+    codes[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    vocabulary = (words if all_differ else words[changes])[order[is_new]]
+    return Ids(vocabulary), codes if all_differ else codes[np.cumsum(changes, dtype=np.int32) - 1]
 
 
-def _merged(coding: Any, held: list[Words]) -> tuple[Ids, list[NDArray[np.int32]]]:
-    """What `united` says of words of fixed width, by the compiled loops: lists that ascend need no sorting."""
-    width = max(-(-words.dtype.itemsize // 8) for words in held)
-    numbers = [np.ascontiguousarray(words.astype(f"S{8 * width}", copy=False)).view(np.uint64).reshape(-1, width) for words in held]
-    names, places = numbers[0], [np.arange(len(numbers[0]), dtype=np.int32)]
+def _merged(coding: Any, byte_lists: list[Words]) -> tuple[Ids, list[NDArray[np.int32]]]:
+    """`merge_vocabularies` for strings of fixed width, by compiled loops: ascending lists need no sorting."""
+    width = max(-(-words.dtype.itemsize // 8) for words in byte_lists)
+    numbers = [np.ascontiguousarray(words.astype(f"S{8 * width}", copy=False)).view(np.uint64).reshape(-1, width) for words in byte_lists]
+    names, codes = numbers[0], [np.arange(len(numbers[0]), dtype=np.int32)]
     for others in numbers[1:]:
-        union = np.empty((len(names) + len(others), width), np.uint64)  # what is never touched costs nothing
-        moved, own = np.empty(len(names), np.int32), np.empty(len(others), np.int32)
-        names = union[: coding.merge(names, others, union, moved, own)]
-        places = [*(moved[place] for place in places), own]
-    return Ids(names.view(f"S{8 * width}").reshape(-1)), places
+        union = np.empty((len(names) + len(others), width), np.uint64)  # pages never written take no memory
+        old_codes, new_codes = np.empty(len(names), np.int32), np.empty(len(others), np.int32)
+        names = union[: coding.merge(names, others, union, old_codes, new_codes)]
+        codes = [*(old_codes[list_codes] for list_codes in codes), new_codes]
+    return Ids(names.view(f"S{8 * width}").reshape(-1)), codes
 
 
 class Coding:
-    """A column of words that comes in parts, as places among its distinct words: what is held for a row is one number.
+    """Dictionary encoding of a column that arrives in parts: each row becomes an index into the distinct strings.
 
-    With `loops`, the compiled ones for coding, what is held of words of up to WIDEST bytes are numbers from the start.
+    With `loops`, the compiled ones for coding, strings of up to MAX_FIXED_BYTES bytes are buffered as integers.
     """
 
     def __init__(self, loops: Any = None) -> None:
@@ -145,7 +143,7 @@ class Coding:
         self._stretch: Stretch | None = None
 
     def add(self, words: Words) -> None:
-        """The words of the next rows, or the numbers [n, m] that `_numbered` would make of them."""
+        """Add the strings of the next rows, or the integers [n, m] that `_as_uint64` makes of them."""
         if self._loops is not None and words.dtype != object:
             self._hold(words if words.dtype == np.uint64 else _numbered(words))
             return
@@ -156,7 +154,7 @@ class Coding:
             self._fold()
 
     def finished(self) -> tuple[Ids, NDArray[np.int32]]:
-        """What `distinct` makes of all rows together.
+        """The `dictionary_encode` result of all rows together.
 
         >>> coding = Coding()
         >>> coding.add(np.array([b"b", b"a"])), coding.add(np.array([b"b", b"longer"]))
@@ -170,10 +168,12 @@ class Coding:
             self._fold()
         if len(self._coded) == 1:
             return self._coded[0]
-        names, places = united([own for own, _ in self._coded])
-        for place, (_, own) in zip(places, self._coded, strict=True):
-            np.take(place, own, mode="clip", out=own)  # in place, without a copy: every part is as long as the file is
-        return Ids.of(names), np.concatenate([own for _, own in self._coded])
+        names, mappings = united([list_codes for list_codes, _ in self._coded])
+        for mapping, (_, list_codes) in zip(mappings, self._coded, strict=True):
+            np.take(
+                mapping, list_codes, mode="clip", out=list_codes
+            )  # in place, without a copy: the parts together are as long as the file
+        return Ids.of(names), np.concatenate([list_codes for _, list_codes in self._coded])
 
     def _hold(self, numbers: NDArray[np.uint64]) -> None:
         if self._parts:
@@ -188,10 +188,10 @@ class Coding:
 
     def _settle(self) -> None:
         if self._stretch is not None:
-            numbers, places = self._stretch.finished()
+            numbers, codes = self._stretch.finished()
             if sys.byteorder == "little":
                 numbers.byteswap(inplace=True)
-            self._coded.append((Ids(numbers.view(f"S{8 * numbers.shape[1]}").reshape(-1)), places))
+            self._coded.append((Ids(numbers.view(f"S{8 * numbers.shape[1]}").reshape(-1)), codes))
             self._stretch = None
 
     def _fold(self) -> None:
@@ -201,7 +201,7 @@ class Coding:
 
 
 def _numbered(words: Words) -> NDArray[Any]:
-    """Words as rows of numbers [n, m] that ascend as their bytes do, eight letters at a time."""
+    """Byte strings as rows of integers [n, m] with the same order, eight bytes per integer."""
     if words.dtype == object:
         return words[:, None].copy()
     whole = -(-words.dtype.itemsize // 8) * 8
@@ -212,7 +212,7 @@ def _numbered(words: Words) -> NDArray[Any]:
 
 
 def _unlike_the_one_before(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a row of numbers [n, m] differs from the row before; the first does."""
+    """Whether a row of integers [n, m] differs from the row before it; true for the first."""
     unlike = np.ones(len(rows), dtype=bool)
     np.not_equal(rows[1:, 0], rows[:-1, 0], out=unlike[1:], casting="unsafe")
     for column in rows.T[1:]:

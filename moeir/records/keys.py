@@ -1,27 +1,27 @@
-"""A column of words as numbers, held as they come and sorted once: only what differs from the row before."""
+"""Sort a column of strings coded as integers: rows are buffered where they differ from the row before, and sorted once."""
 
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Keys: TypeAlias = NDArray[np.uint64]  # [n, m]: words as rows of numbers that ascend as their bytes do, eight letters a number
-MOST = 2**23  # numbers held before they become places
+Keys: TypeAlias = NDArray[np.uint64]  # [n, m]: strings as rows of integers with the same order, eight bytes per integer
+MOST = 2**23  # integers that are buffered before they are sorted
 
 
 class Stretch:
-    """Rows of one column, of keys that are `width` numbers wide; `loops` are the compiled ones for coding."""
+    """Buffer of one column's keys, `width` integers each; `loops` are the compiled ones for coding."""
 
     def __init__(self, loops: Any, width: int) -> None:
         self.width = width
         self._loops = loops
-        self._held: Keys = np.empty((max(MOST // width, 1), width), np.uint64)  # what is never touched costs nothing
+        self._held: Keys = np.empty((max(MOST // width, 1), width), np.uint64)  # pages never written take no memory
         self._rows: NDArray[np.int32] | None = np.empty(len(self._held), np.int32)
         self._count = 0
         self._length = 0
 
     def add(self, keys: Keys) -> bool:
-        """The next rows, or False where there is no room for them beside others."""
+        """Add the next rows; False if the buffer has no room for them."""
         if self._count + len(keys) > len(self._held):
             if self._length:
                 return False
@@ -35,54 +35,54 @@ class Stretch:
             self._count = self._loops.take(np.ascontiguousarray(keys), self._length, self._held, self._rows, self._count)
         self._length += len(keys)
         if self._count == self._length:
-            self._rows = None  # most likely all further rows differ too
+            self._rows = None  # most likely all later rows differ too
         return True
 
     def finished(self) -> tuple[Keys, NDArray[np.int32]]:
-        """The distinct keys, ascending, and for every row the place of its key among them; nothing is held any more."""
-        held, count = self._held[: self._count], self._count
+        """The distinct keys, ascending, and for every row the index of its key among them; empties the buffer."""
+        unsorted, count = self._held[: self._count], self._count
         lengths = None if self._rows is None else np.diff(self._rows[:count], append=np.int32(self._length))
         self._held, self._rows = np.empty((0, self.width), np.uint64), None
         pairs = np.zeros((4 * self.width, 2**16), bool)
-        self._loops.seen(held, pairs)
-        order = np.arange(4 * self.width).reshape(-1, 4)[::-1].reshape(-1)  # of two bytes each, the last ones first
+        self._loops.seen(unsorted, pairs)
+        order = np.arange(4 * self.width).reshape(-1, 4)[::-1].reshape(-1)  # one digit per two bytes, the last ones first
         sizes = np.array([int(many - 1).bit_length() for many in pairs.sum(axis=1).tolist()])
         first = max(count - 1, 1).bit_length()
         ends = first + np.cumsum(sizes[order])
         shifts = np.empty(len(order), np.int64)
         shifts[order] = ends - sizes[order]
         if ends[-1] > 64:
-            keys, places = _by_bytes(self._loops, held)
+            keys, codes = _by_bytes(self._loops, unsorted)
         else:
-            keys, places = _by_bits(self._loops, held, pairs, shifts, sizes, first, int(ends[-1]))
-        return keys, places if lengths is None else np.repeat(places, lengths)
+            keys, codes = _by_bits(self._loops, unsorted, pairs, shifts, sizes, first, int(ends[-1]))
+        return keys, codes if lengths is None else np.repeat(codes, lengths)
 
 
 def _by_bits(
-    loops: Any, held: Keys, pairs: NDArray[np.bool_], shifts: NDArray[np.int64], sizes: NDArray[np.int64], first: int, last: int
+    loops: Any, unsorted: Keys, pairs: NDArray[np.bool_], shifts: NDArray[np.int64], sizes: NDArray[np.int64], first: int, last: int
 ) -> tuple[Keys, NDArray[np.int32]]:
-    """Keys that have few enough letters for one number with its row below: what is sorted is one number a row."""
-    shifts = np.minimum(shifts, 63).astype(np.uint64)  # of no bits at the end of 64
+    """Sort keys whose distinct bytes fit into one integer with the row below them: one integer per row is sorted."""
+    shifts = np.minimum(shifts, 63).astype(np.uint64)  # a digit without bits may start at 64
     tables = np.cumsum(pairs, axis=1, dtype=np.uint64) - np.uint64(1) << shifts[:, None]
     tables[~pairs] = 0
-    packed = np.empty(len(held), np.uint64) if held.shape[1] > 1 else held.reshape(-1)
-    loops.pack(held, tables, packed)
-    count, width = held.shape
-    del held
+    packed = np.empty(len(unsorted), np.uint64) if unsorted.shape[1] > 1 else unsorted.reshape(-1)
+    loops.pack(unsorted, tables, packed)
+    count, width = unsorted.shape
+    del unsorted
     packed, spare = loops.in_order(packed, np.empty_like(packed), first, last)
     values = np.zeros((len(pairs), int(pairs.sum(axis=1).max())), np.uint64)
     for pair, letters in enumerate(pairs):
         used = np.flatnonzero(letters).astype(np.uint64)
         values[pair, : len(used)] = used << np.uint64(16 * (pair % 4))
     masks = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
-    keys, places = np.empty((count, width), np.uint64) if width > 1 else spare.reshape(-1, 1), np.empty(count, np.int32)
-    distinct = loops.unpack(packed, first, shifts, masks, values, keys, places)
-    return keys[:distinct].copy(), places
+    keys, codes = np.empty((count, width), np.uint64) if width > 1 else spare.reshape(-1, 1), np.empty(count, np.int32)
+    distinct = loops.unpack(packed, first, shifts, masks, values, keys, codes)
+    return keys[:distinct].copy(), codes
 
 
-def _by_bytes(loops: Any, held: Keys) -> tuple[Keys, NDArray[np.int32]]:
-    rows = np.arange(len(held), dtype=np.int32)
-    keys, order = loops.ascending(held, np.empty_like(held), rows, np.empty_like(rows))
-    del held, rows  # the largest of what is held here
-    places = np.empty(len(order), np.int32)
-    return keys[: loops.number(keys, order, places)].copy(), places
+def _by_bytes(loops: Any, unsorted: Keys) -> tuple[Keys, NDArray[np.int32]]:
+    rows = np.arange(len(unsorted), dtype=np.int32)
+    keys, order = loops.ascending(unsorted, np.empty_like(unsorted), rows, np.empty_like(rows))
+    del unsorted, rows  # the largest arrays here
+    codes = np.empty(len(order), np.int32)
+    return keys[: loops.number(keys, order, codes)].copy(), codes

@@ -1,6 +1,6 @@
-"""Lines of text from files, `.gz`, `.zst`, and pipes, and back; every fault names its file and line.
+"""Read and write lines of text in files, `.gz`, `.zst` and pipes; every fault has its file and line number.
 
-A line ends at a newline and nowhere else; a byte order mark and carriage returns are dropped.
+Only a newline ends a line; a byte order mark and carriage returns are dropped.
 """
 
 import gzip
@@ -22,12 +22,12 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def label(path: Path | str) -> str:
-    """What an error message calls this file: its path as given, or `standard input`."""
+    """The file's name in error messages: its path, or `standard input`."""
     return "standard input" if str(path) == "-" else str(path)
 
 
 def stem(path: Path | str) -> Path:
-    """The path without `.gz` or `.zst`, so that its suffix tells the kind of its lines."""
+    """The path without `.gz` or `.zst`, so that its suffix is that of the content."""
     plain = Path(path)
     return plain.with_suffix("") if plain.suffix in {".gz", ".zst"} else plain
 
@@ -41,7 +41,7 @@ def opened(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
 
 @contextmanager
 def blocks(path: Path | str, *, checked: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """The same lines many at a time: the number of a block's first line, and its bytes without the last newline, UTF-8 if `checked`."""
+    """Blocks of lines: the number of the first line, and the bytes without the last newline; checked to be UTF-8 if `checked`."""
     if str(path) == "-":
         yield _blocks(_chunks(sys.stdin.buffer, ""), label(path), checked)
         return
@@ -55,7 +55,7 @@ def blocks(path: Path | str, *, checked: bool = True) -> Iterator[Iterator[tuple
 
 @contextmanager
 def writer(path: Path | str) -> Iterator[TextIO]:
-    """Where to write lines: a file, a `.gz`, a `.zst`, or `-` for standard output. The same lines give the same bytes."""
+    """A stream to write lines to: a file, `.gz`, `.zst`, or `-` for standard output. The same lines give the same bytes."""
     if str(path) == "-":
         text = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
         try:
@@ -66,8 +66,8 @@ def writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _packed(stream, Path(str(path).removesuffix(".partial")).suffix) as packed,  # a product is written beside its place
-        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+        _packed(stream, Path(str(path).removesuffix(".partial")).suffix) as compressed,  # a product is written to a partial file first
+        io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
 
@@ -76,26 +76,26 @@ def _unopened(fault: OSError) -> str:
     if isinstance(fault, FileNotFoundError):
         return "no such file"
     if isinstance(fault, IsADirectoryError):
-        return "is a folder, a text file was expected"
+        return "expected a text file, found a folder"
     return f"cannot be read: {fault.strerror}"
 
 
 @contextmanager
 def _packed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
     if suffix == ".gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-            yield packed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as compressed:
+            yield compressed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
     elif suffix == ".zst":
-        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as packed:
-            yield packed
+        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as compressed:
+            yield compressed
     else:
         yield stream
 
 
 def _chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
     if suffix == ".gz":
-        with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
-            while chunk := unpacked.read(BLOCK_BYTES):
+        with gzip.GzipFile(fileobj=stream, mode="rb") as decompressed:
+            while chunk := decompressed.read(BLOCK_BYTES):
                 yield chunk
     elif suffix == ".zst":
         yield from _unpacked_zstandard(stream)
@@ -105,16 +105,16 @@ def _chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
 
 
 def _unpacked_zstandard(stream: BinaryIO) -> Iterator[bytes]:
-    unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
+    decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
     fed = False
-    while packed := stream.read(BLOCK_BYTES):
-        while packed:
-            if unpacker.eof:
-                unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-            yield unpacker.decompress(packed)
-            packed, fed = unpacker.unused_data, True
-    if fed and not unpacker.eof:
-        raise EOFError("the file ends in the middle of a frame")
+    while compressed := stream.read(BLOCK_BYTES):
+        while compressed:
+            if decompressor.eof:
+                decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
+            yield decompressor.decompress(compressed)
+            compressed, fed = decompressor.unused_data, True
+    if fed and not decompressor.eof:
+        raise EOFError("the file ends within a frame")
 
 
 def _blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple[int, bytes]]:
@@ -127,7 +127,7 @@ def _blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple
                 continue
             whole = b"".join((rest, memoryview(chunk)[:end]))
             yield number, _checked(whole, number, name) if checked else whole
-            newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # quicker than bytes count them
+            newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
             rest = chunk[end + 1 :]
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
@@ -143,9 +143,9 @@ def _checked(block: bytes, number: int, name: str) -> bytes:
         block = block.removeprefix(BYTE_ORDER_MARK)
     if b"\0" in block:
         line = number + block.count(b"\n", 0, block.index(b"\0"))
-        raise DataError(f"{name}:{line}: not a text file: a byte is zero; UTF-8 text was expected")
+        raise DataError(f"{name}:{line}: not a text file: found a zero byte; expected UTF-8 text")
     try:
-        if not block.isascii():  # for most blocks the quicker answer
+        if not block.isascii():  # the fast check, enough for most blocks
             block.decode()
     except UnicodeDecodeError as fault:
         line = number + block.count(b"\n", 0, fault.start)

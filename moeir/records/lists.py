@@ -1,6 +1,6 @@
-"""The ranked lists of one system, of one query or of many end to end, and what fusion makes of their scores.
+"""Score lists of one run, and the normalisations and alignment that fusion formulas are made of.
 
-How much a score counts, and what a missing document counts, is decided here and nowhere else.
+Only this module decides how much a score counts and what a missing document is worth.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +21,9 @@ Exact: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The lists that one system gives to Q queries, end to end: starts [Q+1], documents and scores [n].
+    """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
-    A document of the query at place i is i · width + its number, so that all are distinct. `queries` names them, where they have names.
+    A document of query i is coded as i · width + its code, so that all are distinct. `queries` holds the query ids, if there are any.
     """
 
     documents: NDArray[np.int64]
@@ -34,48 +34,48 @@ class Lists:
 
     @classmethod
     def of(cls, hits: "Hits | Lists") -> "Lists":
-        """One query's list as such; Lists as they are."""
+        """Score lists of one query's hits; `ScoreLists` are returned unchanged."""
         if isinstance(hits, Lists):
             return hits
         documents, scores = (np.asarray(column) for column in hits)
         return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
 
     @classmethod
-    def among(cls, run: Run, numbers: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
-        """A run's lists of some queries, `numbers` those of its documents among all runs'; empty where it lacks the query."""
-        places = [run.places.get(query) for query in queries]
-        bounds = [(0, 0) if place is None else (int(run.starts[place]), int(run.starts[place + 1])) for place in places]
+    def among(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
+        """A run's lists for some queries, empty where it lacks the query; `codes` maps its document codes to those of all runs."""
+        query_rows = [run.places.get(query) for query in queries]
+        bounds = [(0, 0) if row is None else (int(run.starts[row]), int(run.starts[row + 1])) for row in query_rows]
         starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
-        together = all(first == last for (_, last), (first, _) in pairwise(bounds))
-        rows = slice(bounds[0][0], bounds[-1][1]) if together and bounds else np.concatenate([np.arange(*each) for each in bounds])
+        contiguous = all(first == last for (_, last), (first, _) in pairwise(bounds))
+        rows = slice(bounds[0][0], bounds[-1][1]) if contiguous and bounds else np.concatenate([np.arange(*each) for each in bounds])
         documents = np.repeat(np.arange(len(queries)) * width, np.diff(starts))
-        documents += numbers[run.documents[rows]]
+        documents += codes[run.documents[rows]]
         return cls(documents, run.scores[rows].astype(np.float64), starts, width, queries)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How long each query's list is [Q]."""
+        """Length of each list [Q]."""
         return np.diff(self.starts)
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """The rank of every hit, from 1 [n]."""
+        """Rank of every hit, from 1 [n]."""
         return np.arange(1, len(self.documents) + 1) - np.repeat(self.starts[:-1], self.sizes)
 
     def first(self) -> Exact:
-        """The best score of every list [Q]; 0 of an empty one."""
+        """Best score of every list [Q]; 0 for an empty one."""
         return self._ends(self.starts[:-1])
 
     def last(self) -> Exact:
-        """The last score of every list, its K-th [Q]; 0 of an empty one."""
+        """Last (K-th) score of every list [Q]; 0 for an empty one."""
         return self._ends(self.starts[1:] - 1)
 
     def spread(self, values: Exact) -> Exact:
-        """A value for each list [Q] as one for each of its hits [n]."""
+        """Repeat one value per list [Q] for each of its hits [n]."""
         return np.repeat(values, self.sizes)
 
     def sums(self, values: NDArray[Any]) -> Exact:
-        """Values of hits [n] added up list by list [Q]."""
+        """Sum the values of hits [n] per list [Q]."""
         total = np.zeros(len(self.starts) - 1)
         full = self.sizes > 0
         if full.any():
@@ -84,35 +84,35 @@ class Lists:
 
     def best(self, depth: int) -> "Lists":
         """The first `depth` hits of every list."""
-        kept = self.ranks <= depth
+        within_depth = self.ranks <= depth
         starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
-        return Lists(self.documents[kept], self.scores[kept], starts, self.width, self.queries)
+        return Lists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
 
-    def _ends(self, places: NDArray[np.int64]) -> Exact:
-        found = np.zeros(len(places))
+    def _ends(self, rows: NDArray[np.int64]) -> Exact:
+        ends = np.zeros(len(rows))
         full = self.sizes > 0
-        found[full] = self.scores[places[full]]
-        return found
+        ends[full] = self.scores[rows[full]]
+        return ends
 
 
 def columns(
     lists: Sequence[Hits | Lists],
-    worth: Callable[[Lists], Exact],
+    score: Callable[[Lists], Exact],
     missing: Callable[[Lists], Exact],
     weights: Iterable[float] = repeat(1.0),
 ) -> tuple[NDArray[np.int64], Exact]:
-    """The union [n], ascending, and a row for each list [E, n]: what a document counts there, or counts where it is missing."""
+    """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
     stacks = [Lists.of(one) for one in lists]
     hits = sum(len(one.documents) for one in stacks)
-    fast = loops.among(hits)
-    if fast and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
-        return _spread(fast, stacks, worth, missing, weights)
+    compiled = loops.among(hits)
+    if compiled and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
+        return _spread(compiled, stacks, score, missing, weights)
     documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
     documents.sort()
     documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
     columns = np.zeros((len(stacks), len(documents)))
     for column, one, weight in zip(columns, stacks, weights, strict=False):
-        values = worth(one)
+        values = score(one)
         column[:] = missing(replace(one, scores=values))[documents // one.width]
         column[np.searchsorted(documents, one.documents)] = values
         column *= weight
@@ -120,25 +120,25 @@ def columns(
 
 
 def _spread(
-    fast: Any, stacks: list[Lists], worth: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
+    compiled: Any, stacks: list[Lists], score: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
 ) -> tuple[NDArray[np.int64], Exact]:
-    """What `columns` says of many lists, by the compiled loops: one number a hit, its document above its row."""
+    """`align` for many hits, by compiled loops: one integer per hit, the document in the high bits and the row in the low ones."""
     offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
     keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
     keys <<= np.uint64(first)
     keys |= np.arange(len(keys), dtype=np.uint64)
-    keys = fast.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
-    values = [worth(one) for one in stacks]
-    missed = np.array([missing(replace(one, scores=own)) for one, own in zip(stacks, values, strict=True)])
+    keys = compiled.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
+    values = [score(one) for one in stacks]
+    missing_scores = np.array([missing(replace(one, scores=list_scores)) for one, list_scores in zip(stacks, values, strict=True)])
     documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
-    count = fast.ranking.spread(keys, first, width, offsets, np.concatenate(values), missed, documents, columns)
+    count = compiled.ranking.spread(keys, first, width, offsets, np.concatenate(values), missing_scores, documents, columns)
     for column, weight in zip(columns, weights, strict=False):
         column *= weight
     return documents[:count], columns[:, :count]
 
 
 def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
-    """What a formula returns: the sum of the rows, or the rows themselves."""
+    """The result of a formula: the sum of the rows, or the rows themselves if `apart`."""
     if apart:
         return documents, columns  # type: ignore[return-value]
     total = np.zeros(len(documents))
@@ -148,20 +148,20 @@ def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
 
 
 def largest(documents: NDArray[np.int64], columns: Exact) -> tuple[NDArray[np.int64], Exact]:
-    """Of every document only what the first list with the largest score says."""
+    """Keep each document's largest score (the first of equals); the other lists' scores become 0."""
     deciding = np.arange(len(columns))[:, None] == columns.argmax(axis=0) if len(columns) else columns
     return documents, np.where(deciding, columns, 0.0)
 
 
 def normalised(formula: str, name: str) -> Callable[[Lists], Exact]:
-    """What `normalise` means; UsageError if nothing."""
+    """The normalisation function called `name`; UsageError for an unknown name."""
     if name not in ("none", "minmax"):
         raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
     return from_0_to_1 if name == "minmax" else scores
 
 
 def scores(one: Lists) -> Exact:
-    """Scores as they are."""
+    """Unchanged scores."""
     return one.scores
 
 
@@ -171,11 +171,11 @@ def reciprocals(one: Lists, constant: float = 0.0) -> Exact:
 
 
 def standardised(one: Lists) -> Exact:
-    """Scores less their mean, over their standard deviation."""
+    """(s − mean) / standard deviation."""
     count = np.maximum(one.sizes, 1)
-    off = one.scores - one.spread(one.sums(one.scores) / count)
-    spread = np.sqrt(one.sums(off * off) / count)
-    return _over(off, one, spread)
+    deviations = one.scores - one.spread(one.sums(one.scores) / count)
+    spread = np.sqrt(one.sums(deviations * deviations) / count)
+    return _over(deviations, one, spread)
 
 
 def centred(one: Lists) -> Exact:
@@ -189,11 +189,11 @@ def from_0_to_1(one: Lists) -> Exact:
 
 
 def _over(values: Exact, one: Lists, spread: Exact) -> Exact:
-    """Values over their list's spread; 0 where all of a list's scores are equal: rounding errors must not be blown up."""
-    flat = one.first() == one.last()
-    return np.where(one.spread(flat), 0.0, values / one.spread(np.where(flat, 1.0, spread)))
+    """Values divided by their list's spread; 0 where a list's scores are all equal, so that rounding errors are not amplified."""
+    is_flat = one.first() == one.last()
+    return np.where(one.spread(is_flat), 0.0, values / one.spread(np.where(is_flat, 1.0, spread)))
 
 
 def nothing(one: Lists) -> Exact:
-    """Nothing for a missing document."""
+    """0 for a missing document [Q]."""
     return np.zeros(len(one.sizes))

@@ -1,6 +1,6 @@
-"""The one gate to compiled loops, for rows so many that loading and running them takes less time than arrays do.
+"""Access to the compiled (numba) loops, where there are enough rows for them to save more time than loading them takes.
 
-What they compute is what the arrays beside them compute, to the bit.
+They give bit for bit the results of the numpy code that runs otherwise.
 """
 
 from functools import cache
@@ -12,31 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS = 2**22
-BYTES = 2**27  # of a file; a quarter of one that is packed. Compiling takes seconds, once on a machine, in a fresh container each time
+BYTES = 2**27  # of a file; a quarter if compressed. Compiling takes seconds: once per machine, in a fresh container each time
 
 
 def among(rows: int) -> Any:
-    """The loops, if there are many rows or they are loaded already; else None."""
+    """The loops if there are many rows or they are loaded already, else None."""
     return _loaded() if rows >= ROWS or _loaded.cache_info().currsize else None
 
 
 def of_file(path: Path | str) -> Any:
-    """The loops, if the file is big; else None, as for a pipe, whose size is not known."""
-    place = Path(path)
-    if str(path) == "-" or not place.is_file():
+    """The loops if the file is big, else None; also None for a pipe, whose size is unknown."""
+    file = Path(path)
+    if str(path) == "-" or not file.is_file():
         return None
-    packed = 4 if place.suffix in {".gz", ".zst"} else 1
-    return _loaded() if place.stat().st_size * packed >= BYTES else None
+    expansion = 4 if file.suffix in {".gz", ".zst"} else 1
+    return _loaded() if file.stat().st_size * expansion >= BYTES else None
 
 
 def ordered(
     ranking: Any, starts: NDArray[np.int64], documents: NDArray[np.integer], scores: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Documents and scores of lists with every list's best first: lists that already are in order are not sorted."""
-    keys, late = np.empty(len(documents), np.uint64), np.empty(len(starts) - 1, bool)
-    ranking.keyed(starts, documents, scores, keys, late)
-    for place in np.flatnonzero(late).tolist():
-        keys[starts[place] : starts[place + 1]].sort()
+    """Documents and scores of lists in rank order; lists that are in order are not sorted again."""
+    keys, is_unsorted = np.empty(len(documents), np.uint64), np.empty(len(starts) - 1, bool)
+    ranking.keyed(starts, documents, scores, keys, is_unsorted)
+    for row in np.flatnonzero(is_unsorted).tolist():
+        keys[starts[row] : starts[row + 1]].sort()
     codes, exact = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
     ranking.unkeyed(keys, codes, exact)
     return codes, exact

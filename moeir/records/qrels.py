@@ -1,4 +1,4 @@
-"""Judgements: which document answers which query, and how well. Reads TREC and BEIR forms, writes TREC's."""
+"""Relevance judgements (qrels): reads TREC and BEIR forms, writes TREC's."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ _FORMS = "4 columns (query 0 document grade) or 3 (query document grade)"
 
 
 def read(path: Path | str) -> Qrels:
-    """Grades by query and document, from four columns (TREC) or three (BEIR, with or without a header).
+    """Read grades by query and document, from four columns (TREC) or three (BEIR, with or without a header).
 
     Lines that are blank or begin with `#` are skipped, as trec_eval does.
     """
@@ -22,15 +22,17 @@ def read(path: Path | str) -> Qrels:
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for number, line in numbered:
-            judged = parsed(line, number, name)
-            if judged is None:
+            judgement = parsed(line, number, name)
+            if judgement is None:
                 continue
-            query, document, grade = judged
-            known = qrels.setdefault(query, {}).setdefault(document, grade)
-            if known != grade:
-                raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {known} on an earlier line")
+            query, document, grade = judgement
+            earlier = qrels.setdefault(query, {}).setdefault(document, grade)
+            if earlier != grade:
+                raise DataError(
+                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line"
+                )
     if not qrels:
-        raise DataError(f"{name}: holds no judgement; {_FORMS} expected")
+        raise DataError(f"{name}: holds no judgement; expected {_FORMS}")
     return qrels
 
 
@@ -46,12 +48,12 @@ def parsed(line: str, number: int, name: str) -> tuple[str, str, int] | None:
     if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
         return None
     if len(fields) not in (3, 4):
-        raise DataError(f"{name}:{number}: {_FORMS} expected, {len(fields)} found")
+        raise DataError(f"{name}:{number}: expected {_FORMS}, found {len(fields)}")
     return fields[0], fields[-2], _grade(fields[-1], f"{name}:{number}")
 
 
 def write(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
-    """TREC form, in the order given."""
+    """Write judgements in TREC form, in their order."""
     with lines.writer(path) as output:
         for query, grades in qrels.items():
             output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())

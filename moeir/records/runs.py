@@ -1,7 +1,7 @@
-"""Ranked lists, and the only place that knows THE ORDER OF RANKS and how a score is printed.
+"""Runs (ranked lists); only this module defines THE ORDER OF RANKS and prints scores.
 
 Score descending as float32, then document id descending by bytes: trec_eval's order. A run is columnar: seven million
-hits are three arrays and one list of distinct ids, sorted, so that comparing two codes compares two ids.
+hits are three arrays and one sorted list of distinct ids, so that comparing two codes compares two ids.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,40 +28,40 @@ _SCORE_FORM = ".9g"
 
 
 def ranked(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Integers:
-    """Positions of the best hits, best first: score descending as float32, then `order` descending.
+    """Indexes of the best hits, best first: score descending as float32, then `order` descending.
 
-    scores [n], order [n] = each document's place among ids sorted ascending by bytes (`id_order`) -> [min(n, depth)].
+    scores [n], order [n] = each document's index among the ids sorted ascending by bytes (`id_ranks`) -> [min(n, depth)].
 
     >>> ranked([1.0, 2.0, 1.0], [0, 1, 2]).tolist()
     [1, 2, 0]
     """
-    exact = np.asarray(scores, dtype=np.float32)
-    places = np.asarray(order, dtype=np.int64)
-    assert exact.shape == places.shape
-    assert not np.isnan(exact).any()
-    if depth is None or depth >= len(exact):
-        return np.lexsort((-places, -exact))
+    scores32 = np.asarray(scores, dtype=np.float32)
+    tie_breakers = np.asarray(order, dtype=np.int64)
+    assert scores32.shape == tie_breakers.shape
+    assert not np.isnan(scores32).any()
+    if depth is None or depth >= len(scores32):
+        return np.lexsort((-tie_breakers, -scores32))
     if depth <= 0:
         return np.empty(0, dtype=np.int64)
-    last = np.partition(exact, len(exact) - depth)[len(exact) - depth]
-    candidates = np.flatnonzero(exact >= last)  # the ties at the cut are all here
-    best = np.lexsort((-places[candidates], -exact[candidates]))[:depth]
+    cutoff = np.partition(scores32, len(scores32) - depth)[len(scores32) - depth]
+    candidates = np.flatnonzero(scores32 >= cutoff)  # includes all ties at the cutoff
+    best = np.lexsort((-tie_breakers[candidates], -scores32[candidates]))[:depth]
     return candidates[best]
 
 
 def id_order(ids: Sequence[str]) -> Integers:
-    """Each id's place among these ids sorted ascending by bytes [N]: the tie-breaker that `ranked` takes.
+    """Each id's index among the ids sorted ascending by bytes [N]: the tie-breaker of `rank_order`.
 
     >>> id_order(["b", "a", "é"]).tolist()
     [1, 0, 2]
     """
-    places = np.empty(len(ids), dtype=np.int64)
-    places[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))  # code points order as UTF-8 bytes do
-    return places
+    ranks = np.empty(len(ids), dtype=np.int64)
+    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))  # code points sort like UTF-8 bytes
+    return ranks
 
 
 def score_text(score: float) -> str:
-    """A score as every file shows it: float32, nine significant digits, enough to read the same number back.
+    """A score as in every file: float32 with nine significant digits, enough to read the same number back.
 
     >>> score_text(0.1)
     '0.100000001'
@@ -71,9 +71,9 @@ def score_text(score: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Ranked lists of Q queries: query i owns rows starts[i] to starts[i + 1], best first.
+    """Ranked lists of Q queries: the list of query i is rows starts[i] to starts[i + 1], best first.
 
-    starts [Q+1], documents [n] = places in `names`, scores [n]; names ascend by bytes.
+    starts [Q+1], documents [n] = indexes into `document_ids`, scores [n]; document ids ascend by bytes.
     """
 
     queries: list[str]
@@ -85,16 +85,16 @@ class Run:
 
     @classmethod
     def from_hits(cls, hits: Mapping[str, Mapping[str, float] | Iterable[tuple[str, float]]], tag: str = "moeir") -> "Run":
-        """A run from documents and scores by query, in any order."""
-        lists = [list(found.items()) if isinstance(found, Mapping) else list(found) for found in hits.values()]
-        names = sorted({document for found in lists for document, _ in found})
-        place = {name: code for code, name in enumerate(names)}
+        """A run from each query's documents and scores, in any order."""
+        lists = [list(pairs.items()) if isinstance(pairs, Mapping) else list(pairs) for pairs in hits.values()]
+        names = sorted({document for pairs in lists for document, _ in pairs})
+        codes = {name: code for code, name in enumerate(names)}
         return cls.from_columns(
             list(hits),
-            np.repeat(np.arange(len(lists)), [len(found) for found in lists]),
+            np.repeat(np.arange(len(lists)), [len(pairs) for pairs in lists]),
             names,
-            np.array([place[document] for found in lists for document, _ in found], dtype=np.int64),
-            np.array([score for found in lists for _, score in found], dtype=np.float32),
+            np.array([codes[document] for pairs in lists for document, _ in pairs], dtype=np.int64),
+            np.array([score for pairs in lists for _, score in pairs], dtype=np.float32),
             tag,
         )
 
@@ -110,51 +110,51 @@ class Run:
         *,
         where: Callable[[int], str] = "row {}".format,
     ) -> "Run":
-        """A run from one row per hit, in any order; `where` says in an error which row it is.
+        """A run from one row per hit, in any order; `where` formats a row for error messages.
 
-        query_codes [n] = places in `queries`, document_codes [n] = places in `names`, scores [n].
+        query_codes [n] = indexes into `queries`, document_codes [n] = indexes into `document_ids`, scores [n].
         """
         owners = np.asarray(query_codes, dtype=np.int32)
         documents = np.asarray(document_codes, dtype=np.int32)
-        exact = np.asarray(scores, dtype=np.float32)
-        for row in np.flatnonzero(~np.isfinite(exact))[:1].tolist():
+        scores32 = np.asarray(scores, dtype=np.float32)
+        for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
             raise DataError(f"{where(row)}: score of document {names[documents[row]]!r} is not a finite float32 number")
         if not isinstance(names, Ids) and any(map(str.__ge__, names, names[1:])):
             documents = id_order(names).astype(np.int32)[documents]
             names = sorted(names)
-        grouped = None
+        order = None
         if (owners[1:] < owners[:-1]).any():
-            grouped = np.argsort(owners, kind="stable")
-            owners, documents, exact = owners[grouped], documents[grouped], exact[grouped]
+            order = np.argsort(owners, kind="stable")
+            owners, documents, scores32 = owners[order], documents[order], scores32[order]
         starts = np.searchsorted(owners, np.arange(len(queries) + 1, dtype=np.int32)).astype(np.int64)
-        if (row := repeated(starts, documents, grouped)) is not None:
-            place = row if grouped is None else int(np.flatnonzero(grouped == row)[0])
-            said = f"document {names[documents[place]]!r} stands twice in the list of query {queries[owners[place]]!r}"
-            raise DataError(f"{where(row)}: {said}")
-        return cls(list(queries), starts, *ordered(starts, documents, exact), names, tag)
+        if (row := repeated(starts, documents, order)) is not None:
+            position = row if order is None else int(np.flatnonzero(order == row)[0])
+            fault = f"document {names[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
+            raise DataError(f"{where(row)}: {fault}")
+        return cls(list(queries), starts, *ordered(starts, documents, scores32), names, tag)
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each query stands in `queries`."""
-        return {query: place for place, query in enumerate(self.queries)}
+        """Index of each query in `queries`."""
+        return {query: row for row, query in enumerate(self.queries)}
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def row(self, place: int) -> tuple[Codes, Scores]:
-        """Documents and scores of one query, by its place; views, not copies."""
-        owned = slice(int(self.starts[place]), int(self.starts[place + 1]))
+    def row(self, row: int) -> tuple[Codes, Scores]:
+        """Documents and scores of the query at index `row`; views, not copies."""
+        owned = slice(int(self.starts[row]), int(self.starts[row + 1]))
         return self.documents[owned], self.scores[owned]
 
     def hits(self, query: str) -> list[tuple[str, float]]:
-        """Ids and scores of one query, best first; nothing for a query that is not here."""
+        """Ids and scores of one query, best first; empty for an unknown query."""
         if query not in self.places:
             return []
         documents, scores = self.row(self.places[query])
         return [(self.names[document], score) for document, score in zip(documents.tolist(), scores.tolist(), strict=True)]
 
     def documents_of(self, query: str) -> list[str]:
-        """Ids of one query, best first."""
+        """Document ids of one query, best first; empty for an unknown query."""
         if query not in self.places:
             return []
         return [self.names[document] for document in self.row(self.places[query])[0].tolist()]
@@ -163,29 +163,29 @@ class Run:
         """The first `depth` hits of every query."""
         sizes = np.diff(self.starts)
         ranks = np.arange(len(self.documents)) - np.repeat(self.starts[:-1], sizes)
-        kept = ranks < depth
+        within_depth = ranks < depth
         starts = np.concatenate(([0], np.cumsum(np.minimum(sizes, depth)))).astype(np.int64)
-        return Run(self.queries, starts, self.documents[kept], self.scores[kept], self.names, self.tag)
+        return Run(self.queries, starts, self.documents[within_depth], self.scores[within_depth], self.names, self.tag)
 
 
 def read(path: Path | str, by: str = "score") -> Run:
-    """A run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
+    """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
 
-    Other tools order otherwise: `by="file"` orders by score and, where scores are equal, as lines stand; `by="rank"` by the rank column
-    alone. The scores are then minus the rank.
+    For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
+    then minus the rank.
     """
     table = columns.read(path, FORM, (0, 2), 3 if by == "rank" else 4)
     (queries, query_codes), (names, document_codes) = table.words
-    heads = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
-    appearance = np.argsort(np.unique(heads, return_index=True)[1])
+    first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
+    appearance = np.argsort(np.unique(first_codes, return_index=True)[1])
     owners, scores = np.take(np.argsort(appearance).astype(np.int32), query_codes, mode="clip", out=query_codes), table.numbers
     if by == "rank":
         scores = -scores
     elif by == "file":
         order = np.lexsort((np.arange(len(scores)), -scores, owners))
-        places = np.empty(len(order), np.float32)
-        places[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
-        scores = -1 - places
+        ranks = np.empty(len(order), np.float32)
+        ranks[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
+        scores = -1 - ranks
     run = Run.from_columns(
         [queries[code] for code in appearance.tolist()],
         owners,
@@ -201,15 +201,15 @@ def read(path: Path | str, by: str = "score") -> Run:
 
 
 def write(run: Run, path: Path | str, tag: str | None = None) -> None:
-    """TREC lines, ranks from 1, scores with nine significant digits."""
+    """Write TREC lines, ranks from 1, scores with nine significant digits."""
     label = run.tag if tag is None else tag
     for word in chain([label], run.queries, run.names):
         if len(word.split()) != 1:
-            raise UsageError(f"{lines.label(path)}: {word!r} cannot stand in a run: an id or tag is one word without white space")
+            raise UsageError(f"{lines.label(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space")
     names = run.names
     with lines.writer(path) as output:
-        for place, query in enumerate(run.queries):
-            documents, scores = run.row(place)
+        for row, query in enumerate(run.queries):
+            documents, scores = run.row(row)
             output.writelines(
                 f"{query} Q0 {names[document]} {rank} {score:{_SCORE_FORM}} {label}\n"
                 for rank, (document, score) in enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
@@ -217,34 +217,34 @@ def write(run: Run, path: Path | str, tag: str | None = None) -> None:
 
 
 def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores with every query's best first, as `ranked` orders them; the same arrays where that is so."""
-    fast, codes = loops.among(len(documents)), np.asarray(documents)
-    if fast and codes.dtype == np.int32 and fast.ranking.in_order(starts, codes, scores):
+    """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
+    compiled, codes = loops.among(len(documents)), np.asarray(documents)
+    if compiled and codes.dtype == np.int32 and compiled.ranking.in_order(starts, codes, scores):
         return codes, scores
-    found = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
+    sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in stretches(starts):
         rows = slice(int(starts[first]), int(starts[last]))
-        found[0][rows], found[1][rows] = _ordered(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
-    return found
+        sorted_hits[0][rows], sorted_hits[1][rows] = _ordered(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
+    return sorted_hits
 
 
 def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """One number a hit: the bits of its score above its document's place."""
-    if fast := loops.among(len(documents)):
-        return loops.ordered(fast.ranking, starts, documents, scores)
+    """Sort one integer per hit: the bits of its score above its document's code."""
+    if compiled := loops.among(len(documents)):
+        return loops.ordered(compiled.ranking, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
-    falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascends as scores fall
-    keys = falling << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
-    late = np.append(False, keys[1:] < keys[:-1])[: len(keys)]
-    late[starts[starts < len(keys)]] = False  # another query's list begins
-    owners = np.searchsorted(starts, np.flatnonzero(late), side="right") - 1
-    for place in owners[np.diff(owners, prepend=-1) > 0].tolist():
-        keys[starts[place] : starts[place + 1]].sort()
-    falling = (keys >> np.uint64(32)).astype(np.uint32)
-    exact = np.where(falling >> 31, falling, falling ^ np.uint32(0x7FFFFFFF)).view(np.float32)
-    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), exact
+    descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
+    keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
+    out_of_order = np.append(False, keys[1:] < keys[:-1])[: len(keys)]
+    out_of_order[starts[starts < len(keys)]] = False  # another query's list begins
+    owners = np.searchsorted(starts, np.flatnonzero(out_of_order), side="right") - 1
+    for row in owners[np.diff(owners, prepend=-1) > 0].tolist():
+        keys[starts[row] : starts[row + 1]].sort()
+    descending = (keys >> np.uint64(32)).astype(np.uint32)
+    sorted_scores = np.where(descending >> 31, descending, descending ^ np.uint32(0x7FFFFFFF)).view(np.float32)
+    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
 
 
 def score_of(text: str, where: str) -> float:
-    """The score that a word says; `where` opens the message of an error."""
+    """The score in `text`; `where` starts the message of an error."""
     return columns.number_of(text, where)

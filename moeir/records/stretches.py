@@ -1,4 +1,4 @@
-"""The lists of a run a stretch at a time, so that what is done to millions of hits takes little memory beside them."""
+"""The lists of a run in blocks, so that working on millions of hits takes little extra memory."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ AT_ONCE = 2**19  # hits
 
 
 def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Lists in stretches, from one list to another, that have at most AT_ONCE hits together or are one list; starts [Q+1].
+    """First and last list of blocks that have at most HITS_PER_BLOCK hits or are one list; starts [Q+1].
 
     >>> list(stretches(np.array([0, 3, 5])))
     [(0, 2)]
@@ -24,23 +24,23 @@ def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
-    """The first row whose document stands on an earlier row of its list; None if there is none.
+    """The first row whose document is on an earlier row of its list; None if there is none.
 
-    starts [Q+1], documents [n]; rows [n]: which row each is, where that is not its place; they ascend within a list.
+    starts [Q+1], documents [n]; rows [n]: the row numbers, if not 0 … n − 1; they ascend within a list.
 
     >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3
     """
-    fast = loops.among(len(documents))
-    if fast and not fast.ranking.repeats(starts, documents):
+    compiled = loops.among(len(documents))
+    if compiled and not compiled.ranking.repeats(starts, documents):
         return None
-    width, found = int(documents.max(initial=0)) + 1, []
+    width, duplicates = int(documents.max(initial=0)) + 1, []
     for first, last in stretches(starts):
         pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
         pairs += documents[starts[first] : starts[last]]
         in_order = np.sort(pairs)
         if (in_order[1:] == in_order[:-1]).any():
             order = np.argsort(pairs, kind="stable")
-            again = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
-            found.append(int((again if rows is None else rows[again]).min()))
-    return min(found, default=None)
+            repeats = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
+            duplicates.append(int((repeats if rows is None else rows[repeats]).min()))
+    return min(duplicates, default=None)

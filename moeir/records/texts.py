@@ -1,6 +1,6 @@
-"""Corpora and queries: JSON lines, TSV, DPR's questions, `hf:` and `irds:` sources become one stream of `Text`.
+"""Corpora and queries: JSON lines, TSV, DPR's questions, `hf:` and `irds:` sources as one stream of `Text`.
 
-Ids are strings, always, unique, and free of white space; a faulty record stops the reading and says where it stands.
+Ids are strings, unique and without white space; a faulty record raises DataError with its file and line.
 """
 
 import json
@@ -15,8 +15,8 @@ from moeir.records import dpr, lines
 
 IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
-PARTS = ("url", "title", "text")  # of a document, in the order in which they are read
-FIELD_SIGN = "\x1f"  # the unit separator of ASCII: between the parts of `Text.fielded`
+PARTS = ("url", "title", "text")  # of a document, in reading order
+FIELD_SIGN = "\x1f"  # ASCII's unit separator, between the fields of `Text.joined_fields`
 _JSON, _TABBED = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
 
 
@@ -41,60 +41,60 @@ class Text:
 
     @property
     def fielded(self) -> str:
-        """Url, title and text with a sign between them that none of them holds: for a reader that takes them apart."""
+        """Url, title and text, joined by a separator that none of them contains: for models that read fields apart."""
         return FIELD_SIGN.join(getattr(self, part).replace(FIELD_SIGN, " ").strip() for part in PARTS)
 
 
 def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
-    """The texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
-    known: set[str] = set()
+    """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
+    ids: set[str] = set()
     for where, record in records(str(source)):
         text = parsed(record, where)
-        if text.id in known:
-            raise DataError(f"{where}: id {text.id!r} stands on an earlier line too; ids must be unique")
+        if text.id in ids:
+            raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique")
         if not text.content and not keep_empty:
             raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts")
-        known.add(text.id)
+        ids.add(text.id)
         yield text
-    if not known:
+    if not ids:
         raise DataError(f"{lines.label(source)}: holds no text")
 
 
 def read_all(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
-    """Every text of a source, by id."""
+    """Read all texts of a source, by id."""
     return {text.id: text for text in read(source, keep_empty=keep_empty)}
 
 
 def fields(source: Path | str, field: str) -> dict[str, str]:
-    """One field of every record, by id, such as the relation a question asks for; a record without it stops the reading."""
-    found = {}
+    """Read one field of every record, by id, such as a question's relation; DataError for a record without it."""
+    values = {}
     for where, record in records(str(source)):
         text, value = parsed(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-            raise DataError(f"{where}: field {field!r} of {text.id!r} is not a word or a whole number: {_shown(value)}")
-        found[text.id] = str(value)
-    return found
+            raise DataError(f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_shown(value)}")
+        values[text.id] = str(value)
+    return values
 
 
 def write(texts: Iterable[Text], path: Path | str) -> None:
-    """JSON lines with `_id`, `title`, `text`, and, where they are known, `url` and `answers`."""
+    """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present."""
     with lines.writer(path) as output:
         output.writelines(json.dumps(record(text), ensure_ascii=False) + "\n" for text in texts)
 
 
 def record(text: Text) -> dict[str, Any]:
-    """A text as its JSON line shows it."""
-    known = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
-    return {name: value for name, value in known.items() if value or name not in ("url", "answers")}
+    """A text as the object of its JSON line."""
+    values = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
+    return {name: value for name, value in values.items() if value or name not in ("url", "answers")}
 
 
 def parsed(record: Any, where: str) -> Text:
-    """A text from any of the field's names for id and text; `where` opens the message of an error."""
+    """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON object was expected, found {_shown(record)}")
+        raise DataError(f"{where}: expected a JSON object, found {_shown(record)}")
     field = next((name for name in TEXTS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no text; one of {', '.join(TEXTS)} was expected among {_keys(record)}")
+        raise DataError(f"{where}: no text; expected one of {', '.join(TEXTS)} among {_keys(record)}")
     if not isinstance(record[field], str):
         raise DataError(f"{where}: {field} is not a string: {_shown(record[field])}")
     answers = record.get("answers")
@@ -111,29 +111,29 @@ def identifier(value: Any, where: str) -> str:
     if not name.strip():
         raise DataError(f"{where}: id is blank")
     if name.split() != [name]:
-        raise DataError(f"{where}: id with white space: {name!r}; a run has one word for it")
+        raise DataError(f"{where}: id with white space: {name!r}; expected one word, as in a run")
     return name
 
 
 def loaded(line: str, where: str) -> Any:
-    """The JSON value of a line, or an error."""
+    """The JSON value of a line; DataError if it is broken."""
     try:
         value = json.loads(line)
         if "\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as fault:
-        raise DataError(f"{where}: broken JSON at column {fault.colno}: {fault.msg}; one object per line was expected") from None
+        raise DataError(f"{where}: broken JSON at column {fault.colno}: {fault.msg}; expected one object per line") from None
     except UnicodeEncodeError:
-        raise DataError(f"{where}: broken JSON: an escape holds half a character (a lone surrogate)") from None
+        raise DataError(f"{where}: broken JSON: an escape is half a character (a lone surrogate)") from None
     except (ValueError, RecursionError) as fault:
-        raise DataError(f"{where}: broken JSON: {fault}; one object per line was expected") from None
+        raise DataError(f"{where}: broken JSON: {fault}; expected one object per line") from None
     return value
 
 
 def _id(record: dict[str, Any], where: str) -> str:
     field = next((name for name in IDS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no id; one of {', '.join(IDS)} was expected among {_keys(record)}")
+        raise DataError(f"{where}: no id; expected one of {', '.join(IDS)} among {_keys(record)}")
     return identifier(record[field], where)
 
 
@@ -154,7 +154,7 @@ def _shown(value: Any) -> str:
 
 
 def records(source: str) -> Iterator[tuple[str, Any]]:
-    """Where each record of a source stands, and the record as it was read."""
+    """Location and raw value of each record of a source."""
     if source.startswith("hf:"):
         yield from _from_datasets(source)
     elif source.startswith("irds:"):
@@ -169,22 +169,22 @@ def _from_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
     first = next(numbered, None)
     if first is None:
         return
-    kind, every = form(source, first[1]), chain([first], numbered)
+    kind, all_lines = form(source, first[1]), chain([first], numbered)
     if kind == "array":
-        yield from ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, every)))
+        yield from ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, all_lines)))
     elif kind == "answers":
-        yield from dpr.rows(name, every)
+        yield from dpr.rows(name, all_lines)
     elif kind == "tabs":
-        head, headed = header(first[1])
-        for number, line in numbered if headed else every:
+        head, has_header = header(first[1])
+        for number, line in numbered if has_header else all_lines:
             yield f"{name}:{number}", cells(line, head, f"{name}:{number}")
     else:
-        placed = ((f"{name}:{number}", line) for number, line in every)
-        yield from ((where, loaded(line, where)) for where, line in placed)
+        located = ((f"{name}:{number}", line) for number, line in all_lines)
+        yield from ((where, loaded(line, where)) for where, line in located)
 
 
 def form(source: Path | str, first: str) -> str:
-    """What the lines of a file are, by its suffix and its first line: `json`, `tabs`, DPR's `array`, or questions with `answers`."""
+    """The form of a file's lines, by its suffix and first line: `json`, `tabs`, DPR's `array`, or questions with `answers`."""
     suffix = lines.stem(source).suffix.lower()
     if suffix not in _TABBED and dpr.is_array(first):
         return "array"
@@ -194,40 +194,40 @@ def form(source: Path | str, first: str) -> str:
 
 
 def header(first: str) -> tuple[list[str], bool]:
-    """The names of the columns between tabs, and whether the first line says them."""
+    """The names of the tab-separated columns, and whether the first line is a header with them."""
     names = first.lower().split("\t")
-    said = bool(set(names) & set(IDS) and set(names) & set(TEXTS))
-    return (names, True) if said else (["id", "text"], False)
+    is_header = bool(set(names) & set(IDS) and set(names) & set(TEXTS))
+    return (names, True) if is_header else (["id", "text"], False)
 
 
 def cells(line: str, names: list[str], where: str) -> dict[str, Any]:
-    """A line of columns as a record."""
+    """A line of tab-separated columns as a record."""
     fields = line.split("\t")
     if len(fields) != len(names):
-        raise DataError(f"{where}: {len(names)} columns between tabs expected ({', '.join(names)}), {len(fields)} found")
+        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {len(fields)}")
     return dict(zip(names, fields, strict=True))
 
 
 def _from_datasets(source: str) -> Iterator[tuple[str, Any]]:
     import datasets
 
-    place, _, split = source.removeprefix("hf:").partition("@")
+    location, _, split = source.removeprefix("hf:").partition("@")
     try:
-        if Path(place).is_dir():
-            saved = any((Path(place) / file).is_file() for file in ("dataset_dict.json", "state.json"))
-            found = datasets.load_from_disk(place) if saved else datasets.load_dataset(place)
+        if Path(location).is_dir():
+            is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))
+            dataset = datasets.load_from_disk(location) if is_saved else datasets.load_dataset(location)
         else:
-            owner, name, *config = place.split("/", 2) if "/" in place else ("", place)
-            found = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
+            owner, name, *config = location.split("/", 2) if "/" in location else ("", location)
+            dataset = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
         raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault
-    if isinstance(found, dict):
-        if not split and len(found) > 1:
-            raise UsageError(f"{source}: has the splits {', '.join(found)}; name one: {source}@{next(iter(found))}")
-        if split and split not in found:
-            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(found)}")
-        found = found[split or next(iter(found))]
-    for number, row in enumerate(found, 1):
+    if isinstance(dataset, dict):
+        if not split and len(dataset) > 1:
+            raise UsageError(f"{source}: has the splits {', '.join(dataset)}; name one: {source}@{next(iter(dataset))}")
+        if split and split not in dataset:
+            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(dataset)}")
+        dataset = dataset[split or next(iter(dataset))]
+    for number, row in enumerate(dataset, 1):
         yield f"{source}: row {number}", row
 
 
@@ -238,11 +238,11 @@ def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
         raise UsageError(f"{source}: needs the package ir-datasets: pip install ir-datasets") from None
     name, _, part = source.removeprefix("irds:").partition("#")
     if part not in ("docs", "queries"):
-        raise UsageError(f"{source}: says not which part; write irds:{name}#docs or irds:{name}#queries")
+        raise UsageError(f"{source}: expected #docs or #queries; write irds:{name}#docs or irds:{name}#queries")
     try:
         dataset = ir_datasets.load(name)
     except KeyError:
-        raise UsageError(f"{source}: ir_datasets knows no {name!r}") from None
+        raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
         fields = {key: value for key, value in row._asdict().items() if key in IDS or key in ("title", "url", "answers", *TEXTS)}
         if not set(fields) & set(TEXTS):

@@ -1,4 +1,4 @@
-"""Long work can be cut off anywhere: what the journal says is done is on disk, and the rest is done again."""
+"""Work can be interrupted anywhere: what the journal records is on disk, and the rest is done again."""
 
 import os
 
@@ -56,7 +56,7 @@ def test_an_array_continued_after_a_kill_has_the_undisturbed_bytes(tmp_path, don
     first = written(tmp_path / "cut.npy", BLOCKS[:done])
     first.flush()
     rows = first.rows
-    with open(tmp_path / "cut.npy", "ab") as file:  # what was written after the journal's last line
+    with open(tmp_path / "cut.npy", "ab") as file:  # written after the journal's last line
         file.write(b"\xff" * torn)
     written(tmp_path / "cut.npy", BLOCKS[done:], rows=rows).close()
     assert (tmp_path / "cut.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()

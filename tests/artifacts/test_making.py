@@ -1,4 +1,4 @@
-"""A product is there whole or not at all, whatever happens on the way."""
+"""A product exists completely or not at all, whatever interrupts its writing."""
 
 import fcntl
 import json
@@ -18,22 +18,22 @@ NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus
 def make(path: Path, content: str, record: dict, *, folder: bool = True, force: bool = False) -> None:
     """A folder of three files, or a file."""
     making.refuse_overwriting(path, record, force=force)
-    with making.making(path, "encodings", record, force=force, folder=folder) as (beside, counts):
+    with making.making(path, "encodings", record, force=force, folder=folder) as (partial, counts):
         counts["texts"] = 2
-        fill(beside, content, folder=folder)
+        fill(partial, content, folder=folder)
 
 
-def fill(beside: Path, content: str, *, folder: bool) -> None:
+def fill(partial: Path, content: str, *, folder: bool) -> None:
     if not folder:
-        beside.write_text(content)
+        partial.write_text(content)
         return
-    (beside / "expert").mkdir(exist_ok=True)
+    (partial / "expert").mkdir(exist_ok=True)
     for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
-        (beside / name).write_text(content + name)
+        (partial / name).write_text(content + name)
 
 
 def state(path: Path) -> str | None:
-    """old, new, nothing, or what else the path holds."""
+    """The state of the product: old, new, or None if it does not exist."""
     if not path.exists():
         return None
     files = [path] if path.is_file() else [path / name for name in ("ids.txt", "expert/vectors.npy", "moeir.json")]
@@ -64,9 +64,9 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exi
     before = names(tmp_path)
     with (
         pytest.raises(type(problem)),
-        making.making(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (beside, _),
+        making.making(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (partial, _),
     ):
-        (beside / "ids.txt").write_text("new")
+        (partial / "ids.txt").write_text("new")
         raise problem
     assert names(tmp_path) == before
     assert state(tmp_path / "out") == ("old" if exists else None)
@@ -110,17 +110,17 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(making, "_remove_all", killed)
-        with making.making(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (beside, _):
-            making.resume_place(beside).mkdir()
-            (making.resume_place(beside) / "journal").write_text("lines")
-            fill(beside, "new", folder=folder)
+        with making.making(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (partial, _):
+            making.resume_place(partial).mkdir()
+            (making.resume_place(partial) / "journal").write_text("lines")
+            fill(partial, "new", folder=folder)
     (tmp_path / ".out.old").mkdir()
     left = names(tmp_path)
     assert state(tmp_path / "out") == "new" and ".out.record" in left and (folder or ".out.partial.resume" in left)
     making.tidy(tmp_path / "out", OLD)
     assert names(tmp_path) == left, "a record of other settings is not touched"
-    with open(tmp_path / ".out.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(tmp_path / ".out.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         making.tidy(tmp_path / "out", NEW)
         assert names(tmp_path) == left | {".out.lock"}, "another process writes it"
     making.tidy(tmp_path / "out", NEW)
@@ -145,35 +145,35 @@ def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(
 
 
 def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
-        (beside / "ids.txt").write_text("old")
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        (partial / "ids.txt").write_text("old")
         with (
             pytest.raises(ArtifactError, match="another process is writing it"),
             making.making(tmp_path / "out", "encodings", OLD, force=True, folder=True),
         ):
             pass
-        assert (beside / "ids.txt").read_text() == "old"
+        assert (partial / "ids.txt").read_text() == "old"
     assert (tmp_path / "out" / "ids.txt").exists()
 
 
 def test_a_lock_that_somebody_held_before_is_no_lock(tmp_path):
     (tmp_path / ".out.lock").write_text("")
     make(tmp_path / "out", "old", OLD)
-    held = open(tmp_path / ".out.lock", "w")  # noqa: SIM115
-    fcntl.flock(held, fcntl.LOCK_EX)
+    lock = open(tmp_path / ".out.lock", "w")  # noqa: SIM115
+    fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(ArtifactError, match="another process"):
         make(tmp_path / "out", "new", NEW, force=True)
-    held.close()
+    lock.close()
     make(tmp_path / "out", "new", NEW, force=True)
     assert state(tmp_path / "out") == "new"
 
 
 def interrupted(path: Path, record: dict) -> None:
-    """Work that got somewhere and was killed there."""
-    beside = path.with_name(f".{path.name}.partial")
-    (beside / making.RESUME).mkdir(parents=True)
-    (beside / making.RESUME / "journal.jsonl").write_text("{}\n")
-    (beside / "half").write_text("half")
+    """Leave partial work with a resume state, as after a kill."""
+    partial = path.with_name(f".{path.name}.partial")
+    (partial / making.RESUME).mkdir(parents=True)
+    (partial / making.RESUME / "journal.jsonl").write_text("{}\n")
+    (partial / "half").write_text("half")
     path.with_name(f".{path.name}.record").write_text(json.dumps(record))
 
 
@@ -182,23 +182,23 @@ def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_pa
     tokens = Path(making.RESUME) / making.TOKENS / "texts-1" / "ids.npy"
     with (
         pytest.raises(type(problem)),
-        making.making(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (beside, _),
+        making.making(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (partial, _),
     ):
-        (beside / tokens).parent.mkdir(parents=True)
-        (beside / tokens).write_text("tokens")
-        (beside / "metrics.jsonl").write_text("half")
+        (partial / tokens).parent.mkdir(parents=True)
+        (partial / tokens).write_text("tokens")
+        (partial / "metrics.jsonl").write_text("half")
         raise problem
     assert names(tmp_path) == ({".out.partial", ".out.record"} if stay else set())
-    with making.making(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (beside, _):
-        assert (beside / tokens).exists() == stay and not (beside / "metrics.jsonl").exists()
-        (beside / "weights").write_text("new")
+    with making.making(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (partial, _):
+        assert (partial / tokens).exists() == stay and not (partial / "metrics.jsonl").exists()
+        (partial / "weights").write_text("new")
     assert names(tmp_path) == {"out"} and names(tmp_path / "out") == {"weights", "manifest.json"}
 
 
 def test_unfinished_work_of_the_same_record_is_continued(tmp_path):
     interrupted(tmp_path / "out", OLD)
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
-        assert (beside / "half").exists()
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        assert (partial / "half").exists()
     assert names(tmp_path / "out") == {"half", "manifest.json"}
 
 
@@ -217,8 +217,8 @@ def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_
 def test_work_that_got_nowhere_is_forgotten(tmp_path):
     interrupted(tmp_path / "out", OLD)
     (tmp_path / ".out.partial" / making.RESUME / "journal.jsonl").write_text("")
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (beside, _):
-        assert names(beside) == set()
+    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        assert names(partial) == set()
 
 
 def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
@@ -234,7 +234,7 @@ def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
 
 def test_what_moeir_did_not_make_is_never_replaced(tmp_path):
     (tmp_path / "out").mkdir()
-    making.refuse_overwriting(tmp_path / "out", NEW, force=False)  # an empty folder is nobody's
+    making.refuse_overwriting(tmp_path / "out", NEW, force=False)  # an empty folder may be replaced
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("mine")
     with pytest.raises(UsageError, match="was not made by moeir"):

@@ -1,4 +1,4 @@
-"""Whatever is not as its maker left it is found out, and said in one line."""
+"""Any change to an artifact is detected and reported in one line."""
 
 import json
 import os

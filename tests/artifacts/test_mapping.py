@@ -1,4 +1,4 @@
-"""Mapped arrays: what was read of them goes from memory beyond a limit, and nothing of what they say."""
+"""Mapped arrays: pages beyond the limit are released, and the values stay the same."""
 
 import re
 from pathlib import Path
@@ -12,9 +12,9 @@ SMAPS = Path("/proc/self/smaps")
 
 
 def resident(path) -> int:
-    """Bytes of a mapped file that stand in memory."""
-    held = re.findall(rf"{re.escape(str(path))}\n(?:[A-Za-z_]+:.*\n)*?Rss: +(\d+) kB", SMAPS.read_text())
-    return 1024 * sum(map(int, held))
+    """Resident bytes of a mapped file."""
+    sizes = re.findall(rf"{re.escape(str(path))}\n(?:[A-Za-z_]+:.*\n)*?Rss: +(\d+) kB", SMAPS.read_text())
+    return 1024 * sum(map(int, sizes))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_pages_go_when_enough_was_read_of_much(written, monkeypatch, kept, left)
     whole = int(array.sum())
     mapping.read(2**23)
     assert (resident(written) >= 2**23) == left
-    assert (int(array[: 2**18].sum()), int(array.sum())) == (first, whole)  # they come back as they were
+    assert (int(array[: 2**18].sum()), int(array.sum())) == (first, whole)  # released pages are read again
 
 
 def test_rows_in_parts_are_the_rows_and_count_as_read(monkeypatch):

@@ -16,64 +16,64 @@ hits = st.dictionaries(st.integers(0, 30), st.floats(-100, 100, width=16), max_s
 QUERY = ["query: what is the owl", "the cat and the bat", "the owl"]
 
 
-def best_first(found):
-    return dict(sorted(found.items(), key=lambda hit: -hit[1]))
+def best_first(hits_of_list):
+    return dict(sorted(hits_of_list.items(), key=lambda hit: -hit[1]))
 
 
-def typed(found):
-    return np.array(list(found), np.int64), np.array(list(found.values()), np.float64)
+def typed(hits_of_list):
+    return np.array(list(hits_of_list), np.int64), np.array(list(hits_of_list.values()), np.float64)
 
 
 @given(st.lists(hits, min_size=1, max_size=3))
 def test_features_match_their_dictionaries(lists):
-    ordered = [best_first(found) for found in lists]
-    made = features.of([typed(found) for found in ordered])
-    documents = sorted({document for found in lists for document in found})
-    assert made.documents.tolist() == documents and set(made.owners.tolist()) <= {0}
+    ordered = [best_first(hits_of_list) for hits_of_list in lists]
+    computed = features.of([typed(hits_of_list) for hits_of_list in ordered])
+    documents = sorted({document for hits_of_list in lists for document in hits_of_list})
+    assert computed.documents.tolist() == documents and set(computed.owners.tolist()) <= {0}
     for row, document in enumerate(documents):
-        assert made.evidence[:, row] == pytest.approx(oracle.evidence(ordered, document), abs=1e-9)
-        assert made.nearest[row] == min(list(found).index(document) + 1 for found in ordered if document in found)
-    assert made.scores.sum(axis=0) == pytest.approx(list(by_dictionary.came_sum(ordered).values()), abs=1e-6)
-    expected = [value for found in ordered for value in oracle.of_a_list(found)]
+        assert computed.evidence[:, row] == pytest.approx(oracle.evidence(ordered, document), abs=1e-9)
+        assert computed.nearest[row] == min(list(hits_of_list).index(document) + 1 for hits_of_list in ordered if document in hits_of_list)
+    assert computed.scores.sum(axis=0) == pytest.approx(list(by_dictionary.came_sum(ordered).values()), abs=1e-6)
+    expected = [value for hits_of_list in ordered for value in oracle.of_a_list(hits_of_list)]
     expected += [value for pair in itertools.combinations(ordered, 2) for value in oracle.of_a_pair(*pair)]
-    assert made.situation[0] == pytest.approx(expected, abs=1e-9)
+    assert computed.situation[0] == pytest.approx(expected, abs=1e-9)
 
 
 def test_features_by_hand():
     lexical, dense = (np.array([4, 7, 1]), np.array([9.0, 6.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))
-    made = features.of([lexical, dense])
-    assert made.documents.tolist() == [1, 2, 4, 7]
-    assert made.scores.tolist() == [[5.0, 5.0, 9.0, 6.0], [0.25, 0.25, 0.25, 0.5]]
-    assert made.evidence[0].tolist() == [0.0, 0.0, 1.0, 0.25]  # of the first: from 0 to 1
-    assert made.evidence[6].tolist() == [0.0, 0.5, 0.0, 1.0]  # of the second: 1 / rank
-    assert made.evidence[-1].tolist() == [0.0, 0.0, 0.0, 1.0]  # held by all
+    computed = features.of([lexical, dense])
+    assert computed.documents.tolist() == [1, 2, 4, 7]
+    assert computed.scores.tolist() == [[5.0, 5.0, 9.0, 6.0], [0.25, 0.25, 0.25, 0.5]]
+    assert computed.evidence[0].tolist() == [0.0, 0.0, 1.0, 0.25]  # of the first: from 0 to 1
+    assert computed.evidence[6].tolist() == [0.0, 0.5, 0.0, 1.0]  # of the second: 1 / rank
+    assert computed.evidence[-1].tolist() == [0.0, 0.0, 0.0, 1.0]  # held by all
     # one document in common, at ranks 2 and 1: from depth 2 on it counts 1 / depth
     overlap = sum(0.1 * 0.9 ** (depth - 1) / depth for depth in range(2, 101))
-    assert made.situation[0].tolist()[10:] == pytest.approx([0.1, 0.01, overlap])
+    assert computed.situation[0].tolist()[10:] == pytest.approx([0.1, 0.01, overlap])
 
 
 def test_many_queries_at_once_have_the_features_of_each_alone():
     generator = np.random.default_rng(0)
-    drawn = [
-        {f"q{query}": {f"d{place}": float(generator.normal()) for place in generator.choice(30, 12, replace=False)} for query in range(9)}
+    hits_by_run = [
+        {f"q{query}": {f"d{row}": float(generator.normal()) for row in generator.choice(30, 12, replace=False)} for query in range(9)}
         for _ in range(2)
     ]
-    del drawn[1]["q4"]
-    both = [Run.from_hits(found) for found in drawn]
+    del hits_by_run[1]["q4"]
+    both = [Run.from_hits(hits_of_list) for hits_of_list in hits_by_run]
     names, blocks = fusion.aligned(both, both[0].queries)
     together = features.of(next(blocks))
-    for place, query in enumerate(both[0].queries):
+    for row, query in enumerate(both[0].queries):
         alone = features.of(next(fusion.aligned(both, [query])[1]))
-        own = together.owners == place
-        assert (together.documents[own] - place * len(names)).tolist() == alone.documents.tolist()
+        own = together.owners == row
+        assert (together.documents[own] - row * len(names)).tolist() == alone.documents.tolist()
         assert (together.evidence[:, own] == alone.evidence).all() and (together.scores[:, own] == alone.scores).all()
-        assert together.situation[place] == pytest.approx(alone.situation[0], abs=1e-12)
+        assert together.situation[row] == pytest.approx(alone.situation[0], abs=1e-12)
 
 
 def test_rows_and_columns_have_names():
-    found = features.of([typed({1: 2.0}), typed({2: 1.0}), typed({})], Words.counted(QUERY), {})
+    computed = features.of([typed({1: 2.0}), typed({2: 1.0}), typed({})], Words.counted(QUERY), {})
     evidence, situation = features.names(["a", "b", "c"], words=True)
-    assert (len(evidence), len(situation)) == (len(found.evidence), found.situation.shape[1])
+    assert (len(evidence), len(situation)) == (len(computed.evidence), computed.situation.shape[1])
     assert situation[:1] + situation[15:16] == ["a: best score", "a and b: in common at 10"] and evidence[4] == "b: score from 0 to 1"
 
 

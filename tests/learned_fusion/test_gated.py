@@ -29,20 +29,20 @@ def test_the_gradient_is_what_finite_differences_say():
     start = Weights.zeros(3, 2, 4)
     vector = np.random.default_rng(1).normal(size=len(start.packed()))
     gradient = gated.loss(start.unpacked(vector), examples)[1].packed()
-    for place in range(len(vector)):
+    for index in range(len(vector)):
         step = np.zeros(len(vector))
-        step[place] = 1e-6
+        step[index] = 1e-6
         above, below = (gated.loss(start.unpacked(vector + sign * step), examples)[0] for sign in (1, -1))
-        assert gradient[place] == pytest.approx((above - below) / 2e-6, abs=1e-7)
+        assert gradient[index] == pytest.approx((above - below) / 2e-6, abs=1e-7)
 
 
 def test_the_loss_is_that_of_loops():
     examples = drawn_examples(3)
     weights = Weights.zeros(3, 2, 4).unpacked(np.random.default_rng(4).normal(size=13))
     expected = []
-    for place, (start, size) in enumerate(zip(examples.starts, examples.sizes, strict=True)):
-        powers = np.exp(weights.gate @ examples.situation[place])
-        gates = 3 * powers / powers.sum()
+    for query, (start, size) in enumerate(zip(examples.starts, examples.sizes, strict=True)):
+        exponentials = np.exp(weights.gate @ examples.situation[query])
+        gates = 3 * exponentials / exponentials.sum()
         scores = [
             sum(gates[one] * weights.experts[one] * examples.scores[one, row] for one in range(3))
             + weights.evidence @ examples.evidence[:, row]
@@ -65,7 +65,7 @@ DENSE = (np.array([7, 2]), np.array([0.5, 0.25]))
 
 
 def by_hand(gate=0.0, held_by_all=0.0):
-    """Weights 1 and 2 for lists of spread 1; the gate looks at the first list's best score, 9, of mean 8 and deviation 1."""
+    """Weights 1 and 2 for lists of range 1; the gate depends on the first list's best score, 9, of mean 8 and deviation 1."""
     evidence, situation = (len(names) for names in features.names(["", ""], words=False))
     scales = Scales(np.ones(2), np.ones(evidence), np.eye(situation)[0] * 8, np.ones(situation))
     weights = Weights.zeros(2, situation, evidence)
@@ -98,23 +98,23 @@ def drawn_runs(queries=60):
     generator = np.random.default_rng(5)
     first, second, qrels = {}, {}, {}
     for query in range(queries):
-        good = query % 2 == 0
-        for lists, right in ((first, good), (second, not good)):
+        is_even = query % 2 == 0
+        for lists, is_right in ((first, is_even), (second, not is_even)):
             scores = generator.random(12)
-            scores[0] = 1.5 if right else 0.1
-            lists[f"q{query}"] = {f"d{place}": float(score) + 5 * (good and lists is first) for place, score in enumerate(scores)}
+            scores[0] = 1.5 if is_right else 0.1
+            lists[f"q{query}"] = {f"d{rank}": float(score) + 5 * (is_even and lists is first) for rank, score in enumerate(scores)}
         qrels[f"q{query}"] = {"d0": 1, "d1": 0}
     return [Run.from_hits(first), Run.from_hits(second)], qrels
 
 
 def test_a_gate_learns_which_list_is_right_where_one_weight_cannot():
     runs, qrels = drawn_runs()
-    learned = taught()
-    fused = fusion.fused(runs, learned.gated.merge())
-    right = [fused.hits(query)[0][0] == "d0" for query in qrels]
+    fit = taught()
+    fused = fusion.fused(runs, fit.gated.merge())
+    top_is_relevant = [fused.hits(query)[0][0] == "d0" for query in qrels]
     weights = "+".join(map(str, taught("linear", strength=None).weights))
     plain = fusion.fused(runs, partial(fusion.linear, weights=weights))
-    assert np.mean(right) > 0.95 > np.mean([plain.hits(query)[0][0] == "d0" for query in qrels])
+    assert np.mean(top_is_relevant) > 0.95 > np.mean([plain.hits(query)[0][0] == "d0" for query in qrels])
 
 
 def test_learning_is_the_same_each_time_and_survives_plain_numbers():
@@ -130,17 +130,17 @@ def test_learning_is_the_same_each_time_and_survives_plain_numbers():
 
 def test_the_weighted_sum_is_at_the_least_loss():
     _, examples = training._examples(*drawn_runs(), 20, None, None)
-    found = gated.learned(examples, None)
-    least = gated.loss(found, examples)[0]
+    weights = gated.learned(examples, None)
+    least = gated.loss(weights, examples)[0]
     for step in np.array([[1, 0], [-1, 0], [0, 1], [0, -1]]) * 0.05:
-        assert gated.loss(Weights(found.experts + step, found.gate, found.evidence), examples)[0] > least
-    assert not found.gate.any() and not found.evidence.any()
+        assert gated.loss(Weights(weights.experts + step, weights.gate, weights.evidence), examples)[0] > least
+    assert not weights.gate.any() and not weights.evidence.any()
 
 
 def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach():
     runs = [Run.from_hits({"q": {"a": 3, "b": 2, "c": 1}, "r": {"a": 1}}), Run.from_hits({"q": {"b": 2, "d": 1}})]
     qrels = {"q": {"a": 1, "d": 3, "z": 2, "b": 0, "c": -1}, "r": {"b": 1}, "s": {"a": 1}}
     _, examples = training._examples(runs, qrels, 2, None, None)
-    assert examples.targets.tolist() == [0.25, 0.0, 0.75]  # a, b and d; c stands at the third place only
+    assert examples.targets.tolist() == [0.25, 0.0, 0.75]  # a, b and d; c is at rank 3 only
     with pytest.raises(DataError, match="no query has a relevant document among the first 2"):
         training._examples(runs, {"r": {"b": 1}}, 2, None, None)

@@ -6,12 +6,12 @@ from moeir.learned_fusion import tuning
 
 
 def asked(value):
-    """The means of weights, each asked for once."""
-    seen = set()
+    """Scorer of weights that fails if any are scored twice."""
+    evaluated = set()
 
     def means(steps):
-        assert not seen & set(steps) and len(set(steps)) == len(steps)
-        seen.update(steps)
+        assert not evaluated & set(steps) and len(set(steps)) == len(steps)
+        evaluated.update(steps)
         return [value([float(weight) for weight in step.split("+")]) for step in steps]
 
     return means

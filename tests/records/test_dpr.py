@@ -76,40 +76,40 @@ def test_an_array_is_read_piece_by_piece(objects, indent, letters):
     lines = json.dumps(objects, indent=indent).split("\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dpr, "_BLOCK_LETTERS", letters)
-        found = list(dpr.entries("x", ((number, line) for number, line in enumerate(lines, 1))))
-    assert [entry for _, entry in found] == objects
+        entries = list(dpr.entries("x", ((number, line) for number, line in enumerate(lines, 1))))
+    assert [entry for _, entry in entries] == objects
 
 
 def test_memory_holds_one_entry(monkeypatch):
     monkeypatch.setattr(dpr, "_BLOCK_LETTERS", 100)
-    taken = []
+    lines_read = []
 
     def lines():
         for number, line in enumerate(json.dumps([{"question": "x" * 30}] * 1000, indent=0).split("\n"), 1):
-            taken.append(number)
+            lines_read.append(number)
             yield number, line
 
     where, _ = next(dpr.entries("x", lines()))
-    assert where == "x:2" and len(taken) < 20
+    assert where == "x:2" and len(lines_read) < 20
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('[{"question": "a b"},\n {"question": "c d",}]', ":2: broken JSON: "),
-        ('[\n{"question": "a b"\n "answers": []}]', ":3: broken JSON: Expecting ',' delimiter; an array of objects was expected"),
+        ('[\n{"question": "a b"\n "answers": []}]', ":3: broken JSON: Expecting ',' delimiter; expected an array of objects"),
         ('[\n{"question": "a', ":2: broken JSON: "),
-        ('[\n{"question": "a b"}\n', ":3: a comma or ] was expected in the array, found the end of the file"),
-        ('[{"question": "a b"} {"question": "c d"}]', ":1: a comma or ] was expected in the array, found {"),
-        ('[{"question": "a b"},\n\n7]', ":3: an object was expected in the array, found 7"),
-        ('[{"question": "a b"},\n]', ":2: an object was expected in the array, found ] behind a comma"),
-        ('[{"question": "a b"}]\n{}', ":2: nothing behind the array was expected in the array, found {"),
-        ('[{"question": "a \\ud800"}]', ":1: broken JSON: an escape holds half a character (a lone surrogate)"),
+        ('[\n{"question": "a b"}\n', ":3: expected a comma or ] in the array, found the end of the file"),
+        ('[{"question": "a b"} {"question": "c d"}]', ":1: expected a comma or ] in the array, found {"),
+        ('[{"question": "a b"},\n\n7]', ":3: expected an object in the array, found 7"),
+        ('[{"question": "a b"},\n]', ":2: expected an object in the array, found ] after a comma"),
+        ('[{"question": "a b"}]\n{}', ":2: expected nothing after the array in the array, found {"),
+        ('[{"question": "a \\ud800"}]', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
         ('[{"question": ' + "9" * 5000 + "}]", ":1: broken JSON: Exceeds the limit"),
         ('[{"question": "a b", "answers": "c"}]', ':1: answers is not a list of strings: "c"'),
         ('[{"question": 7}]', ":1: question is not a string: 7"),
-        ('[\n{"answers": []}]', ":2: no text; one of text,"),
-        ('[\n{"text": "a b"}]', ":2: no id; one of _id,"),
+        ('[\n{"answers": []}]', ":2: no text; expected one of text,"),
+        ('[\n{"text": "a b"}]', ":2: no id; expected one of _id,"),
         ("[\n]", ": holds no text"),
     ],
 )
@@ -123,10 +123,10 @@ def test_faulty_arrays_are_refused_with_their_line(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"question": None}, ":1: no question, or not a string"),
+        ({"question": None}, ":1: no question; expected a string"),
         ({"positive_ctxs": {}}, ":1: positive_ctxs is not a list"),
-        ({"positive_ctxs": ["17"]}, ":1: positive_ctxs: a context is an object with a text and a title, both strings"),
-        ({"hard_negative_ctxs": [{"title": 1, "text": "x"}]}, ":1: hard_negative_ctxs: a context is an object"),
+        ({"positive_ctxs": ["17"]}, ":1: positive_ctxs: expected contexts with a text and a title, both strings"),
+        ({"hard_negative_ctxs": [{"title": 1, "text": "x"}]}, ":1: hard_negative_ctxs: expected contexts with a text"),
         ({"positive_ctxs": [GOLD | {"passage_id": [1]}]}, ":1: positive_ctxs: id of a context is not a string: [1]"),
         ({"positive_ctxs": [GOLD | {"passage_id": "1 2"}]}, ":1: positive_passages: id with white space: '1 2'"),
         ({"question_id": True}, ":1: id is not a string: true"),
@@ -153,7 +153,7 @@ def test_lines_of_a_question_and_its_answers_are_texts(tmp_path):
 @pytest.mark.parametrize("line", ["how many", "how many\tseven", "how many\t[7]", "how many\t['a'", "how many\t['a']\tx", "\"many\t['a']"])
 def test_a_line_without_answers_is_refused(tmp_path, line):
     (tmp_path / "test.tsv").write_text(f"who sings\t['Reba']\n{line}\n")
-    with pytest.raises(DataError, match=r"test\.tsv:2: a question, a tab and a list of answers expected, as on the first line"):
+    with pytest.raises(DataError, match=r"test\.tsv:2: expected a question, a tab and a list of answers, as on the first line"):
         list(texts.read(tmp_path / "test.tsv"))
 
 
@@ -167,5 +167,5 @@ def test_a_field_of_every_record_is_read(tmp_path):
     (tmp_path / "a.tsv").write_text("id\ttext\trelation\nq1\tx\tP17\n")
     assert texts.fields(tmp_path / "a.jsonl", "relation") == {"q1": "P17", "q2": "7"}
     assert texts.fields(tmp_path / "a.tsv", "relation") == {"q1": "P17"}
-    with pytest.raises(DataError, match=r"a\.jsonl:1: field 'set' of 'q1' is not a word or a whole number: null"):
+    with pytest.raises(DataError, match=r"a\.jsonl:1: field 'set' of 'q1' is not a string or a whole number: null"):
         texts.fields(tmp_path / "a.jsonl", "set")

@@ -54,8 +54,8 @@ def test_files_are_united_by_query_id():
 
 def test_texts_are_united_and_must_agree():
     other = Example("q2", ("d3",), ("d2",), (), INLINE.query, (INLINE.passages[1], Text("d3", "it")))
-    (found,) = examples.united([[INLINE], [other]], ["x", "y"])
-    assert found == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
+    (merged,) = examples.united([[INLINE], [other]], ["x", "y"])
+    assert merged == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
     with pytest.raises(DataError, match="y: query 'q2' has two texts in the files"):
         examples.united([[INLINE], [Example("q2", ("d1",), (), (), Text("q2", "who?"))]], ["x", "y"])
     with pytest.raises(DataError, match="y: passage 'd1' has two texts in the files"):
@@ -64,10 +64,10 @@ def test_texts_are_united_and_must_agree():
 
 def test_a_teachers_scores_are_united_where_it_has_scored_everything():
     second = Example("q4", ("d3",), ("d4", "d1"), positive_scores=(7.0,), negative_scores=(1.0, 2.0))
-    (found,) = examples.united([[TAUGHT], [second]], ["x", "y"])
-    assert found == Example("q4", ("d1", "d2", "d3"), ("d4",), positive_scores=(9.5, 0.25, -2.0), negative_scores=(1.0,))
-    (found,) = examples.united([[TAUGHT], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
-    assert found == Example("q4", ("d1", "d2", "d3"), ("d4",))
+    (merged,) = examples.united([[TAUGHT], [second]], ["x", "y"])
+    assert merged == Example("q4", ("d1", "d2", "d3"), ("d4",), positive_scores=(9.5, 0.25, -2.0), negative_scores=(1.0,))
+    (merged,) = examples.united([[TAUGHT], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
+    assert merged == Example("q4", ("d1", "d2", "d3"), ("d4",))
 
 
 def test_tevatrons_ids_are_understood(tmp_path):
@@ -79,14 +79,14 @@ def test_tevatrons_ids_are_understood(tmp_path):
 SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}
 FAULTY = [
     ({"positive_ids": ["a"], "negative_ids": []}, ":1: no query_id"),
-    ({"query_id": "q", "negative_ids": []}, ":1: no positives; one of positive_ids, positive_document_ids, positive_passages was expected"),
+    ({"query_id": "q", "negative_ids": []}, ":1: no positives; expected one of positive_ids, positive_document_ids, positive_passages"),
     (
         {"query_id": "q", "positive_ids": ["a"]},
-        ":1: no negatives; one of negative_ids, negative_document_ids, negative_passages was expected",
+        ":1: no negatives; expected one of negative_ids, negative_document_ids, negative_passages",
     ),
     ({"query_id": "q", "positive_ids": [], "negative_ids": ["a"]}, ":1: query 'q' has no positive"),
     ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "a"]}, ":1: document 'a' is a positive and a negative of query 'q'"),
-    ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "b"]}, ":1: document 'b' stands twice in negative_ids"),
+    ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "b"]}, ":1: document 'b' is listed twice in negative_ids"),
     ({"query_id": "q", "positive_ids": "a", "negative_ids": []}, ":1: positive_ids is not a list"),
     ({"query_id": "q", "positive_ids": ["a", ""], "negative_ids": []}, ":1: id is blank"),
     (
@@ -99,14 +99,14 @@ FAULTY = [
     ),
     (
         {"query_id": "q", "positive_passages": [{"docid": "a", "text": "x"}], "negative_passages": []},
-        ":1: no query text beside the passages: the field query is missing or not a string",
+        ":1: no query text beside the passages; the field query is missing or not a string",
     ),
     ({"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]}, ":1: no negative_passages"),
     (
         {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": 1}], "negative_passages": []},
         ":1: positive_passages: text is not a string: 1",
     ),
-    ([], ":1: a JSON object was expected"),
+    ([], ":1: expected a JSON object"),
     (SCORED | {"positive_scores": [1]}, ":1: no negative_scores"),
     (SCORED | {"positive_scores": [1], "negative_scores": [1]}, ":1: 2 negatives, but negative_scores has 1 entries"),
     (SCORED | {"positive_scores": ["1"], "negative_scores": [1, 2]}, ":1: positive_scores: expected finite numbers, found '1'"),
@@ -126,7 +126,7 @@ def test_faulty_examples_are_refused_with_their_line(tmp_path, record, message):
 
 def test_a_query_has_one_line(tmp_path):
     examples.write([BY_ID, BY_ID], tmp_path / "train.jsonl")
-    with pytest.raises(DataError, match=r"train\.jsonl:2: query 'q1' stands on an earlier line too; one line per query was expected"):
+    with pytest.raises(DataError, match=r"train\.jsonl:2: duplicate query id 'q1'; expected one line per query"):
         list(examples.read(tmp_path / "train.jsonl"))
 
 

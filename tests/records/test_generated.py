@@ -1,4 +1,4 @@
-"""Files of generated queries: read as they were written, and refused with one line where they are something else."""
+"""Files of generated queries are read as written; other files are refused with one line."""
 
 import pytest
 
@@ -17,13 +17,13 @@ def test_what_is_written_is_read(tmp_path):
 
 BAD = [
     ("", "generated.jsonl: holds no record"),
-    ('{"_id": "a"}', "generated.jsonl:1: an object with _id and queries was expected"),
-    ('{"queries": []}', "generated.jsonl:1: an object with _id and queries was expected"),
-    ("[1]", "generated.jsonl:1: an object with _id and queries was expected"),
+    ('{"_id": "a"}', "generated.jsonl:1: expected an object with _id and queries"),
+    ('{"queries": []}', "generated.jsonl:1: expected an object with _id and queries"),
+    ("[1]", "generated.jsonl:1: expected an object with _id and queries"),
     ('{"_id": "a", "queries": "b"}', "generated.jsonl:1: queries is not a list of strings"),
     ('{"_id": "a", "queries": [1]}', "generated.jsonl:1: queries is not a list of strings"),
     ('{"_id": "a b", "queries": []}', "generated.jsonl:1: id with white space"),
-    ('\n{"_id": "a", "queries": []}\n{"_id": "a", "queries": []}', "generated.jsonl:3: id 'a' stands on an earlier line too"),
+    ('\n{"_id": "a", "queries": []}\n{"_id": "a", "queries": []}', "generated.jsonl:3: duplicate id 'a'"),
     ("{", "generated.jsonl:1: broken JSON"),
 ]
 
@@ -31,9 +31,9 @@ BAD = [
 @pytest.mark.parametrize(("content", "words"), BAD)
 def test_another_file_is_refused(content, words, tmp_path):
     (tmp_path / "generated.jsonl").write_text(content)
-    with pytest.raises(DataError) as said:
+    with pytest.raises(DataError) as caught:
         list(generated.read(tmp_path / "generated.jsonl"))
-    assert words in str(said.value)
+    assert words in str(caught.value)
 
 
 def test_a_part_of_several_may_be_empty(tmp_path):

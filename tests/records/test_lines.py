@@ -70,10 +70,10 @@ def test_an_empty_file_has_no_line(tmp_path):
 def test_faults_name_file_and_line(tmp_path):
     faulty = {
         "latin.txt": (b"fine\nZ\xfcrich\n", ":2: not UTF-8: byte 0xfc; convert the file to UTF-8"),
-        "zero.txt": (b"fine\na\0b\n", ":2: not a text file: a byte is zero; UTF-8 text was expected"),
+        "zero.txt": (b"fine\na\0b\n", ":2: not a text file: found a zero byte; expected UTF-8 text"),
         "cut.gz": (gzip.compress(b"fine\n" * 99)[:-9], ": damaged archive near line 1: "),
         "plain.gz": (b"fine\n", ": damaged archive near line 1: "),
-        "cut.zst": (zstandard.compress(b"fine\n" * 99)[:-5], ": damaged archive near line 1: the file ends in the middle of a frame"),
+        "cut.zst": (zstandard.compress(b"fine\n" * 99)[:-5], ": damaged archive near line 1: the file ends within a frame"),
         "plain.zst": (b"fine\n", ": damaged archive near line 1: "),
     }
     for name, (content, message) in faulty.items():
@@ -88,7 +88,7 @@ def test_faults_name_file_and_line(tmp_path):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"absent\.tsv: no such file"):
         read(tmp_path / "absent.tsv")
-    with pytest.raises(DataError, match="is a folder, a text file was expected"):
+    with pytest.raises(DataError, match="expected a text file, found a folder"):
         read(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The compiled loops beside the arrays and beside plain Python: the same runs, the same faults, the same fusions."""
+"""The compiled loops give the same runs, faults and fusions as numpy and as plain Python."""
 
 import random
 
@@ -18,7 +18,7 @@ LEFT = ["1e-320", "1e-40", "12345678901234567890123", "0.10000000000000000000000
 
 @pytest.fixture
 def fast(monkeypatch):
-    """Every file is big enough, and every number of rows."""
+    """Compiled loops for every file and any number of rows."""
     monkeypatch.setattr(loops, "BYTES", 0)
     monkeypatch.setattr(loops, "ROWS", 0)
     yield monkeypatch
@@ -27,7 +27,7 @@ def fast(monkeypatch):
 
 @pytest.fixture
 def plainly(fast):
-    """Calls a function without the loops."""
+    """Call a function without the compiled loops."""
 
     def call(function, *arguments):
         with fast.context() as without:
@@ -56,7 +56,7 @@ def oracle(rows):
     hits: dict[str, dict[str, float]] = {}
     for query, name, number in rows:
         hits.setdefault(query, {})[name] = float(np.float32(float(number))) + 0.0
-    return {query: [(name, found[name]) for name in order.ranked(found)] for query, found in hits.items()}
+    return {query: [(name, scores[name]) for name in order.ranked(scores)] for query, scores in hits.items()}
 
 
 def same(one, other):
@@ -102,7 +102,7 @@ def test_lines_of_other_shapes_are_read(fast, plainly, tmp_path, content):
 def test_words_beyond_what_keys_hold_are_coded_with_the_others(fast, plainly, tmp_path):
     fast.setattr(lines, "BLOCK_BYTES", 200)
     names = ["x" * 200, "a", "b" * 64, "b" * 65, "é" * 32, "é" * 33, "c", *(f"d{number}" for number in range(30))]
-    rows = [f"{query} Q0 {name} 1 {place} t\n" for query in ("q", "u" * 100) for place, name in enumerate(names)]
+    rows = [f"{query} Q0 {name} 1 {index} t\n" for query in ("q", "u" * 100) for index, name in enumerate(names)]
     (tmp_path / "a.trec").write_text("".join(rows))
     run = runs.read(tmp_path / "a.trec")
     assert run.documents_of("q") == run.documents_of("u" * 100) == names[::-1]
@@ -115,9 +115,9 @@ def test_lists_of_ids_are_united_as_sets_are(fast, sizes):
     lists = [
         sorted({"".join(generator.choices(LETTERS, k=generator.randint(1, 12))) for _ in range(size)}, key=str.encode) for size in sizes
     ]
-    names, places = ids.united([ids.Ids.of(one) for one in lists])
+    names, codes = ids.united([ids.Ids.of(one) for one in lists])
     assert list(names) == sorted(set().union(*lists), key=str.encode)
-    assert [[names[place] for place in own.tolist()] for own in places] == lists
+    assert [[names[code] for code in own.tolist()] for own in codes] == lists
 
 
 def test_a_document_that_stands_twice_is_found(fast, plainly):
@@ -133,8 +133,11 @@ def test_fusions_are_the_same_bits(fast, plainly, formula):
     generator = random.Random(7)
     names, values = [f"d{number}" for number in range(50)], [0.0, -0.0, 1.0, 2.5, -1.0]
     many = [
-        {f"q{query}": {name: generator.choice(values) for name in generator.sample(names, generator.randint(0, 30))} for query in asked}
-        for asked in ([3, 1, 2, 5], [1, 2, 4, 3])
+        {
+            f"q{query}": {name: generator.choice(values) for name in generator.sample(names, generator.randint(0, 30))}
+            for query in query_numbers
+        }
+        for query_numbers in ([3, 1, 2, 5], [1, 2, 4, 3])
     ]
     many = [runs.Run.from_hits(hits) for hits in many]
     for depth in (None, 10):

@@ -32,11 +32,11 @@ def test_forms_of_the_field_read_alike(tmp_path, content):
         ("q1 0 d1 1\nq1 0 d2 x\n", ":2: grade is not a number: 'x'"),
         ("q1 0 d1 1.5\n", ":1: grade is not a whole number: '1.5'"),
         ("q1 0 d1 1_0\n", ":1: grade is not a whole number: '1_0'"),
-        ("q1 0 d1 1\nq1 d1\n", ":2: 4 columns (query 0 document grade) or 3 (query document grade) expected, 2 found"),
-        ("q1 0 d1 1 5\n", ":1: 4 columns (query 0 document grade) or 3 (query document grade) expected, 5 found"),
+        ("q1 0 d1 1\nq1 d1\n", ":2: expected 4 columns (query 0 document grade) or 3 (query document grade), found 2"),
+        ("q1 0 d1 1 5\n", ":1: expected 4 columns (query 0 document grade) or 3 (query document grade), found 5"),
         ("q1 0 d1 1\nq1 0 d1 0\n", ":2: query 'q1', document 'd1': grade 0 here, 1 on an earlier line"),
-        ("", ": holds no judgement; 4 columns (query 0 document grade) or 3 (query document grade) expected"),
-        ("query-id\tcorpus-id\tscore\n", ": holds no judgement; 4 columns (query 0 document grade) or 3 (query document grade) expected"),
+        ("", ": holds no judgement; expected 4 columns (query 0 document grade) or 3 (query document grade)"),
+        ("query-id\tcorpus-id\tscore\n", ": holds no judgement; expected 4 columns (query 0 document grade) or 3 (query document grade)"),
     ],
 )
 def test_faulty_judgements_are_refused_with_their_line(tmp_path, content, message):

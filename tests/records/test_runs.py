@@ -23,7 +23,7 @@ hits = st.dictionaries(words, scores, max_size=12)
 def test_hits_stand_as_pythons_sort_puts_them(found):
     ids, values = list(found), list(found.values())
     best = runs.ranked(np.array(values), runs.id_order(ids))
-    assert [ids[place] for place in best] == order.ranked(found)
+    assert [ids[index] for index in best] == order.ranked(found)
 
 
 @given(hits, st.integers(0, 14))
@@ -34,13 +34,13 @@ def test_a_depth_cuts_the_full_order(found, depth):
 
 def test_many_ties_at_the_cut_keep_the_order():
     generator = np.random.default_rng(0)
-    values, places = generator.integers(0, 5, 10_000), generator.permutation(10_000)
-    assert runs.ranked(values, places, 100).tolist() == runs.ranked(values, places)[:100].tolist()
+    values, tie_breakers = generator.integers(0, 5, 10_000), generator.permutation(10_000)
+    assert runs.ranked(values, tie_breakers, 100).tolist() == runs.ranked(values, tie_breakers)[:100].tolist()
 
 
 def test_scores_that_are_equal_as_float32_tie():
-    found = {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}
-    assert runs.Run.from_hits({"q": found}).documents_of("q") == ["b", "a", "d", "c"]
+    scores_by_id = {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}
+    assert runs.Run.from_hits({"q": scores_by_id}).documents_of("q") == ["b", "a", "d", "c"]
 
 
 def test_ids_order_by_bytes():
@@ -65,10 +65,10 @@ def test_a_thousand_runs_full_of_ties_score_as_trec_eval_scores_them():
     for seed in range(1000):
         hits, grades = tied_run(seed)
         expected = pytrec_eval.RelevanceEvaluator(grades, set(names)).evaluate(hits)
-        found = measures.per_query(runs.Run.from_hits(hits), grades, ours)
+        computed = measures.per_query(runs.Run.from_hits(hits), grades, ours)
         for name, measure in zip(names, ours, strict=True):
             for query in grades:
-                assert found[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
+                assert computed[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
 
 
 @given(st.dictionaries(words, st.dictionaries(words, scores, min_size=1, max_size=6), min_size=1, max_size=4))
@@ -107,8 +107,8 @@ def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_p
 
 
 def test_long_ids_are_ids(tmp_path):
-    found = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
-    run = runs.Run.from_hits(found)
+    hits_by_query = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
+    run = runs.Run.from_hits(hits_by_query)
     runs.write(run, tmp_path / "a.trec")
     again = runs.read(tmp_path / "a.trec")
     assert again.documents_of("q") == run.documents_of("q") == ["é" * 40, "x" * 500, "a"]
@@ -122,13 +122,13 @@ FAULTY = [
     ("q Q0 d 1 1e39 t\n", ":1: score is not finite: '1e39'"),
     ("q Q0 d 1 1_0 t\n", ":1: score is not a number: '1_0'"),
     ("q Q0 d 1 0x10 t\n", ":1: score is not a number: '0x10'"),
-    ("q Q0 d 1 1\n", ":1: 6 columns expected (query Q0 document rank score tag), 5 found"),
-    ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: 6 columns expected (query Q0 document rank score tag), 7 found"),
-    ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: 6 columns expected (query Q0 document rank score tag), 7 found"),
-    ("q\td\t1\n", ":1: 6 columns expected (query Q0 document rank score tag), 3 found"),
-    ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ":6: document 'd' stands twice in the list of query 'q'"),
-    ("", ": holds no line; 6 columns expected (query Q0 document rank score tag)"),
-    ("\n\n", ": holds no line; 6 columns expected (query Q0 document rank score tag)"),
+    ("q Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5"),
+    ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: expected 6 columns (query Q0 document rank score tag), found 7"),
+    ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 7"),
+    ("q\td\t1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 3"),
+    ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ":6: document 'd' is listed twice for query 'q'"),
+    ("", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
+    ("\n\n", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
 ]
 
 
@@ -156,7 +156,7 @@ def test_columns_in_any_order_make_the_same_run():
 def test_columns_are_checked():
     with pytest.raises(DataError, match="row 1: score of document 'b' is not a finite float32 number"):
         runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 1], [1.0, float("nan")])
-    with pytest.raises(DataError, match="row 1: document 'a' stands twice in the list of query 'q'"):
+    with pytest.raises(DataError, match="row 1: document 'a' is listed twice for query 'q'"):
         runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 0], [1.0, 2.0])
 
 
@@ -181,9 +181,9 @@ def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
 
 
 def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
-    """However few rows are taken at once: the same run, and the same line for a document that stands twice."""
+    """Any chunk size gives the same run, and the same line for a document that is listed twice."""
     generator = np.random.default_rng(3)
-    lines = [f"q{query % 7} Q0 d{place} 1 {generator.random():.6f} t\n" for place in range(40) for query in generator.permutation(7)]
+    lines = [f"q{query % 7} Q0 d{document} 1 {generator.random():.6f} t\n" for document in range(40) for query in generator.permutation(7)]
     (tmp_path / "mixed.trec").write_text("".join(lines))
     whole = runs.read(tmp_path / "mixed.trec")
     (tmp_path / "twice.trec").write_text("".join([*lines, lines[100], lines[5]]))
@@ -193,5 +193,5 @@ def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
         again = runs.read(tmp_path / "mixed.trec")
         assert (again.queries, list(again.names)) == (whole.queries, list(whole.names))
         assert all((getattr(again, name) == getattr(whole, name)).all() for name in ("starts", "documents", "scores"))
-        with pytest.raises(DataError, match=r"twice.trec:281: document 'd\d+' stands twice in the list of query 'q\d'"):
+        with pytest.raises(DataError, match=r"twice.trec:281: document 'd\d+' is listed twice for query 'q\d'"):
             runs.read(tmp_path / "twice.trec")

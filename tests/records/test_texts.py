@@ -49,21 +49,21 @@ def test_an_empty_text_is_kept_on_request(tmp_path):
 
 
 FAULTY = [
-    ('{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; one of _id, id, docid, query_id, qid, doc_id, pid was expected among 'text'"),
+    ('{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; expected one of _id, id, docid, query_id, qid, doc_id, pid among 'text'"),
     ('{"_id": " ", "text": "x"}\n', ":1: id is blank"),
-    ('{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; a run has one word for it"),
-    ('{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; a run has one word for it"),
+    ('{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; expected one word, as in a run"),
+    ('{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; expected one word, as in a run"),
     ('{"_id": 1.5, "text": "x"}\n', ":1: id is not a string: 1.5"),
     ('{"_id": true, "text": "x"}\n', ":1: id is not a string: true"),
     ('{"_id": null, "text": "x"}\n', ":1: id is not a string: null"),
-    ('{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: id '1' stands on an earlier line too; ids must be unique"),
+    ('{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: duplicate id '1'; ids must be unique"),
     ('{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts"),
     ('{"_id": "1", "text": ["x"]}\n', ':1: text is not a string: ["x"]'),
     ('{"_id": "1", "text": "x", "title": 3}\n', ":1: title is not a string: 3"),
     ('{"_id": "1", "text": "x", "answers": "y"}\n', ':1: answers is not a list of strings: "y"'),
-    ('{"_id": "1", "text": "x"}\n\n["1"]\n', ':3: a JSON object was expected, found ["1"]'),
-    ('{"_id": "1", "text": "\\ud800"}\n', ":1: broken JSON: an escape holds half a character (a lone surrogate)"),
-    ('{"_id": "1", "text": "x"}\n{"_id": "2"\n', ":2: broken JSON at column 12: Expecting ',' delimiter; one object per line was expected"),
+    ('{"_id": "1", "text": "x"}\n\n["1"]\n', ':3: expected a JSON object, found ["1"]'),
+    ('{"_id": "1", "text": "\\ud800"}\n', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
+    ('{"_id": "1", "text": "x"}\n{"_id": "2"\n', ":2: broken JSON at column 12: Expecting ',' delimiter; expected one object per line"),
     ("", ": holds no text"),
     ("\n \n", ": holds no text"),
 ]
@@ -80,17 +80,17 @@ def test_faulty_lines_are_refused_with_their_place(tmp_path, content, message):
 
 def test_a_missing_text_field_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "x"}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:1: no text; one of text, contents, .* was expected among '_id', 'title'"):
+    with pytest.raises(DataError, match=r"a\.jsonl:1: no text; expected one of text, contents, .* among '_id', 'title'"):
         list(texts.read(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1\tx\n2\n", ":2: 2 columns between tabs expected (id, text), 1 found"),
-        ("1\tx\ty\n", ":1: 2 columns between tabs expected (id, text), 3 found"),
-        ("id\ttitle\ttext\n1\tx\n", ":2: 3 columns between tabs expected (id, title, text), 2 found"),
-        ("a b\tx\n", ":1: id with white space: 'a b'; a run has one word for it"),
+        ("1\tx\n2\n", ":2: expected 2 tab-separated columns (id, text), found 1"),
+        ("1\tx\ty\n", ":1: expected 2 tab-separated columns (id, text), found 3"),
+        ("id\ttitle\ttext\n1\tx\n", ":2: expected 3 tab-separated columns (id, title, text), found 2"),
+        ("a b\tx\n", ":1: id with white space: 'a b'; expected one word, as in a run"),
         ("id\ttext\n", ": holds no text"),
     ],
 )
@@ -125,9 +125,9 @@ def test_ir_datasets_are_sources(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
     assert list(texts.read("irds:toy#docs")) == [Text("d1", "owl")]
     assert list(texts.read("irds:toy#queries")) == [Text("q1", "bat", answers=("x",))]
-    with pytest.raises(UsageError, match="irds:toy: says not which part; write irds:toy#docs or irds:toy#queries"):
+    with pytest.raises(UsageError, match="irds:toy: expected #docs or #queries; write irds:toy#docs or irds:toy#queries"):
         list(texts.read("irds:toy"))
-    with pytest.raises(UsageError, match="irds:other#docs: ir_datasets knows no 'other'"):
+    with pytest.raises(UsageError, match="irds:other#docs: ir_datasets has no 'other'"):
         list(texts.read("irds:other#docs"))
 
 

@@ -81,7 +81,7 @@ def test_shards_of_other_settings_or_of_two_sets_are_refused(spare, came_checkpo
     assert said.code == 4 and f"{spare}/1-of-3: made with other settings or sources (terms) than 0-of-3; moeir encode" in said.stderr
     assert "--shard 1/3" in said.stderr and "--terms" not in said.stderr
     shutil.copytree(spare / "0-of-3", spare / "0-of-2")
-    assert "holds shards of two sets, 0-of-2 and 0-of-3" in moeir("index", "--encodings", spare, "--output", tmp_path / "idx").stderr
+    assert "has shards of two sets, 0-of-2 and 0-of-3" in moeir("index", "--encodings", spare, "--output", tmp_path / "idx").stderr
 
 
 def test_a_damaged_shard_is_named(spare, tmp_path, moeir):

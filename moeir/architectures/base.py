@@ -70,9 +70,9 @@ class Encoded:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in the order of `map`."""
-        found: list[Tensor] = []
-        self.map(lambda part: found.append(part) or part)  # type: ignore[func-returns-value]
-        return found
+        tensors: list[Tensor] = []
+        self.map(lambda part: tensors.append(part) or part)  # type: ignore[func-returns-value]
+        return tensors
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,15 @@ class ReadingRules:
     document_length: int = 256
 
     @classmethod
-    def from_dict(cls, said: dict[str, Any], place: str) -> "ReadingRules":
+    def from_dict(cls, values: dict[str, Any], source: str) -> "ReadingRules":
         """From moeir.json."""
-        wanted = {item.name for item in fields(cls)}
-        if set(said) != wanted:
-            raise ArtifactError(f"{place}: reading rules are {sorted(said)}; this version of moeir reads {sorted(wanted)}")
+        expected = {item.name for item in fields(cls)}
+        if set(values) != expected:
+            raise ArtifactError(f"{source}: reading rules are {sorted(values)}; this version of moeir reads {sorted(expected)}")
         for item in fields(cls):
-            if type(said[item.name]) is not item.type:
-                raise ArtifactError(f"{place}: damaged: {item.name} is {said[item.name]!r}; expected {item.type.__name__}")
-        return cls(**said)
+            if type(values[item.name]) is not item.type:
+                raise ArtifactError(f"{source}: damaged: {item.name} is {values[item.name]!r}; expected {item.type.__name__}")
+        return cls(**values)
 
     def check(self, positions: int) -> None:
         """UsageError for lengths that the encoder cannot read."""
@@ -149,13 +149,13 @@ class Architecture(nn.Module, ABC):
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Representation:
         """One expert's representation from its states."""
         if self.kinds[expert] == "sparse":
-            made: Representation = self.heads[expert](states, tokens, self.encoder_of(tokens.side))
+            representation: Representation = self.heads[expert](states, tokens, self.encoder_of(tokens.side))
         else:
-            made = self.heads[expert](states, tokens)
+            representation = self.heads[expert](states, tokens)
         if expert == "global" and self.mixture is not None:
-            assert isinstance(made, Dense)
-            made = Dense(self.mixture(made.vectors, tokens))
-        return made
+            assert isinstance(representation, Dense)
+            representation = Dense(self.mixture(representation.vectors, tokens))
+        return representation
 
     def encoder_of(self, side: str) -> Encoder:
         """The encoder that reads a side."""
@@ -170,26 +170,26 @@ class Architecture(nn.Module, ABC):
 
     def routers(self) -> dict[str, RoutedFeedForward | EmbeddingMixture]:
         """The learned routers: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
-        found: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(routers(self.encoder.layers))
-        return found | ({"gate": self.mixture} if self.mixture is not None else {})
+        by_layer: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(routers(self.encoder.layers))
+        return by_layer | ({"gate": self.mixture} if self.mixture is not None else {})
 
     def _routing(self) -> dict[str, Routing]:
         """What the routers said of the texts that have just passed, taken away from them."""
-        said = {}
+        outputs = {}
         for name, router in self.routers().items():
             if router.routed is not None:
-                said[name], router.routed = router.routed, None
-        return said
+                outputs[name], router.routed = router.routed, None
+        return outputs
 
     def forward(self, tokens: Tokens) -> Encoded:
         """Every expert's representation of B texts, in their order."""
         ordered = tokens.sort_by_length()
         states = self.states(ordered)
-        made = {}
+        representations = {}
         for expert in self.kinds:
             representation, scale = self.represent(expert, states[expert], ordered), self.scales.get(expert, 1.0)
-            made[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
-        encoded = Encoded(made, self._routing(), self.sums)
+            representations[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
+        encoded = Encoded(representations, self._routing(), self.sums)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
@@ -198,15 +198,15 @@ class Architecture(nn.Module, ABC):
         The second value counts the [MASK] tokens at the end of each text, to which nothing attends (ColBERT).
         """
         marker = (self.signs.query_marker if side == "query" else self.signs.document_marker) if self.markers else None
-        room = length - (marker is not None)
-        cut = [ids if len(ids) <= room else [*ids[: room - 1], ids[-1]] for ids in texts]
+        budget = length - (marker is not None)
+        truncated = [ids if len(ids) <= budget else [*ids[: budget - 1], ids[-1]] for ids in texts]
         if marker is not None:
-            cut = [[ids[0], marker, *ids[1:]] for ids in cut]
+            truncated = [[ids[0], marker, *ids[1:]] for ids in truncated]
         if not (self.augmentation and side == "query"):
-            return cut, None
+            return truncated, None
         assert self.signs.mask is not None
-        added = [length - len(ids) for ids in cut]
-        return [ids + [self.signs.mask] * more for ids, more in zip(cut, added, strict=True)], added
+        mask_counts = [length - len(ids) for ids in truncated]
+        return [ids + [self.signs.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)], mask_counts
 
     def use_markers(self, markers: bool, augmentation: bool) -> None:
         """Switch ColBERT's input signs on; UsageError if the vocabulary has none."""
@@ -237,14 +237,14 @@ def gathered(parts: Sequence[Encoded]) -> Encoded:
 
 def copy_to_host(encoded: Encoded) -> Callable[[], Encoded]:
     """Start copying every tensor to host memory; what is returned waits for that, once, and gives them, without weights of 0."""
-    copied = encoded.map(lambda tensor: tensor.to("cpu", non_blocking=True))
+    host_copy = encoded.map(lambda tensor: tensor.to("cpu", non_blocking=True))
     devices = {tensor.device for tensor in encoded.tensors() if tensor.is_cuda}
     events = [torch.cuda.current_stream(device).record_event() for device in devices]
 
     def wait() -> Encoded:
         for event in events:
             event.synchronize()
-        return copied.positive()
+        return host_copy.positive()
 
     return wait
 

@@ -64,8 +64,8 @@ class Came(Architecture):
         encoder.layers = encoder.layers[:shared_layers]
         self.router = None
         if routing != "shared":
-            chosen = specialised(shared_layers, every=routed_every)
-            self.router = specialise(encoder.layers, chosen, experts=routed_experts, routing=routing, one_gate=True)
+            expert_layers = specialised(shared_layers, every=routed_every)
+            self.router = specialise(encoder.layers, expert_layers, experts=routed_experts, routing=routing, one_gate=True)
         if "lexical" not in self._experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
@@ -92,9 +92,9 @@ class Came(Architecture):
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
         """The shared layers once, each tower on top; with private embeddings every expert reads for itself."""
         shared = run(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
-        below = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
-        through = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
-        return {name: through[name](tower, below[name], tokens) for name, tower in self.towers.items()}
+        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
+        run_tower = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
+        return {name: run_tower[name](tower, inputs[name], tokens) for name, tower in self.towers.items()}
 
     @property
     def _narrow(self) -> bool:

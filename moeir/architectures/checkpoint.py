@@ -51,10 +51,10 @@ class OpenCheckpoint:
         """How a cross-encoder reads."""
         return Pairing.of(self.reader, self.rules, self.architecture)
 
-    def check_encodes(self, place: object) -> None:
+    def check_encodes(self, source: object) -> None:
         """ArtifactError for a cross-encoder, of which a text alone has no representation."""
         if self.architecture.pairs:
-            raise ArtifactError(f"{place}: a cross-encoder, which reads a query and a document together; moeir rerank uses it")
+            raise ArtifactError(f"{source}: a cross-encoder, which reads a query and a document together; moeir rerank uses it")
 
     def ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int] | None]:
         """Token ids by the reading rules, and how many tokens at the end of each are silent."""
@@ -102,14 +102,14 @@ class OpenCheckpoint:
         files.write(folder, self.config, weights, plain=self.architecture.plain)
         self.reader.copy_to(folder)
         kinds, scales = self.architecture.kinds, self.architecture.scales
-        facts = {
+        metadata = {
             "format": FORMAT,
             "architecture": self.spec,
             "reading": asdict(self.rules),
             "experts": {name: {"representation": kind, "scale": scales.get(name, 1.0)} for name, kind in kinds.items()},
             "parameters": self.architecture.parameter_count(),
         }
-        (folder / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / FACTS).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def budgeted(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -119,13 +119,13 @@ def budgeted(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> l
     [[0, 1], [2]]
     """
     batches: list[list[int]] = []
-    room = 0
+    budget = 0
     for text in order:
-        if not batches or lengths[text] > room:
+        if not batches or lengths[text] > budget:
             batches.append([])
-            room = max_tokens
+            budget = max_tokens
         batches[-1].append(text)
-        room -= lengths[text]
+        budget -= lengths[text]
     return batches
 
 
@@ -137,65 +137,67 @@ def is_checkpoint(folder: Path) -> bool:
 def facts_of(folder: Path) -> dict[str, Any]:
     """moeir.json of a checkpoint."""
     try:
-        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        metadata = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
     except ValueError:
         raise ArtifactError(f"{folder}/{FACTS}: damaged: not JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(metadata, dict):
         raise ArtifactError(f"{folder}/{FACTS}: damaged: a JSON object was expected")
-    if said.get("format") != FORMAT:
-        raise ArtifactError(f"{folder}/{FACTS}: format {said.get('format')}; this version of moeir reads format {FORMAT}")
-    if not isinstance(said.get("architecture"), str) or not isinstance(said.get("reading"), dict):
+    if metadata.get("format") != FORMAT:
+        raise ArtifactError(f"{folder}/{FACTS}: format {metadata.get('format')}; this version of moeir reads format {FORMAT}")
+    if not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
         raise ArtifactError(f"{folder}/{FACTS}: damaged: it names no architecture, or no reading rules")
     try:
-        variants.resolve("architectures", said["architecture"])
+        variants.resolve("architectures", metadata["architecture"])
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{FACTS}: damaged, or of another version of moeir: {problem}") from None
-    return said
+    return metadata
 
 
 def open_checkpoint(folder: Path | str, device: str = "cpu") -> OpenCheckpoint:
     """A checkpoint from its folder, weights bit by bit as they were saved."""
     folder = Path(folder)
-    facts = facts_of(folder)
-    rules = ReadingRules.from_dict(facts["reading"], f"{folder}/{FACTS}")
+    metadata = facts_of(folder)
+    rules = ReadingRules.from_dict(metadata["reading"], f"{folder}/{FACTS}")
     try:
-        opened = rebuilt(folder, facts["architecture"], rules, device)
-        rules.check(opened.architecture.encoder.shape.positions)
+        model = rebuilt(folder, metadata["architecture"], rules, device)
+        rules.check(model.architecture.encoder.shape.positions)
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{FACTS}: damaged, or of another version of moeir: {problem}") from None
-    return opened
+    return model
 
 
 def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -> OpenCheckpoint:
     """The weights of a checkpoint of ours under `spec`, which may differ in options that own no weights."""
-    config, reader = files.read_config(folder), TextReader(folder)
+    config, tokenizer = files.read_config(folder), TextReader(folder)
     weights = files.read_weights(folder, config)
     head = any(name.startswith("vocabulary_head.") for name in weights)
     encoder = Encoder(files.shape_of(config, folder), vocabulary_head=head)
-    architecture = composed(spec, encoder, reader.signs)
-    wanted = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
-    if set(wanted) != set(weights):
-        odd = sorted(set(wanted) ^ set(weights))[0]
-        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {odd}); start {spec.split(':')[0]} from plain weights")
-    files.check_shapes(folder, wanted, weights)
-    own = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
-    architecture.load_state_dict({own.get(name, name): value for name, value in weights.items()})
-    return OpenCheckpoint(architecture.to(device), reader, rules, full_spec(spec), config)
+    architecture = composed(spec, encoder, tokenizer.signs)
+    expected = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
+    if set(expected) != set(weights):
+        differing = sorted(set(expected) ^ set(weights))[0]
+        raise ArtifactError(
+            f"{folder}: its weights are not those of {spec} (first: {differing}); start {spec.split(':')[0]} from plain weights"
+        )
+    files.check_shapes(folder, expected, weights)
+    names = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
+    architecture.load_state_dict({names.get(name, name): value for name, value in weights.items()})
+    return OpenCheckpoint(architecture.to(device), tokenizer, rules, full_spec(spec), config)
 
 
 def composed(spec: str, encoder: Encoder, signs: Signs) -> Architecture:
     """The architecture that a spec names, over an encoder; UsageError for a scale that no score can be multiplied by."""
-    made: Architecture = variants.bind("architectures", spec)(encoder, signs)
-    for expert, scale in made.scales.items():
+    architecture: Architecture = variants.bind("architectures", spec)(encoder, signs)
+    for expert, scale in architecture.scales.items():
         if not 0 <= scale <= LARGEST_SCALE:
             raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {LARGEST_SCALE:g}")
-    return made
+    return architecture
 
 
 def full_spec(spec: str) -> str:
     """A spec with every option spelt out, so that a later default changes no checkpoint."""
-    variant, given = variants.resolve("architectures", spec)
-    options = {option.name: given.get(option.name, option.default) for option in variant.options}
+    variant, values = variants.resolve("architectures", spec)
+    options = {option.name: values.get(option.name, option.default) for option in variant.options}
     return str(variants.Spec(variant.name, tuple((name, render(value)) for name, value in options.items())))

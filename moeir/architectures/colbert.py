@@ -58,5 +58,5 @@ class Colbert(Architecture):
         return {"local": self.encoder(tokens)}
 
     def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        cut, silent = super().marked(texts, side, length)
-        return cut, None if self.attend_masks else silent
+        truncated, silent = super().marked(texts, side, length)
+        return truncated, None if self.attend_masks else silent

@@ -43,14 +43,14 @@ class CrossEncoder(Architecture):
         if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(PARTS):
             raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(PARTS)}")
         self.fields, self.separate = fields, separate
-        shape = encoder.shape.pair_head if head == "hf" else None
+        head_config = encoder.shape.pair_head if head == "hf" else None
         encoder.vocabulary_head = encoder.pooler = None
-        if shape is not None and shape.pooler:
+        if head_config is not None and head_config.pooler:
             encoder.pooler = nn.Linear(encoder.shape.hidden, encoder.shape.hidden)
             nn.init.normal_(encoder.pooler.weight, std=encoder.shape.spread)
             nn.init.zeros_(encoder.pooler.bias)
         self.plain = head == "hf"
-        self.pooling = "cls" if shape is None else shape.pooling
+        self.pooling = "cls" if head_config is None else head_config.pooling
         self.pool = Pooled(pooling=self.pooling)
         self.heads["relevance"] = Relevance(encoder.shape, linear=head == "linear", bias=bias)
 
@@ -66,5 +66,5 @@ class CrossEncoder(Architecture):
 
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Dense:
         """The score of each pair, as a vector of one number: [B, 1]."""
-        made: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
-        return made
+        scores: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
+        return scores

@@ -50,8 +50,8 @@ class Mote(Architecture):
         if sparse_head not in SPARSE_HEADS:
             raise UsageError(f"mote:sparse_head={sparse_head}: expected one of {', '.join(SPARSE_HEADS)}")
         if encoders == "mote":
-            chosen = specialised(len(encoder.layers), every=every, layers=layers)
-            specialise(encoder.layers, chosen, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
+            expert_layers = specialised(len(encoder.layers), every=every, layers=layers)
+            specialise(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
         elif encoders not in ("siamese", "separate"):
             raise UsageError(f"mote:encoders={encoders}: expected one of mote, siamese, separate")
         self._experts = SIMILARITIES[similarity]

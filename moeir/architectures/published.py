@@ -21,20 +21,20 @@ def brought(folder: Path, architecture: Architecture) -> None:
     Two classes become one number; ArtifactError for more, which say no relevance.
     """
     config = files.read_config(folder)
-    found = files.read_weights(folder, config)
-    wanted = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
-    wanted = {name: value for name, value in wanted.items() if name.startswith(("pooler.", files.PAIR))}
-    weight = found.get(f"{OUTPUT}weight")
+    weights = files.read_weights(folder, config)
+    parameters = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
+    parameters = {name: value for name, value in parameters.items() if name.startswith(("pooler.", files.PAIR))}
+    weight = weights.get(f"{OUTPUT}weight")
     if weight is not None and weight.ndim == 2 and len(weight) == 2:
-        found[f"{OUTPUT}weight"], bias = one_output(weight, found.get(f"{OUTPUT}bias"))
+        weights[f"{OUTPUT}weight"], bias = one_output(weight, weights.get(f"{OUTPUT}bias"))
         if bias is not None:
-            found[f"{OUTPUT}bias"] = bias
+            weights[f"{OUTPUT}bias"] = bias
         log.info("%s: two classes: the score is the second's logit less the first's", folder)
     elif weight is not None and weight.ndim == 2 and len(weight) > 2:
         raise ArtifactError(f"{folder}: classifies {len(weight)} ways; expected one output (or two, no and yes) to score pairs with")
-    if classes := {name for name in wanted if name.startswith(files.PAIR)} - found.keys():
-        log.info("%s: brings no head that scores pairs; %s starts at random", folder, ", ".join(sorted(classes)))
-    files.check_shapes(folder, wanted, found)
-    for name, place in wanted.items():
-        if name in found:
-            place.copy_(found[name])
+    if missing := {name for name in parameters if name.startswith(files.PAIR)} - weights.keys():
+        log.info("%s: brings no head that scores pairs; %s starts at random", folder, ", ".join(sorted(missing)))
+    files.check_shapes(folder, parameters, weights)
+    for name, parameter in parameters.items():
+        if name in weights:
+            parameter.copy_(weights[name])

@@ -46,9 +46,9 @@ class Taser(Architecture):
             raise UsageError(f"taser:gates={gates}: expected one of {', '.join(GATES)}")
         self.router = None
         if routing != "shared":
-            chosen = specialised(len(encoder.layers), every=every, layers=layers)
+            expert_layers = specialised(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            self.router = specialise(encoder.layers, chosen, experts=experts, routing=routing, one_gate=gates == "one", **options)
+            self.router = specialise(encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options)
             self.plain = False
         self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

@@ -31,10 +31,10 @@ class TokenMatch(nn.Module):
 
     def forward(self, states: Tensor, tokens: Tokens) -> ExactMatch:
         """states [T, H] -> terms [T'], vectors [T', D] in float32; a text without any token but signs has none."""
-        kept = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
+        keep = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
         if self._separator is not None:
-            kept &= tokens.ids != self._separator
-        places, starts = attended_tokens(~kept, tokens.starts)
-        vectors = self.projection(states.index_select(0, places)).float()
+            keep &= tokens.ids != self._separator
+        rows, starts = attended_tokens(~keep, tokens.starts)
+        vectors = self.projection(states.index_select(0, rows)).float()
         vectors = vectors if self.norm is None else self.norm(vectors).float()
-        return ExactMatch(tokens.ids.index_select(0, places), vectors.relu() if self.relu else vectors, starts)
+        return ExactMatch(tokens.ids.index_select(0, rows), vectors.relu() if self.relu else vectors, starts)

@@ -38,6 +38,6 @@ class Lexical(nn.Module):
             if logits.is_cuda:  # what was positive by rounding only is a weight of 0: to drop it here the host would have to wait
                 weights = torch.log1p(logits.relu())
             else:
-                kept = (logits > 0).nonzero()[:, 0]
-                texts, terms, weights = texts[kept], terms[kept], torch.log1p(logits[kept])
+                positive = (logits > 0).nonzero()[:, 0]
+                texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))

@@ -31,7 +31,7 @@ class Pooled(nn.Module):
 
 
 def _mean(states: Tensor, tokens: Tokens) -> Tensor:
-    counted = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.silent is None else ~tokens.silent
-    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.owners(), states * counted[:, None])
-    counts = states.new_zeros(len(tokens)).index_add(0, tokens.owners(), counted.float())
+    attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.silent is None else ~tokens.silent
+    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.owners(), states * attended[:, None])
+    counts = states.new_zeros(len(tokens)).index_add(0, tokens.owners(), attended.float())
     return sums / counts.clamp(min=1.0)[:, None]

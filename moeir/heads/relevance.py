@@ -14,14 +14,14 @@ class Relevance(nn.Module):
     def __init__(self, shape: Shape, *, linear: bool = False, bias: bool = True) -> None:
         super().__init__()
         hidden, prenorm = shape.hidden, shape.prenorm
-        self.shape = own = None if linear else shape.pair_head
+        self.shape = config = None if linear else shape.pair_head
         self.dense, self.norm = None, None
-        if own is not None and not own.pooler:
+        if config is not None and not config.pooler:
             self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
-        if own is not None and own.norm:
+        if config is not None and config.norm:
             self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.first = nn.Dropout(own.dropout if own is not None and own.before else 0.0)
-        self.dropout = nn.Dropout(0.0 if own is None else own.dropout)
+        self.first = nn.Dropout(config.dropout if config is not None and config.before else 0.0)
+        self.dropout = nn.Dropout(0.0 if config is None else config.dropout)
         self.output = nn.Linear(hidden, 1, bias=bias)
         for module in (self.dense, self.output):
             if module is not None:

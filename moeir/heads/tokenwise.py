@@ -38,9 +38,9 @@ class Tokenwise(nn.Module):
         self.projection = nn.Linear(hidden, dimension, bias=False)
         nn.init.normal_(self.projection.weight, std=0.02)
         self.normalise, self.padding = normalise, padding
-        dropped = [*([] if separator else [signs.separator]), *([] if punctuation else signs.punctuation)]
+        dropped_ids = [*([] if separator else [signs.separator]), *([] if punctuation else signs.punctuation)]
         self._separator = None if separator else signs.separator
-        self.register_buffer("dropped", torch.tensor(dropped, dtype=torch.int64), persistent=False)
+        self.register_buffer("dropped", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
 
     def forward(self, states: Tensor, tokens: Tokens) -> MultiVector:
         """states [T, H] -> vectors [T', D] in float32."""
@@ -64,8 +64,8 @@ class Tokenwise(nn.Module):
         return tokens.ids != (-1 if self._separator is None else self._separator)
 
 
-def _keeping(texts: MultiVector, kept: Tensor, tokens: Tokens) -> MultiVector:
-    rows, starts = attended_tokens(~kept, tokens.starts)
+def _keeping(texts: MultiVector, keep: Tensor, tokens: Tokens) -> MultiVector:
+    rows, starts = attended_tokens(~keep, tokens.starts)
     return MultiVector(texts.vectors.index_select(0, rows), starts, texts.longest)
 
 
@@ -73,7 +73,7 @@ def _with_zero(texts: MultiVector) -> MultiVector:
     """One zero vector behind each text: every later token moves by as many places as texts end before it."""
     count, total = len(texts), len(texts.vectors)
     shift = torch.arange(count + 1, device=texts.starts.device)
-    places = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
+    rows = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
     vectors = texts.vectors.new_zeros(len(texts.vectors) + count, texts.vectors.shape[1])
     longest = None if texts.longest is None else texts.longest + 1
-    return MultiVector(vectors.index_copy(0, places, texts.vectors), texts.starts + shift, longest)
+    return MultiVector(vectors.index_copy(0, rows, texts.vectors), texts.starts + shift, longest)

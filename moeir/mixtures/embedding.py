@@ -24,8 +24,8 @@ class Bottleneck(nn.Module):
         self.down = nn.Linear(width // 2, output)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        mapped: Tensor = self.down(F.relu(self.up(vectors)))
-        return mapped
+        outputs: Tensor = self.down(F.relu(self.up(vectors)))
+        return outputs
 
 
 class EmbeddingMixture(nn.Module):
@@ -79,31 +79,31 @@ class EmbeddingMixture(nn.Module):
     def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
         if vectors.is_cuda:  # all experts of a few hundred vectors cost less than the host's question who chose which
             rows = torch.arange(len(choice), device=choice.device)
-            made = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
+            outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
         else:
-            made = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
+            outputs = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
         if self.combine == "release":
-            return F.normalize(strength * made, dim=-1, eps=SMALLEST)
-        return strength * (F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made)
+            return F.normalize(strength * outputs, dim=-1, eps=SMALLEST)
+        return strength * (F.normalize(outputs, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else outputs)
 
     def _all(self, vectors: Tensor, weights: Tensor) -> Tensor:
-        made = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
-        made = F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made
-        mixed = (weights[:, :, None] * made).sum(1)
-        return F.normalize(mixed, dim=-1, eps=SMALLEST) if self.combine == "release" else mixed
+        outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
+        outputs = F.normalize(outputs, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else outputs
+        combined = (weights[:, :, None] * outputs).sum(1)
+        return F.normalize(combined, dim=-1, eps=SMALLEST) if self.combine == "release" else combined
 
 
 def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
     """`count` numbers in [0, 1) for each text, a function of its token ids alone: [B, count]."""
-    mixed = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
-    texts = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), mixed)
-    steps = torch.arange(1, count + 1, device=texts.device)
-    bits = (hash_integers(texts[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
+    token_hashes = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
+    text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), token_hashes)
+    steps = torch.arange(1, count + 1, device=text_hashes.device)
+    bits = (hash_integers(text_hashes[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
     return bits.float() / 2**24
 
 
-def _check(experts: int, said: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+def _check(experts: int, choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
     check_experts(experts)
-    for name, (value, known) in said.items():
+    for name, (value, known) in choices.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

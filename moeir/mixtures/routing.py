@@ -40,8 +40,8 @@ class Routing:
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
         """The texts `rows` [n], in that order; differentiable. Of a `permutation` of all texts the device is not asked how much it is."""
-        places, starts = spans(self.starts, rows, len(self.probabilities) if permutation else None)
-        return type(self)(self.probabilities.index_select(0, places), starts)
+        decisions, starts = spans(self.starts, rows, len(self.probabilities) if permutation else None)
+        return type(self)(self.probabilities.index_select(0, decisions), starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same with every tensor changed (device, detach)."""
@@ -64,9 +64,9 @@ def by_expert(states: Tensor, choice: Tensor, experts: int, apply: Callable[[int
     if max(counts) == len(states):
         return apply(counts.index(len(states)), states, None)
     order = torch.argsort(choice, stable=True)
-    gathered = states.index_select(0, order).split(counts)
+    inputs = states.index_select(0, order).split(counts)
     rows = order.split(counts)
-    parts = [apply(expert, gathered[expert], rows[expert]) for expert in range(experts) if counts[expert]]
-    back = torch.empty_like(order)
-    back[order] = torch.arange(len(order), device=order.device)
-    return torch.cat(parts).index_select(0, back)
+    parts = [apply(expert, inputs[expert], rows[expert]) for expert in range(experts) if counts[expert]]
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    return torch.cat(parts).index_select(0, inverse)

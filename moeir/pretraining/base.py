@@ -129,17 +129,17 @@ class Pretraining(nn.Module, ABC):
     def _shared(self, parts: Mapping[str, Loss], values: list[Tensor], weights: Mapping[str, float]) -> tuple[Tensor, Facts]:
         assert self.others is not None
         own = [(float(part.value.detach()), int(part.correct), part.count) for part in parts.values()]
-        everyone = self.others.said(own, "the losses of a step")
+        by_process = self.others.said(own, "the losses of a step")
         scales, means, shares = [], [], []
         for number, part in enumerate(parts.values()):
-            heard = [said[number] for said in (everyone[:1] if part.whole else everyone)]
-            total = max(1, sum(count for _, _, count in heard))
+            entries = [losses[number] for losses in (by_process[:1] if part.whole else by_process)]
+            total = max(1, sum(count for _, _, count in entries))
             scales.append(1.0 if part.whole else part.count / total)
-            means.append(sum(value * count for value, _, count in heard) / total)
-            shares.append(sum(correct for _, correct, _ in heard) / total)
+            means.append(sum(value * count for value, _, count in entries) / total)
+            shares.append(sum(correct for _, correct, _ in entries) / total)
         loss = torch.stack([value * scale for value, scale in zip(values, scales, strict=True)]).sum()
-        whole = sum(weights.get(name, 1.0) * mean for name, mean in zip(parts, means, strict=True))
-        return loss, dict(zip(_facts(parts), [whole, *means, *shares], strict=True))
+        total_loss = sum(weights.get(name, 1.0) * mean for name, mean in zip(parts, means, strict=True))
+        return loss, dict(zip(_facts(parts), [total_loss, *means, *shares], strict=True))
 
 
 def _facts(parts: Mapping[str, Loss]) -> list[str]:
@@ -165,9 +165,9 @@ def by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
     if (back := tokens.order) is None:
         return texts, torch.arange(len(tokens), device=texts.plain.device)
     first = tokens.starts.index_select(0, back)  # [B] where each text begins now
-    places = first.index_select(0, texts.tokens.owners()) + texts.tokens.positions()  # [T] where each token has gone
-    plain = torch.empty_like(texts.plain).index_copy_(0, places, texts.plain)
-    return MaskedTexts(tokens, plain, places[texts.hidden].sort().values), back
+    destinations = first.index_select(0, texts.tokens.owners()) + texts.tokens.positions()  # [T] where each token has gone
+    plain = torch.empty_like(texts.plain).index_copy_(0, destinations, texts.plain)
+    return MaskedTexts(tokens, plain, destinations[texts.hidden].sort().values), back
 
 
 def aligned(vectors: Tensor, texts: MaskedTexts) -> tuple[Tensor, MaskedTexts]:
@@ -198,8 +198,10 @@ def check_number(name: str, value: float, least: float) -> None:
 
 def _check(encoder: Encoder, name: str) -> None:
     if len(encoder.layers) != encoder.shape.layers:
-        kept = f"its encoder holds {len(encoder.layers)} of {encoder.shape.layers} layers, the rest are towers"
-        raise UsageError(f"{name} cannot be pre-trained as one encoder: {kept}; pre-train --arch dense and finetune --arch {name} from it")
+        reason = f"its encoder holds {len(encoder.layers)} of {encoder.shape.layers} layers, the rest are towers"
+        raise UsageError(
+            f"{name} cannot be pre-trained as one encoder: {reason}; pre-train --arch dense and finetune --arch {name} from it"
+        )
     if encoder.vocabulary_head is None:
         missing = f"pre-training needs a vocabulary head, and this {name} has none"
         raise UsageError(f"{missing}; it is kept by --arch dense:head=true, mote:similarity=hybrid and others with a lexical expert")

@@ -92,17 +92,20 @@ class Reading:
     ahead: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, checkpoint: OpenCheckpoint) -> Self:
+    def of(cls, model: OpenCheckpoint) -> Self:
         """By a checkpoint's reading rules: its markers and prefixes."""
-        rules, signs, reader = checkpoint.rules, checkpoint.reader.signs, checkpoint.reader
-        ahead: dict[str, list[int]] = {}
+        input_config, signs, tokenizer = model.rules, model.reader.signs, model.reader
+        prefix_ids: dict[str, list[int]] = {}
         for side, prefix, marker in (
-            ("query", rules.query_prefix, signs.query_marker),
-            ("document", rules.document_prefix, signs.document_marker),
+            ("query", input_config.query_prefix, signs.query_marker),
+            ("document", input_config.document_prefix, signs.document_marker),
         ):
-            before = [marker] if checkpoint.architecture.markers and marker is not None else []
-            ahead[side] = [*before, *reader.ids([prefix.rstrip()])[0][1:-1]]  # the space behind it belongs to the text's first word
-        return cls(signs, Words.of(reader), rules.query_length, ahead)
+            marker_ids = [marker] if model.architecture.markers and marker is not None else []
+            prefix_ids[side] = [
+                *marker_ids,
+                *tokenizer.ids([prefix.rstrip()])[0][1:-1],
+            ]  # the space behind it belongs to the text's first word
+        return cls(signs, Words.of(tokenizer), input_config.query_length, prefix_ids)
 
     def room(self, side: str, length: int) -> int:
         """Tokens of its own that a text of `length` tokens may have."""
@@ -144,15 +147,15 @@ class Plan:
         """[n] the spans that can be anchors."""
         parts = self.cache.parts
         if self.queries is not None:
-            kept = np.repeat(self.queries.asked(), np.diff(parts.documents))
-            words = "no document that has a query has a token"
+            eligible = np.repeat(self.queries.asked(), np.diff(parts.documents))
+            reason = "no document that has a query has a token"
         elif self.needs.context == "none":
-            kept, words = np.ones(len(parts), dtype=np.bool_), "no span"
+            eligible, reason = np.ones(len(parts), dtype=np.bool_), "no span"
         else:
-            kept, words = parts.companions(), "no document has two spans, and a span's context is another; shorten --document-length"
-        if not kept.any():
-            raise DataError(f"--corpus: {words}")
-        return np.flatnonzero(kept).astype(np.int64 if len(kept) >= 2**31 else np.int32)
+            eligible, reason = parts.companions(), "no document has two spans, and a span's context is another; shorten --document-length"
+        if not eligible.any():
+            raise DataError(f"--corpus: {reason}")
+        return np.flatnonzero(eligible).astype(np.int64 if len(eligible) >= 2**31 else np.int32)
 
     @property
     def spans(self) -> int:
@@ -166,10 +169,10 @@ class Plan:
 
     def anchors(self, step: int) -> Numbers:
         """[B] the spans of a step."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, index = divmod(step, self.steps_per_epoch)
         if self._ordered[0] != epoch:
             self._ordered = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self._spans))
-        return self._ordered[1][place * self.size : (place + 1) * self.size].astype(np.int64)
+        return self._ordered[1][index * self.size : (index + 1) * self.size].astype(np.int64)
 
     def at(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
         """The batch of a step, counted from 0 over all epochs; of `ranks` processes each takes its share of it, one beside the other."""
@@ -179,22 +182,22 @@ class Plan:
         anchors = self._texts(self.cache.ids, bounds, "document")
         contexts = None
         if needs.context != "none":
-            drawn = keys(self.seed, epoch, MEETING, spans)
+            context_keys = keys(self.seed, epoch, MEETING, spans)
             if self.queries is not None:
-                begins, ends = self.queries.drawn(parts.owners(spans), drawn)
+                begins, ends = self.queries.drawn(parts.owners(spans), context_keys)
                 ends = np.minimum(ends, begins + self.reading.room("query", self.reading.query_length))
                 contexts = self._texts(self.queries.ids, (begins, ends), "query")
             else:
-                contexts = self._texts(self.cache.ids, parts.contexts(needs.context, spans, drawn), "document")
+                contexts = self._texts(self.cache.ids, parts.contexts(needs.context, spans, context_keys), "document")
 
-        def masked(texts: "_Texts | None", copy: int, rate: float | None) -> MaskedTexts | None:
+        def mask(texts: "_Texts | None", copy: int, rate: float | None) -> MaskedTexts | None:
             return None if texts is None or rate is None else texts.hidden(keys(self.seed, epoch, copy, spans), rate)
 
         return Batch(
             anchors.hidden(keys(self.seed, epoch, ANCHOR, spans), needs.encoder_rate),
-            masked(contexts, CONTEXT, needs.encoder_rate),
-            masked(anchors, ANCHOR_AGAIN, needs.decoder_rate),
-            masked(contexts, CONTEXT_AGAIN, needs.decoder_rate),
+            mask(contexts, CONTEXT, needs.encoder_rate),
+            mask(anchors, ANCHOR_AGAIN, needs.decoder_rate),
+            mask(contexts, CONTEXT_AGAIN, needs.decoder_rate),
             step,
             self.steps,
         )
@@ -218,27 +221,25 @@ class _Texts:
 
     def hidden(self, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
         """The same texts with tokens hidden, and special tokens around them."""
-        read, hidden = hide(self.content, self.starts, keys, rate, self.reading.words)
-        ahead = [self.reading.signs.beginning, *self.reading.ahead.get(self.side, ())]
+        masked_ids, is_masked = hide(self.content, self.starts, keys, rate, self.reading.words)
+        prefix = [self.reading.signs.beginning, *self.reading.ahead.get(self.side, ())]
         sizes = np.diff(self.starts)
-        starts = self.starts + np.arange(len(self.starts)) * (len(ahead) + 1)
-        places = np.arange(len(read)) + np.repeat(np.arange(len(sizes)) * (len(ahead) + 1) + len(ahead), sizes)
-        shown, plain = np.full((2, starts[-1]), self.reading.signs.separator, dtype=np.int64)
-        for values, content in ((shown, read), (plain, self.content)):
-            values[places] = content
-            values[starts[:-1, None] + np.arange(len(ahead))] = ahead
-        lengths = tuple((sizes + len(ahead) + 1).tolist())
-        tokens = Tokens(torch.from_numpy(shown), torch.from_numpy(starts), self.side, lengths)
-        return MaskedTexts(tokens, torch.from_numpy(plain), torch.from_numpy(places[hidden]))
+        starts = self.starts + np.arange(len(self.starts)) * (len(prefix) + 1)
+        positions = np.arange(len(masked_ids)) + np.repeat(np.arange(len(sizes)) * (len(prefix) + 1) + len(prefix), sizes)
+        input_ids, original_ids = np.full((2, starts[-1]), self.reading.signs.separator, dtype=np.int64)
+        for values, content in ((input_ids, masked_ids), (original_ids, self.content)):
+            values[positions] = content
+            values[starts[:-1, None] + np.arange(len(prefix))] = prefix
+        lengths = tuple((sizes + len(prefix) + 1).tolist())
+        tokens = Tokens(torch.from_numpy(input_ids), torch.from_numpy(starts), self.side, lengths)
+        return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
 
 
-def ahead(
-    plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False
-) -> Iterator[Batch]:
+def ahead(plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False) -> Iterator[Batch]:
     """The batches of the steps from `first` to below `last`, made in a thread up to `depth` ahead of their use."""
 
-    def batch_at(step: int) -> Batch:
+    def make_batch(step: int) -> Batch:
         batch = plan.at(step, rank, ranks)
         return batch.pinned() if pinned else batch
 
-    return threads.ahead(batch_at, first, last, depth=depth)
+    return threads.ahead(make_batch, first, last, depth=depth)

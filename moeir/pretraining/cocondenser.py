@@ -31,17 +31,17 @@ class Cocondenser(Pretraining):
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` (late), `head` and `contrastive`."""
         assert batch.contexts is not None
-        read = self.encode(joined(batch.anchors, batch.contexts))
-        return self.outcome(condensed(self.decoder, read) | {"contrastive": contrasted(self._everyones(read.vectors))}, self.weights)
+        encoded = self.encode(joined(batch.anchors, batch.contexts))
+        return self.outcome(condensed(self.decoder, encoded) | {"contrastive": contrasted(self._everyones(encoded.vectors))}, self.weights)
 
     def _everyones(self, vectors: Tensor) -> Tensor:
         """Of several processes: all anchors' vectors, then all their partners'; only one's own have a gradient."""
         if self.others is None:
             return vectors
         halves = vectors.chunk(2)
-        found = self.others.all_of(halves, "the vectors of a step")
-        found[self.others.rank] = list(halves)
-        return torch.cat([torch.cat(parts) for parts in zip(*found, strict=True)])
+        by_process = self.others.all_of(halves, "the vectors of a step")
+        by_process[self.others.rank] = list(halves)
+        return torch.cat([torch.cat(parts) for parts in zip(*by_process, strict=True)])
 
 
 def contrasted(vectors: Tensor) -> Loss:

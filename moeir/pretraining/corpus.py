@@ -57,7 +57,7 @@ class TokenCache:
 def cached(
     folder: Path,
     corpus: Path | str,
-    reader: TextReader,
+    tokenizer: TextReader,
     *,
     digest: str,
     maximum: int,
@@ -75,21 +75,21 @@ def cached(
         raise UsageError(f"short spans {short}: expected a ratio, 0 to 1")
     settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
 
-    def fill(place: Path) -> dict[str, int]:
-        shelf = _Shelf(place, reader, maximum, short, seed)
+    def fill(target: Path) -> dict[str, int]:
+        writer = _Shelf(target, tokenizer, maximum, short, seed)
         documents = texts.read(corpus, keep_empty=keep_empty)
         with meter("reading tokens of documents") as counter:
-            for _ in islice(documents, shelf.texts):
+            for _ in islice(documents, writer.texts):
                 counter.advance()
             for chunk in chunks(documents):
-                shelf.add(chunk)
+                writer.add(chunk)
                 counter.advance(len(chunk))
-        shelf.close()
-        if not shelf.spans.rows - 1:
+        writer.close()
+        if not writer.spans.rows - 1:
             raise DataError(f"{corpus}: no document has a token")
-        return {"texts": shelf.texts, "tokens": shelf.ids.rows, "spans": shelf.spans.rows - 1}
+        return {"texts": writer.texts, "tokens": writer.ids.rows, "spans": writer.spans.rows - 1}
 
-    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [reader.digest]}, fill))
+    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
 
 
 def kept(
@@ -120,31 +120,31 @@ def chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
 class _Shelf:
     """The growing files of a cache; a journal says what of them is whole."""
 
-    def __init__(self, folder: Path, reader: TextReader, maximum: int, short: float, seed: int) -> None:
+    def __init__(self, folder: Path, tokenizer: TextReader, maximum: int, short: float, seed: int) -> None:
         (folder / making.RESUME).mkdir(exist_ok=True)
         self._journal = Journal(folder / making.RESUME / "journal.jsonl")
-        marks = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
-        self.texts: int = marks["texts"]
-        types: tuple[type[np.integer[Any]], ...] = (reader.id_type, np.int64, np.int64, np.int64)
-        arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=marks[name]) for name, kind in zip(ARRAYS, types, strict=True)]
+        sizes = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
+        self.texts: int = sizes["texts"]
+        types: tuple[type[np.integer[Any]], ...] = (tokenizer.id_type, np.int64, np.int64, np.int64)
+        arrays = [GrowingArray(folder / f"{name}.npy", dtype, rows=sizes[name]) for name, dtype in zip(ARRAYS, types, strict=True)]
         self.ids, self.sentences, self.spans, self.documents = arrays
-        self._names = GrowingLines(folder / "ids.txt", marks["names"])
-        self._reader, self._maximum, self._short, self._seed = reader, maximum, short, seed
+        self._names = GrowingLines(folder / "ids.txt", sizes["names"])
+        self._reader, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
 
     def add(self, chunk: list[Text]) -> None:
         """Read a chunk and bring it to disk."""
         ids: list[int] = []
-        parts: list[int] = []
+        sentences: list[int] = []
         spans: list[int] = []
         documents: list[int] = []
-        located = self._reader.located([text.content for text in chunk])
-        for text, (tokens, characters) in zip(chunk, located, strict=True):
+        tokenized = self._reader.located([text.content for text in chunk])
+        for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
             begins, firsts = spanned(text, characters, self._maximum, self._short, self._seed)
             documents.append(self.spans.rows + len(spans))
-            spans += [self.sentences.rows + len(parts) + first for first in firsts]
-            parts += [self.ids.rows + len(ids) + begin for begin in begins]
+            spans += [self.sentences.rows + len(sentences) + first for first in firsts]
+            sentences += [self.ids.rows + len(ids) + begin for begin in begins]
             ids += tokens
-        for array, block in zip(self._arrays, (ids, parts, spans, documents), strict=True):
+        for array, block in zip(self._arrays, (ids, sentences, spans, documents), strict=True):
             array.append(np.array(block, dtype=np.int64))
             array.flush()
         self._names.append(text.id for text in chunk)
@@ -178,6 +178,6 @@ def _sentences(text: Text, characters: Sequence[int]) -> list[int]:
     if not characters:
         return []
     title = len(text.title.lstrip()) if text.title.strip() else 0
-    places = [0, *(title + place for place in breaks(text.content[title:]))]
-    found = np.searchsorted(np.array(characters), places[1:])
-    return sorted({0, *(int(place) for place in found if place < len(characters))})
+    boundaries = [0, *(title + boundary for boundary in breaks(text.content[title:]))]
+    token_rows = np.searchsorted(np.array(characters), boundaries[1:])
+    return sorted({0, *(int(boundary) for boundary in token_rows if boundary < len(characters))})

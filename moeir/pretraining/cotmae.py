@@ -26,8 +26,8 @@ class Cotmae(Pretraining):
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
         assert batch.contexts is not None and batch.anchors_again is not None and batch.contexts_again is not None
-        read = self.encode(joined(batch.anchors, batch.contexts))
-        vectors, texts = aligned(read.vectors, joined(batch.contexts_again, batch.anchors_again))
-        states = self.decoder(vectors, read.encoder.embeddings(texts.tokens), texts.tokens)
-        parts = {"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": masked_loss(states, texts, read.encoder)}
+        encoded = self.encode(joined(batch.anchors, batch.contexts))
+        vectors, texts = aligned(encoded.vectors, joined(batch.contexts_again, batch.anchors_again))
+        states = self.decoder(vectors, encoded.encoder.embeddings(texts.tokens), texts.tokens)
+        parts = {"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": masked_loss(states, texts, encoded.encoder)}
         return self.outcome(parts)

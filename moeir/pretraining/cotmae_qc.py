@@ -30,6 +30,6 @@ class CotmaeQc(Pretraining):
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """The query never meets the encoder's layers."""
         assert batch.contexts is not None
-        read = self.encode(batch.anchors)
-        told = self.decoder(read.vectors, batch.contexts, read.encoder)
-        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told}, self.weights)
+        encoded = self.encode(batch.anchors)
+        decoder_loss = self.decoder(encoded.vectors, batch.contexts, encoded.encoder)
+        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)

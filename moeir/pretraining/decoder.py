@@ -47,11 +47,11 @@ class BidirectionalDecoder(nn.Module):
         check_number("layers", layers, 1)
         prenorm = shape.prenorm
         if prenorm is not None:
-            wide = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
-            thetas = (wide or prenorm.thetas)[:1] * (layers + 1)
+            full_thetas = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
+            thetas = (full_thetas or prenorm.thetas)[:1] * (layers + 1)
             prenorm = replace(prenorm, windows=(None,) * (layers + 1), thetas=tuple(thetas))
-        above = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder would not normalise
-        self.layers = nn.ModuleList(Layer(above, number) for number in range(1, layers + 1))
+        layer_shape = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder would not normalise
+        self.layers = nn.ModuleList(Layer(layer_shape, number) for number in range(1, layers + 1))
         start(self, shape.spread)
 
     def forward(self, vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
@@ -73,16 +73,16 @@ class CausalBlock(nn.Module):
         self.activation = ACTIVATIONS[shape.activation]
         self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # embeddings without positions need rotary ones
 
-    def forward(self, states: Tensor, layout: Layout, seen: Seen) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout, visibility: Seen) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.theta is not None:
             angles = layout.rotary_angles(self.theta, query.shape[-1])
             query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        mixed = selective(query, key, value, layout, seen, self.attention_dropout if self.training else 0.0)
-        states = states + self.dropouts[0](self.output(mixed.flatten(-2)))
-        added: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
-        return added
+        attended = selective(query, key, value, layout, visibility, self.attention_dropout if self.training else 0.0)
+        states = states + self.dropouts[0](self.output(attended.flatten(-2)))
+        output: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
+        return output
 
 
 class CausalDecoder(nn.Module):
@@ -105,8 +105,8 @@ class CausalDecoder(nn.Module):
         self.seen = causal(window)
         start(self, shape.spread)
         for block in blocks:
-            for back in (block.output, block.down):
-                nn.init.normal_(back.weight, std=shape.spread / math.sqrt(2 * layers))
+            for projection in (block.output, block.down):
+                nn.init.normal_(projection.weight, std=shape.spread / math.sqrt(2 * layers))
 
     def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H], normalised; those of position t are for token t + 1."""

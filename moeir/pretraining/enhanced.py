@@ -35,27 +35,27 @@ class EnhancedDecoder(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
         self.feedforward = FeedForward(shape)
-        lacking = shape.prenorm is not None or shape.width != hidden
-        self.places = nn.Embedding(shape.positions, hidden) if lacking else None
+        needs_positions = shape.prenorm is not None or shape.width != hidden
+        self.places = nn.Embedding(shape.positions, hidden) if needs_positions else None
         start(self, shape.spread)
 
     def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H]."""
         tokens = replace(texts.tokens, ids=texts.plain)
         if self.places is not None:
-            places = self.places(tokens.positions())
+            positions = self.places(tokens.positions())
         else:
             assert encoder.embeddings.places is not None
-            places = encoder.embeddings.places(tokens.positions() + encoder.embeddings.first_position)
-        asking = vectors.index_select(0, tokens.owners()) + places  # [T, H]
-        telling = placed(vectors, encoder.embeddings(tokens), tokens)
-        parts = (self.query(asking), self.key(telling), self.value(telling))
+            positions = encoder.embeddings.places(tokens.positions() + encoder.embeddings.first_position)
+        query_states = vectors.index_select(0, tokens.owners()) + positions  # [T, H]
+        key_states = placed(vectors, encoder.embeddings(tokens), tokens)
+        parts = (self.query(query_states), self.key(key_states), self.value(key_states))
         query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        seen = sampled(seeds(texts), self.rate)
-        mixed = selective(query, key, value, tokens.layout, seen, self.attention_dropout if self.training else 0.0)
-        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2))))
-        made: Tensor = self.feedforward(attended, tokens, asking)
-        return made
+        visibility = sampled(seeds(texts), self.rate)
+        attention = selective(query, key, value, tokens.layout, visibility, self.attention_dropout if self.training else 0.0)
+        attended = self.norm(query_states + self.dropout(self.output(attention.flatten(-2))))
+        output: Tensor = self.feedforward(attended, tokens, query_states)
+        return output
 
     def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, signs: Signs) -> Loss:
         """The mean cost of every token but the special ones."""
@@ -67,18 +67,18 @@ class EnhancedDecoder(nn.Module):
 def seeds(texts: MaskedTexts) -> Tensor:
     """A number [B] for each text, from its tokens and from which of them are hidden: another at each epoch, the same in any batch."""
     tokens = texts.tokens
-    marked = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
-    each = hash_integers(marked + STRIDE * (tokens.positions() + 1))
-    return each.new_zeros(len(tokens)).index_add_(0, tokens.owners(), each)
+    signature = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
+    token_hashes = hash_integers(signature + STRIDE * (tokens.positions() + 1))
+    return token_hashes.new_zeros(len(tokens)).index_add_(0, tokens.owners(), token_hashes)
 
 
-def sampled(numbers: Tensor, rate: float) -> Seen:
+def sampled(keys: Tensor, rate: float) -> Seen:
     """Each token but itself is seen with probability 1 - `rate`, by the text's number [B] and the two places; the first place always."""
 
-    def seen(texts: Tensor, length: int) -> Tensor:
-        places = torch.arange(length, device=texts.device)
-        pairs = (places[:, None] << 20) + places + 1
-        drawn = hash_integers(numbers[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
-        return ((drawn >= int(rate * 0x80000000)) & (places[:, None] != places)) | (places == 0)
+    def visible(texts: Tensor, length: int) -> Tensor:
+        positions = torch.arange(length, device=texts.device)
+        pairs = (positions[:, None] << 20) + positions + 1
+        random_values = hash_integers(keys[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
+        return ((random_values >= int(rate * 0x80000000)) & (positions[:, None] != positions)) | (positions == 0)
 
-    return seen
+    return visible

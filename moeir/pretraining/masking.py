@@ -31,29 +31,29 @@ class Words:
     mask: int
 
     @classmethod
-    def of(cls, reader: TextReader) -> Self:
+    def of(cls, tokenizer: TextReader) -> Self:
         """From a tokenizer: word pieces say what continues a word (##), the others what follows white space (Ġ, ▁).
 
         Where nothing says it, punctuation and ideographs are words of their own, and letters after letters continue a word.
         """
-        if reader.signs.mask is None:
-            raise UsageError(f"{reader.folder}: its vocabulary has no [MASK]; pre-training by hidden tokens needs one")
-        pieces = list(reader.pieces())
-        special = list(reader.special)
-        ordinary = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)
-        begins, alone, hidden_never = np.zeros((3, 1 + max(*special, int(ordinary[-1]))), dtype=np.bool_)
-        for number, letters, stands in pieces:
-            begins[number] = stands == "apart"
-            alone[number] = stands != "joined" and _is_a_word(letters)
-        alone[special] = hidden_never[special] = True
-        return cls(begins, alone, hidden_never, ordinary, reader.signs.mask)
+        if tokenizer.signs.mask is None:
+            raise UsageError(f"{tokenizer.folder}: its vocabulary has no [MASK]; pre-training by hidden tokens needs one")
+        pieces = list(tokenizer.pieces())
+        special_ids = list(tokenizer.special)
+        ordinary_ids = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)
+        starts_word, is_word, is_special = np.zeros((3, 1 + max(*special_ids, int(ordinary_ids[-1]))), dtype=np.bool_)
+        for number, letters, spacing in pieces:
+            starts_word[number] = spacing == "apart"
+            is_word[number] = spacing != "joined" and _is_a_word(letters)
+        is_word[special_ids] = is_special[special_ids] = True
+        return cls(starts_word, is_word, is_special, ordinary_ids, tokenizer.signs.mask)
 
     def firsts(self, ids: Numbers, starts: Numbers) -> Flags:
         """[T] whether a token begins a word, for texts ids[starts[b]:starts[b+1]]."""
-        found = self.begins[ids] | self.alone[ids]
-        found[1:] |= self.alone[ids[:-1]]
-        found[starts[:-1][np.diff(starts) > 0]] = True
-        return found
+        is_start = self.begins[ids] | self.alone[ids]
+        is_start[1:] |= self.alone[ids[:-1]]
+        is_start[starts[:-1][np.diff(starts) > 0]] = True
+        return is_start
 
 
 def _is_a_word(letters: str) -> bool:
@@ -73,19 +73,19 @@ def hide(ids: Numbers, starts: Numbers, keys: Bits, rate: float, words: Words) -
     """
     sizes = np.diff(starts)
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    places = np.arange(len(ids)) - starts[owners]
+    positions = np.arange(len(ids)) - starts[owners]
     first = np.flatnonzero(words.firsts(ids, starts))  # [W] the words, by their first tokens
     lengths = np.diff(np.append(first, len(ids)))
     candidates = np.flatnonzero(~words.special[ids[first]])
     budgets = np.maximum(1, np.rint(rate * sizes)).astype(np.int64)
-    order = bits(keys[owners[first[candidates]]], 2 * places[first[candidates]])
+    order = bits(keys[owners[first[candidates]]], 2 * positions[first[candidates]])
     chosen = np.zeros(len(first), dtype=np.bool_)
     chosen[candidates] = _chosen(lengths[candidates], owners[first[candidates]], order, budgets)
-    hidden = np.repeat(chosen, lengths)
-    read = ids.copy()
-    where = np.flatnonzero(hidden)
-    read[where] = _instead(ids[where], bits(keys[owners[where]], 2 * places[where] + 1), words)
-    return read, hidden
+    is_masked = np.repeat(chosen, lengths)
+    masked_ids = ids.copy()
+    rows = np.flatnonzero(is_masked)
+    masked_ids[rows] = _instead(ids[rows], bits(keys[owners[rows]], 2 * positions[rows] + 1), words)
+    return masked_ids, is_masked
 
 
 def _chosen(lengths: Numbers, owners: Numbers, order: Bits, budgets: Numbers) -> Flags:
@@ -97,22 +97,22 @@ def _chosen(lengths: Numbers, owners: Numbers, order: Bits, budgets: Numbers) ->
     sorted_words = np.lexsort((order, owners))
     ranks = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
     grid = np.full((counts.max(initial=0), len(budgets)), np.iinfo(np.int64).max)  # [most words, B]
-    taken = np.zeros(grid.shape, dtype=np.bool_)
+    fits = np.zeros(grid.shape, dtype=np.bool_)
     grid[ranks, owners[sorted_words]] = lengths[sorted_words]
-    left = budgets.copy()
+    remaining = budgets.copy()
     for rank, row in enumerate(grid):
-        taken[rank] = row <= left
-        left -= np.where(taken[rank], row, 0)
-    bare = np.flatnonzero((left == budgets) & (counts > 0))
-    if len(bare):
-        taken[grid[:, bare].argmin(axis=0), bare] = True
+        fits[rank] = row <= remaining
+        remaining -= np.where(fits[rank], row, 0)
+    untouched = np.flatnonzero((remaining == budgets) & (counts > 0))
+    if len(untouched):
+        fits[grid[:, untouched].argmin(axis=0), untouched] = True
     result = np.zeros(len(owners), dtype=np.bool_)
-    result[sorted_words] = taken[ranks, owners[sorted_words]]
+    result[sorted_words] = fits[ranks, owners[sorted_words]]
     return result
 
 
-def _instead(plain: Numbers, drawn: Bits, words: Words) -> Numbers:
+def _instead(original_ids: Numbers, random_values: Bits, words: Words) -> Numbers:
     """[m] what stands in the place of each hidden token."""
-    share = (drawn >> HALF).astype(np.int64)
-    other = words.ordinary[lower(drawn, len(words.ordinary))]
-    return np.select([share < MASKED, share < RANDOM], [np.full_like(plain, words.mask), other], plain)
+    fraction = (random_values >> HALF).astype(np.int64)
+    random_ids = words.ordinary[lower(random_values, len(words.ordinary))]
+    return np.select([fraction < MASKED, fraction < RANDOM], [np.full_like(original_ids, words.mask), random_ids], original_ids)

@@ -18,5 +18,5 @@ class Mlm(Pretraining):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Cross-entropy, its mean over all hidden tokens of the batch."""
-        read = self.encode(batch.anchors)
-        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder)})
+        encoded = self.encode(batch.anchors)
+        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder)})

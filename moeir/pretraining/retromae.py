@@ -25,6 +25,6 @@ class Retromae(Pretraining):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` and `decoder`."""
-        read = self.encode(batch.anchors)
-        told = self.decoder(read.vectors, batch.anchors, read.encoder, self.architecture.signs)
-        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told})
+        encoded = self.encode(batch.anchors)
+        decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.signs)
+        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})

@@ -40,12 +40,12 @@ def breaks(text: str) -> list[int]:
     [0, 14, 31]
     """
     begins, last = [0], len(text.rstrip())
-    for found in _CANDIDATE.finditer(text):
-        place = found.start() if found["blank"] else found.end()
-        if not begins[-1] < place < last:
+    for match in _CANDIDATE.finditer(text):
+        boundary = match.start() if match["blank"] else match.end()
+        if not begins[-1] < boundary < last:
             continue
-        if found["mark"] is None or _ends(text, begins[-1], found.end("mark") - 1, place, found["mark"]):
-            begins.append(place)
+        if match["mark"] is None or _ends(text, begins[-1], match.end("mark") - 1, boundary, match["mark"]):
+            begins.append(boundary)
     return begins
 
 
@@ -54,9 +54,9 @@ def split(text: str) -> list[str]:
     return [text[begin:end] for begin, end in pairwise([*breaks(text), len(text)])]
 
 
-def _ends(text: str, begin: int, stop: int, place: int, mark: str) -> bool:
+def _ends(text: str, begin: int, stop: int, boundary: int, mark: str) -> bool:
     """Whether a mark that stops at `stop`, what it closes at `place`, ends the sentence that begins at `begin`."""
-    following = _FOLLOWING.match(text, place)
+    following = _FOLLOWING.match(text, boundary)
     word = following[1] if following else ""
     if word[:1].islower():
         return False

@@ -20,10 +20,10 @@ def cut(begins: Sequence[int], end: int, maximum: int) -> list[int]:
     >>> cut([0, 3], 10, 4)
     [0, 3, 7]
     """
-    return [place for begin, stop in pairwise([*begins, end]) for place in range(begin, stop, maximum)]
+    return [token for begin, stop in pairwise([*begins, end]) for token in range(begin, stop, maximum)]
 
 
-def packed(lengths: Sequence[int], maximum: int, dice: random.Random, *, short: float = 0.15) -> list[int]:
+def packed(lengths: Sequence[int], maximum: int, rng: random.Random, *, short: float = 0.15) -> list[int]:
     """The first sentence of each span, for the sentences of one document, none longer than `maximum` tokens.
 
     A span has a target: `maximum`, or with chance `short` a length drawn evenly from 2 to `maximum`. A sentence that would take it
@@ -39,7 +39,7 @@ def packed(lengths: Sequence[int], maximum: int, dice: random.Random, *, short: 
     for number, length in enumerate(lengths):
         if not firsts or length > room:
             firsts.append(number)
-            room = dice.randint(SHORTEST, maximum) if dice.random() < short else maximum
+            room = rng.randint(SHORTEST, maximum) if rng.random() < short else maximum
         room -= length
     return firsts
 
@@ -79,37 +79,37 @@ class Spans:
             choice = upper(bits(keys, CHOICE), 3)
             options = [self.contexts(one, spans, keys) for one in CONTEXTS[:3]]
             return np.choose(choice, [begin for begin, _ in options]), np.choose(choice, [end for _, end in options])
-        drawn = bits(keys, PICK)
+        random_values = bits(keys, PICK)
         if kind == "overlap":
-            return self._overlapping(spans, drawn)
-        return self.bounds(self._others(spans, drawn, REACH) if kind == "random" else self._others(spans, drawn, 1))
+            return self._overlapping(spans, random_values)
+        return self.bounds(self._others(spans, random_values, REACH) if kind == "random" else self._others(spans, random_values, 1))
 
-    def _others(self, spans: Numbers, drawn: Bits, reach: int) -> Numbers:
+    def _others(self, spans: Numbers, random_values: Bits, reach: int) -> Numbers:
         """Another span of the document at most `reach` away, each as likely."""
         owners = self.owners(spans)
         first = np.maximum(self.documents[owners], spans - reach)
         last = np.minimum(self.documents[owners + 1] - 1, spans + reach)
-        picked = first + upper(drawn, last - first)
-        return np.asarray(picked + (picked >= spans))
+        sampled = first + upper(random_values, last - first)
+        return np.asarray(sampled + (sampled >= spans))
 
-    def _overlapping(self, spans: Numbers, drawn: Bits) -> tuple[Numbers, Numbers]:
+    def _overlapping(self, spans: Numbers, random_values: Bits) -> tuple[Numbers, Numbers]:
         """The last k sentences of a span and those that follow it, as many as fit into the maximum; k is drawn from 1 to half of them.
 
         The last span of a document: its first k sentences and those that precede it. Where not one sentence fits, a part of it does.
         """
         owners = self.owners(spans)
         first, after = self.spans[spans], self.spans[spans + 1]
-        kept = 1 + lower(drawn, np.maximum(1, (after - first) // 2))
+        sentence_count = 1 + lower(random_values, np.maximum(1, (after - first) // 2))
         last = spans == self.documents[owners + 1] - 1
         begins, ends = self.sentences[self.spans[self.documents[owners]]], self.sentences[self.spans[self.documents[owners + 1]]]
 
-        start = self.sentences[after - kept]
+        start = self.sentences[after - sentence_count]
         limit = np.minimum(start + self.maximum, ends)
-        whole = self.sentences[np.searchsorted(self.sentences, limit, side="right") - 1]
-        forward = np.where(whole > self.sentences[after], whole, limit)
+        sentence_end = self.sentences[np.searchsorted(self.sentences, limit, side="right") - 1]
+        forward = np.where(sentence_end > self.sentences[after], sentence_end, limit)
 
-        end = self.sentences[first + kept]
+        end = self.sentences[first + sentence_count]
         least = np.maximum(end - self.maximum, begins)
-        entire = self.sentences[np.searchsorted(self.sentences, least, side="left")]
-        backward = np.where(entire < self.sentences[first], entire, least)
+        sentence_start = self.sentences[np.searchsorted(self.sentences, least, side="left")]
+        backward = np.where(sentence_start < self.sentences[first], sentence_start, least)
         return np.where(last, backward, start), np.where(last, end, forward)

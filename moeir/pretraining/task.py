@@ -59,8 +59,8 @@ class Task:
             formulas = {**varlen_flops(), **grouped_flops()} if device.type == "cuda" else {}
             with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
                 loss, facts = self._cost(batch, device)
-                learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-                torch.autograd.grad(loss, learning, retain_graph=True, allow_unused=True)  # counted only: the loop steps on its own
+                parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+                torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)  # counted only: the loop steps on its own
             self._products, self._products_tokens = counter.get_total_flops(), tokens
             return loss, facts
         if self._began is None:
@@ -100,10 +100,10 @@ def measured_peak(dtype: torch.dtype, device: torch.device) -> float:
     best = float("inf")
     for _ in range(ROUNDS):
         _finish(device)
-        began = time.perf_counter()
+        started = time.perf_counter()
         product = first @ second
         _finish(device)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.perf_counter() - started)
     assert product.shape == (side, side)
     return 2 * side**3 / best
 

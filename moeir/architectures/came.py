@@ -1,4 +1,4 @@
-"""CAME: shared lower layers, a private tower for each of three experts (Cai et al. 2023, §3.2)."""
+"""CAME: shared lower layers and a private tower per expert (Cai et al. 2023, §3.2)."""
 
 import copy
 
@@ -20,8 +20,8 @@ EXPERTS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
 class Came(Architecture):
     """Competing experts over shared layers: lexical (sparse), local (late interaction), global (dense).
 
-    The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` in every one of
-    them), and the global expert a gated block over its vector (`global_experts=6`).
+    The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
+    shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
     `local_padding`: neginf or zero. `pooling`: cls or mean. `routing`: shared, role, sequence or token. `global_inference`: top1, all or
     random. `global_combine`: norm_expert, weighted or release.
@@ -90,7 +90,7 @@ class Came(Architecture):
         return {name: EXPERTS[name] for name in self._experts}
 
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        """The shared layers once, each tower on top; with private embeddings every expert reads for itself."""
+        """The shared layers run once, then each tower; with private embeddings each expert embeds the tokens itself."""
         shared = run(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
         inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
         run_tower = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
@@ -115,6 +115,6 @@ def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, routin
     if embeddings == "private" and shared_layers:
         raise UsageError(f"came:embeddings=private needs shared_layers=0, found {shared_layers}")
     if routing != "shared" and not shared_layers:
-        raise UsageError(f"came:routing={routing}: experts stand in shared layers, found shared_layers=0")
+        raise UsageError(f"came:routing={routing}: routed experts need shared layers, found shared_layers=0")
     if global_experts and "global" not in experts:
         raise UsageError(f"came:global_experts={global_experts}: the experts {'+'.join(experts)} have no global one")

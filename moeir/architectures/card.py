@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: what it is, how it reads, how it was trained, how to use it."""
+"""Model card of a checkpoint: architecture, input configuration, training, usage."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +49,7 @@ Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,}
 |---|---|---|
 {experts}
 
-## How it reads
+## Input
 
 Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. {subject}: prefix {rules.document_prefix!r}, at most
 {rules.document_length} tokens. These rules are part of the checkpoint; no later command has a flag for them.

@@ -1,4 +1,4 @@
-"""COIL: exact matches of terms weighed by their contexts, beside the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
+"""COIL: exact term matches scored by contextual token vectors, plus the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from moeir.heads.projected import Projected
 
 
 class Coil(Architecture):
-    """A vector for each token that meets tokens of the same term only, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter.
+    """One vector per token, compared only with tokens of the same term, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter.
 
     `separator` keeps [SEP] as a term; `token_norm` and `cls_norm` normalise layer-wise, `relu` makes token vectors non-negative.
     """

@@ -1,4 +1,4 @@
-"""ColBERT: one vector for each token, late interaction (Khattab and Zaharia 2020), on the same parts as CAME's local expert."""
+"""ColBERT: one vector per token, late interaction (Khattab and Zaharia 2020), built from the same parts as CAME's local expert."""
 
 from torch import Tensor
 
@@ -10,10 +10,10 @@ from moeir.heads.tokenwise import Tokenwise
 
 
 class Colbert(Architecture):
-    """One vector a token, each query token finds its best; CAME's local expert alone, ColBERT's own signs as options.
+    """One vector per token, MaxSim scores: CAME's local expert alone, with ColBERT's markers and augmentation as options.
 
-    As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets all tokens
-    of a query look at its [MASK] tokens too.
+    As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets the
+    tokens of a query attend to its [MASK] tokens.
     """
 
     plain = False
@@ -35,7 +35,7 @@ class Colbert(Architecture):
     ) -> None:
         super().__init__(encoder, signs)
         if attend_masks and not augmentation:
-            raise UsageError("colbert:attend_masks=true: there are no [MASK] tokens without augmentation=true")
+            raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
         self.heads["local"] = Tokenwise(
             encoder.shape.hidden,

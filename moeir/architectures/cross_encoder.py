@@ -1,4 +1,4 @@
-"""A cross-encoder: query and document read as one text, one score for both (Nogueira and Cho 2019; Gao et al. 2021, LCE)."""
+"""Cross-encoder: query and document encoded as one text, one score per pair (Nogueira and Cho 2019; Gao et al. 2021, LCE)."""
 
 from torch import Tensor, nn
 
@@ -15,11 +15,11 @@ HEADS = ("hf", "linear")
 
 
 class CrossEncoder(Architecture):
-    """A reranker: reads a query and a document together and says how well they fit; for `rerank`, not for `encode`.
+    """A reranker: one relevance score for a query and a document encoded together; used by `rerank`, not by `encode`.
 
     `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first token, with
-    a `bias` or without). `fields` are the parts of a document that are read, those of url+title+text; between two of them stands the
-    tokenizer's separator, or a space with separate=false. `--document-length` is that of the pair, of which the document is cut.
+    a `bias` or without). `fields` are the fields of a document that are read, of url+title+text, joined by the tokenizer's separator, or by
+    a space with separate=false. `--document-length` is that of the pair; the document is truncated to fit.
     """
 
     pairs = True
@@ -39,7 +39,7 @@ class CrossEncoder(Architecture):
         if head not in HEADS:
             raise UsageError(f"cross-encoder:head={head}: expected {' or '.join(HEADS)}")
         if head == "hf" and not bias:
-            raise UsageError("cross-encoder:bias=false: the heads of transformers have one; it goes with head=linear")
+            raise UsageError("cross-encoder:bias=false: the head of transformers has a bias; use head=linear")
         if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(PARTS):
             raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(PARTS)}")
         self.fields, self.separate = fields, separate
@@ -65,6 +65,6 @@ class CrossEncoder(Architecture):
         return {"relevance": self.encoder.firsts(tokens) if self.pooling == "cls" else self.encoder(tokens)}
 
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Dense:
-        """The score of each pair, as a vector of one number: [B, 1]."""
+        """The score of each pair, as vectors [B, 1]."""
         scores: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
         return scores

@@ -1,4 +1,4 @@
-"""CoT-MoTE: a feed-forward expert for queries and one for passages in every layer, over shared attention (Ma et al. 2023)."""
+"""CoT-MoTE: one feed-forward expert for queries and one for passages in every layer, shared attention (Ma et al. 2023)."""
 
 from torch import Tensor
 
@@ -17,12 +17,12 @@ SPARSE_HEADS = ("mlm", "raw")
 
 
 class Mote(Architecture):
-    """Textual experts: queries and documents share attention and have feed-forwards of their own; dense, sparse or their sum.
+    """Textual experts: queries and documents share attention and have separate feed-forwards; dense, sparse or their sum.
 
-    Its paper has no FLOPS penalty, and the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` says so.
+    The paper has no FLOPS penalty: the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` sets it.
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
     `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
-    two of experts, 0 for experts in all; `layers=3+6` names them instead. `expert_ln=false` shares the normalisation.
+    two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
     """
 
     plain = False
@@ -76,6 +76,6 @@ class Mote(Architecture):
         return {name: KINDS[name] for name in self._experts}
 
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        """One pass; each expert's head reads the same states."""
+        """One pass: all heads read the same states."""
         states = self.encoder_of(tokens.side)(tokens)
         return dict.fromkeys(self._experts, states)

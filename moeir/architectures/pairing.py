@@ -1,4 +1,4 @@
-"""How a cross-encoder reads: each query and each document as tokens of its own, once; then any of them as a pair."""
+"""Tokenization of cross-encoder input: queries and documents are tokenized once each, then combined into pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from moeir.records.texts import FIELD_SIGN, PARTS
 
 @dataclass(frozen=True)
 class Pairing:
-    """The reading rules of a cross-encoder with its tokenizer: queries of at most `query_length` tokens with the two special ones, pairs
-    of at most `document_length`, of which the document is cut. `parts` are the places of the fields that are read."""
+    """Input configuration of a cross-encoder with its tokenizer: queries of at most `query_length` tokens including two special ones,
+    pairs of at most `document_length`, to which the document is truncated. `field_indices` are the fields that are read."""
 
     reader: TextReader
     rules: ReadingRules
@@ -25,7 +25,7 @@ class Pairing:
 
     @classmethod
     def of(cls, tokenizer: TextReader, input_config: ReadingRules, architecture: Architecture) -> "Pairing":
-        """Of a cross-encoder; UsageError for lengths that leave no room for a document."""
+        """For a cross-encoder; UsageError for lengths that leave no room for a document."""
         template = tokenizer.frame()
         length_without_document = input_config.query_length - 2 + template.size
         if length_without_document >= input_config.document_length:
@@ -36,7 +36,7 @@ class Pairing:
         return cls(tokenizer, input_config, template, tuple(PARTS.index(name) for name in architecture.fields), architecture.separate)
 
     def ids(self, texts: Sequence[str], side: str, *, whole: bool = False) -> list[list[int]]:
-        """Tokens without special ones; of a document its fields, as `Text.fielded` has them. Cut to what a pair can hold, or `whole`."""
+        """Tokens without special ones; a document is a `Text.joined_fields`. Truncated to fit into a pair unless `untruncated`."""
         if side == "query":
             return [ids[: self.rules.query_length - 2] for ids in self.reader.bodies(self.rules.prefixed(texts, "query"))]
         budget = None if whole else self.rules.document_length - self.frame.size
@@ -60,12 +60,12 @@ class Pairing:
         return [*self.rules.prefixed(parts[:1], "document"), *parts[1:]]
 
     def joined(self, queries: Bodies, documents: Bodies, query: Numbers, document: Numbers) -> Pairs:
-        """The first tokens of documents with queries, pair by pair of rows [n]: as many as there is room for (FirstP)."""
+        """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""
         sizes = documents.starts[document + 1] - documents.starts[document]
         lengths = np.minimum(sizes, self.room(queries, query))
         return Pairs(self.frame, queries, documents, query, document, np.zeros(len(query), dtype=np.int64), lengths)
 
     def room(self, queries: Bodies, query: Numbers) -> Numbers:
-        """[n] tokens of a document that a pair with each of the queries `query` can hold."""
+        """[n] document tokens that fit into a pair with each of the queries `query`."""
         query_lengths = queries.starts[query + 1] - queries.starts[query]
         return np.asarray(self.rules.document_length - self.frame.size - query_lengths)

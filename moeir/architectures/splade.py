@@ -1,4 +1,4 @@
-"""SPLADE: one weight for each vocabulary term (Formal et al. 2021), on the same parts as CAME's lexical expert."""
+"""SPLADE: one weight per vocabulary term (Formal et al. 2021), built from the same parts as CAME's lexical expert."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Plain weights become a checkpoint: the reading rules a folder brings, and a sensible start for a vocabulary head it lacks."""
+"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head."""
 
 import json
 import logging
@@ -38,18 +38,18 @@ def start(
 ) -> OpenCheckpoint:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
-    `said` holds the reading rules the user gave; `texts`, if any, are what a missing vocabulary head is fitted on. `scratch` takes the
-    sizes and the tokenizer of a folder and draws the weights.
+    `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
+    `random_weights` takes only the sizes and the tokenizer of a folder.
     """
     folder = files.located(model)
     if not is_checkpoint(folder):
         if arch is None:
-            raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, …; see: moeir variants architectures")
+            raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
         return _started(folder, arch, said, texts, seed, scratch=scratch)
     metadata = facts_of(folder)
     old_spec, input_config = metadata["architecture"], replace(ReadingRules.from_dict(metadata["reading"], str(folder)), **said)
     same = arch is None or variants.parse(arch).name == variants.parse(old_spec).name
-    if files.read_config(folder).get("model_type") != "moeir" and arch is not None:  # the family's own files, which say it all
+    if files.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
         return _started(folder, _merged(old_spec, arch) if same else arch, asdict(input_config), texts, seed, scratch=scratch)
     if same and not scratch:
         opened = rebuilt(folder, _merged(old_spec, arch or old_spec), input_config)
@@ -60,9 +60,9 @@ def start(
 
 
 def reads_pairs(model: Path, arch: str | None) -> bool:
-    """Whether what `start` will make is a cross-encoder."""
+    """Whether `build_checkpoint` would build a cross-encoder."""
     if arch is None and not is_checkpoint(folder := files.located(model)):
-        return False  # which `start` refuses
+        return False  # `build_checkpoint` refuses it
     spec = arch or facts_of(folder)["architecture"]
     is_pair_model: bool = variants.bind("architectures", variants.parse(spec).name).func.pairs
     return is_pair_model
@@ -86,7 +86,9 @@ def _started(folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence
     if tokenizer.vocabulary > encoder.shape.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
     architecture = composed(arch, encoder, tokenizer.signs)
-    if architecture.pairs and "query_length" in folder_config:  # the folder says it of a text: a pair has as much, its query half
+    if (
+        architecture.pairs and "query_length" in folder_config
+    ):  # the folder's length is that of one text
         folder_config["query_length"] = min(folder_config["query_length"] // 2, architecture.lengths[0])
     input_config = replace(_usual(architecture, positions), **(folder_config | overrides))
     input_config.check(positions)
@@ -94,7 +96,7 @@ def _started(folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence
         published.brought(folder, architecture)
     model = OpenCheckpoint(architecture, tokenizer, input_config, full_spec(arch), config)
     if architecture.pairs:
-        Pairing.of(tokenizer, input_config, architecture)  # refuses lengths that leave no room for a document
+        Pairing.of(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
         return model
     if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
         _blind_gates(model, gates, list(texts) or _words(tokenizer, seed))
@@ -104,7 +106,7 @@ def _started(folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence
 
 
 def _usual(architecture: Architecture, positions: int) -> ReadingRules:
-    """The lengths that nobody has named; a pair's query has half of what the encoder reads at most."""
+    """Default lengths, limited by the encoder's positions; the query of a pair gets at most half of them."""
     query, document = architecture.lengths
     half = positions // 2 if architecture.pairs else positions
     return ReadingRules(query_length=min(query, half), document_length=min(document, positions))
@@ -112,7 +114,7 @@ def _usual(architecture: Architecture, positions: int) -> ReadingRules:
 
 @torch.no_grad()
 def _blind_gates(model: OpenCheckpoint, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
-    """Fresh gates start without a favourite: each forgets the mean of what it reads in its layers, of queries and of documents."""
+    """Make fresh gates unbiased: project the mean of each gate's inputs, of queries and of documents, out of its weights."""
     sums: dict[tuple[str, str], Tensor] = {}
     counts: dict[tuple[str, str], int] = {}
     side = "query"
@@ -133,18 +135,18 @@ def _blind_gates(model: OpenCheckpoint, routers: dict[str, RoutedFeedForward], t
 
 
 def _tell_unlike(folder: Path, arch: str, folder_options: dict[str, str]) -> None:
-    """Say which options of the weights an architecture does not take over: its own are those of its paper."""
+    """Log the options of the weights that an architecture overrides with those of its paper."""
     options = dict(variants.parse(full_spec(arch)).options)
     requested = dict(variants.parse(arch).options)
     overridden = [name for name, value in folder_options.items() if name in options and name not in requested and options[name] != value]
     if overridden:
         theirs, ours = (",".join(f"{name}={values[name]}" for name in overridden) for values in (folder_options, options))
-        log.info("%s was made with %s; %s has %s unless --arch says otherwise", folder, theirs, variants.parse(arch).name, ours)
+        log.info("%s was trained with %s; %s uses %s unless --arch sets them", folder, theirs, variants.parse(arch).name, ours)
 
 
 @torch.no_grad()
 def _fit_head(model: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
-    """Fit the head on the states of the lexical expert, which at this point are those of the plain weights."""
+    """Fit the head on the states of the lexical expert, which are still those of the plain weights."""
     architecture = model.architecture.eval()
     sample = list(texts) or _words(model.reader, seed)
     sample = random.Random(seed).sample(sample, min(TEXTS_FOR_A_HEAD, len(sample)))
@@ -167,21 +169,21 @@ def _fit_head(model: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
     if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:
         architecture.document_encoder.vocabulary_head.load_state_dict(head.state_dict())
     log.info(
-        "the weights bring no vocabulary head: fitted one on %d tokens of %d %s; its strongest term is the token's own "
+        "no vocabulary head in the weights: fitted one on %d tokens of %d %s; its strongest term is the token's own "
         "word for %.0f %% of them, and %.4f %% of terms start above zero",
         *(report.tokens, len(sample), "texts" if texts else "lists of words", 100 * report.recovered, 100 * report.positive),
     )
 
 
 def _words(tokenizer: TextReader, seed: int) -> list[str]:
-    """Texts where there is no corpus: whole words of the vocabulary in random lists of thirty."""
+    """Texts for use without a corpus: random lists of thirty whole words of the vocabulary."""
     words = [word for number in range(tokenizer.vocabulary) if (word := tokenizer.word(number))]
     random.Random(seed).shuffle(words)
     return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
 
 
 def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The reading rules and dense options of a sentence-transformers folder; nothing for any other folder."""
+    """Fields of `InputConfig` and dense options of a sentence-transformers folder; empty for any other folder."""
     if not (folder / "modules.json").is_file():
         return {}, {}
     try:
@@ -192,18 +194,18 @@ def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str,
             rules |= {"query_length": int(length), "document_length": int(length)}
         prompts = _read(folder / "config_sentence_transformers.json").get("prompts") or {}
     except (ValueError, KeyError, TypeError) as problem:
-        raise ArtifactError(f"{folder}: its sentence-transformers files cannot be read: {problem}") from None
+        raise ArtifactError(f"{folder}: sentence-transformers files cannot be read: {problem}") from None
     document = prompts.get("document") or prompts.get("passage") or ""
     rules |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
     if unsupported := [name for name in modules if name not in MODULES]:
-        log.warning("%s: its module %s is not read; what moeir makes of these weights lacks it", folder, ", ".join(unsupported))
+        log.warning("%s: module %s is not supported and ignored; the checkpoint lacks it", folder, ", ".join(unsupported))
     options = {"normalise": "true" if "Normalize" in modules else "false"}
     modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     poolings = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]
     if poolings in (["cls"], ["mean"]):
         options["pooling"] = poolings[0]
     elif pooling:
-        log.warning("%s: its pooling is neither cls nor mean alone; say which with --arch dense:pooling=…", folder)
+        log.warning("%s: pooling is neither cls nor mean alone; set it with --arch dense:pooling=…", folder)
     return rules, options
 
 

@@ -1,4 +1,4 @@
-"""TASER: shared and specialised blocks interleaved, one vector for each text (Cheng et al. 2023)."""
+"""TASER: interleaved shared and specialised blocks, one vector per text (Cheng et al. 2023)."""
 
 from torch import Tensor
 
@@ -13,10 +13,10 @@ GATES = ("one", "per_layer")
 
 
 class Taser(Architecture):
-    """One expert block after every two shared ones, chosen by role, by text or by token; inner product of first tokens.
+    """One expert block after every two shared ones, routed by role, by text or by token; inner product of first tokens.
 
-    `routing`: role (queries one half of the experts, documents the other), sequence (a choice a text), token (a choice a token) or
-    shared (no experts). `every`: shared layers between two of experts; `layers=3+6` names them instead. `gates`: one (for all layers) or
+    `routing`: role (queries use one half of the experts, documents the other), sequence (one choice per text), token (one per token) or
+    shared (no experts). `every`: shared layers between two layers with experts; `layers=3+6` names them. `gates`: one (for all layers) or
     per_layer. `gate_input`: ffn_input or block_input. `gradient`: chosen, full (all experts run) or none. `pooling`: cls or mean.
     """
 

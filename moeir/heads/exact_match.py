@@ -1,4 +1,4 @@
-"""One vector for each token, beside its term: late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
+"""One vector per token with its term: late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,7 @@ from moeir.representations.exact_match import ExactMatch
 class TokenMatch(nn.Module):
     """A linear map with bias, the same for queries and documents; terms are the token ids.
 
-    The beginning is left out of either side: it says nothing that a term would. Options: the separator kept or not; `layer_norm` behind
-    the map; `relu` behind that.
+    [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class TokenMatch(nn.Module):
         self._separator = None if separator else signs.separator
 
     def forward(self, states: Tensor, tokens: Tokens) -> ExactMatch:
-        """states [T, H] -> terms [T'], vectors [T', D] in float32; a text without any token but signs has none."""
+        """states [T, H] -> terms [T'], vectors [T', D] in float32; a text with special tokens only has none."""
         keep = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
         if self._separator is not None:
             keep &= tokens.ids != self._separator

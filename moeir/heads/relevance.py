@@ -1,4 +1,4 @@
-"""One number for a query and a document that were read together: what a family's sequence classification makes of them."""
+"""Relevance score of a query-document pair: the sequence classification head of the encoder's family."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from moeir.representations.dense import Dense
 
 
 class Relevance(nn.Module):
-    """What the family makes of the pooled state (if not `linear`), then a linear map to one number; in float32, always."""
+    """The family's classification head on the pooled state (unless `linear`), then a linear map to one logit; always in float32."""
 
     def __init__(self, shape: Shape, *, linear: bool = False, bias: bool = True) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Relevance(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, pooled: Tensor, tokens: Tokens, pooler: nn.Linear | None = None) -> Dense:
-        """pooled [B, H] -> vectors [B, 1]: a pair's only number is its score. `pooler` is BERT's, where that is the dense map."""
+        """pooled [B, H] -> vectors [B, 1], the score of each pair. `pooler` is the encoder's, where it serves as the dense map (BERT)."""
         with full_precision(pooled.device):
             states = pooled.float()
             if self.shape is not None:
@@ -42,7 +42,7 @@ class Relevance(nn.Module):
 
 
 def one_output(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The output of two classes as one number: the second's logit less the first's, which orders pairs as its probability does.
+    """Reduce a two-class output layer to one logit, second minus first, which ranks pairs as the probability of the second does.
 
     weight [2, H], bias [2] -> [1, H], [1].
 

@@ -1,9 +1,9 @@
-"""A vocabulary head for weights that lack one, fitted in seconds instead of started from noise.
+"""Initial weights for a missing vocabulary head, fitted in seconds instead of random.
 
-Ridge regression leads from the top states to the centred, normalised embedding of each token's own word. It becomes the head's
-transform: shifted far enough for the activation to be linear, and the normalisation behind it takes the shift out again. A head whose
-transform has no bias (ModernBERT) cannot be shifted: its activation bends what ridge regression found, which costs some of the fit.
-Scale and bias are set so that the strongest terms start near `strongest` and all but a few of (token, term) pairs start below zero.
+Ridge regression maps the top states to the centred, normalised embedding of each token's own word. The map becomes the head's
+transform, shifted far enough for the activation to be linear; the normalisation after it removes the shift. A head whose transform has
+no bias (ModernBERT) cannot be shifted: its activation distorts the fitted map, which costs some of the fit. Scale and bias are set so
+that the strongest terms start near `strongest` and all but a few (token, term) pairs start below zero.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TOKENS_FOR_SCALE = 2000
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the fitted head knows the words it reads: share of tokens whose own word is its strongest term; share of positive pairs."""
+    """Quality of a fit: share of tokens whose own word is the strongest term, and share of (token, term) pairs above zero."""
 
     tokens: int
     recovered: float
@@ -39,9 +39,9 @@ def fit(
     strongest: float = 2.0,
     positive: float = 2e-4,
 ) -> Fit:
-    """Set the head's weights from states [n, H] of tokens whose words are ids [n]; words [V, E] is the decoder.
+    """Set the head's weights from states [n, H] of tokens with ids [n]; embeddings [V, E] is the decoder.
 
-    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six a token; never fewer than two a token.
+    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six per token; at least two per token.
     """
     states, embeddings = states.double(), embeddings.double()
     targets = F.normalize(embeddings - embeddings.mean(0), dim=-1)[ids]
@@ -76,7 +76,7 @@ def fit(
 
 @torch.no_grad()
 def cut(head: RawVocabularyHead, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> Fit:
-    """Set the bias of a head without a transform, so that each term is above zero for `positive` of the tokens; as `fit`."""
+    """Set the bias of a head without a transform so that each term is above zero for a share `positive` of the tokens."""
     sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
     logits = states[sample].float() @ embeddings.float().T  # [n, V]
     means = logits.mean(0)
@@ -88,7 +88,7 @@ def cut(head: RawVocabularyHead, embeddings: Tensor, states: Tensor, ids: Tensor
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """The value that `share` of all values lie below, from a regular sample of at most ten million of them."""
+    """The value below which a share `share` of all values lies, from a regular sample of at most ten million."""
     flat = values.flatten()
     sample = flat[:: max(1, len(flat) // 10_000_000)]
     return float(sample.kthvalue(max(1, int(share * len(sample)))).values)

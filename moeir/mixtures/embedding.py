@@ -1,4 +1,4 @@
-"""A gated mixture of small experts over the pooled vector of a text (SB-MoE)."""
+"""Gated mixture of small experts over the pooled vector of a text (SB-MoE)."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ SMALLEST = 1e-6
 
 
 class Bottleneck(nn.Module):
-    """D -> D // 2 -> `output`, ReLU between: an expert, and the gate."""
+    """Two linear layers, D -> D // 2 -> `output`, with ReLU: used for experts and for the gate."""
 
     def __init__(self, width: int, output: int) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Bottleneck(nn.Module):
 
 
 class EmbeddingMixture(nn.Module):
-    """y = x + what the chosen experts make of x. Noisy top-1 while training; `top1`, `all` or `random` in use.
+    """y = x + output of the chosen experts for x. Noisy top-1 in training; `top1`, `all` or `random` at inference.
 
-    `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, bounded, and its gate learns; `weighted` adds Σ w_i f_i(x), as the paper's
-    equations read; `release` adds Σ w_i f_i(x) made a unit vector, as the published code does, whose gate gets no gradient: with one
-    expert the weight cancels. `gate=random` sends each text to an expert by a hash of its tokens, in training and in use, whatever
-    `inference` says; w_m is then the largest of n hashed numbers, evenly spread over [0, 1), as in the published code.
+    `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, which is bounded and trains the gate; `weighted` adds Σ w_i f_i(x), as in the
+    paper's equations; `release` adds Σ w_i f_i(x) normalised to a unit vector, as in the published code, whose gate gets no gradient: with
+    one expert the weight cancels. `gate=random` routes each text by a hash of its tokens, in training and at inference, regardless of
+    `inference`; w_m is then the largest of n hashed numbers, uniform on [0, 1), as in the published code.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EmbeddingMixture(nn.Module):
         self.routed: Routing | None = None
 
     def forward(self, vectors: Tensor, tokens: Tokens) -> Tensor:
-        """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; leaves what the gate said in `routed`."""
+        """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; stores the gate's output in `last_routing`."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             weights = self._weights(vectors, tokens)  # [B, n]
@@ -66,7 +66,7 @@ class EmbeddingMixture(nn.Module):
             return vectors + self._one(vectors, strength[:, None], choice)
 
     def _weights(self, vectors: Tensor, tokens: Tokens) -> Tensor:
-        """[B, n], of which top-1 keeps the largest: softmax over all experts, then the best (not renormalised)."""
+        """[B, n] softmax over all experts; top-1 uses the largest, not renormalised."""
         if self.gate is None or (self.inference == "random" and not self.training):
             self.routed = None
             return hashed_uniform(tokens, len(self.experts))
@@ -77,7 +77,7 @@ class EmbeddingMixture(nn.Module):
         return logits.softmax(-1)
 
     def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
-        if vectors.is_cuda:  # all experts of a few hundred vectors cost less than the host's question who chose which
+        if vectors.is_cuda:  # running all experts on a few hundred vectors costs less than a synchronisation
             rows = torch.arange(len(choice), device=choice.device)
             outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
         else:
@@ -94,11 +94,11 @@ class EmbeddingMixture(nn.Module):
 
 
 def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
-    """`count` numbers in [0, 1) for each text, a function of its token ids alone: [B, count]."""
+    """[B, count] numbers in [0, 1), a function of each text's token ids alone."""
     token_hashes = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
     text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), token_hashes)
     steps = torch.arange(1, count + 1, device=text_hashes.device)
-    bits = (hash_integers(text_hashes[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
+    bits = (hash_integers(text_hashes[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # drops the sign extension
     return bits.float() / 2**24
 
 

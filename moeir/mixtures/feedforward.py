@@ -1,7 +1,7 @@
 """Routed feed-forward experts in place of a layer's feed-forward: by role (CoT-MoTE, TASER Det-R), by text or by token (TASER).
 
-Only the expert that was chosen runs. Learned routers choose by Gumbel-softmax; the chosen expert's output is multiplied by
-1 + (p - stop(p)), which is 1 and hands the ranking loss on to the gate.
+Only the chosen expert runs. Learned routers choose by Gumbel-softmax; the chosen expert's output is multiplied by 1 + (p - stop(p)),
+which is 1 and passes the gradient of the ranking loss to the gate.
 """
 
 import copy
@@ -24,11 +24,11 @@ GRADIENTS = ("chosen", "full", "none")
 
 
 class RoutedFeedForward(nn.Module):
-    """I copies of a feed-forward, and what sends each token to one of them.
+    """I copies of a feed-forward and a router that sends each token to one of them.
 
-    `role`: the first half of the experts reads queries, the rest documents (with more than one a side: at random while training, the
-    first of the side in use). `sequence`: one choice a text, from its first token. `token`: one choice a token.
-    In use the most probable expert is taken; of equals the first.
+    `role`: the first half of the experts processes queries, the rest documents (with several per side: random in training, the first of
+    the side at inference). `sequence`: one choice per text, from its first token. `token`: one choice per token.
+    Inference takes the most probable expert; of equals the first.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class RoutedFeedForward(nn.Module):
 
     @property
     def chooser(self) -> nn.Linear:
-        """The gate that chooses here: its own, or one of several layers."""
+        """The gate of this layer: its own, or the one shared by several layers."""
         gate: nn.Linear = self.gate if self._shared_gate is None else self._shared_gate
         return gate
 
     def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
-        """states [T, H] after attention, block [T, H] before it -> [T, H]; leaves what the router said in `routed`."""
+        """states [T, H] after attention, block [T, H] before it -> [T, H]; stores the router's output in `last_routing`."""
         if self.routing == "role":
             return self._by_role(states, tokens, block)
         gate_input = self.seen(states, tokens, block)
@@ -75,7 +75,7 @@ class RoutedFeedForward(nn.Module):
         return self._everyone(states, weights) if self.gradient == "full" else self._chosen(states, weights)
 
     def seen(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
-        """What the gate reads, a row for each decision: [B or T, H]."""
+        """[B or T, H] input of the gate, one row per decision."""
         inputs = states if self.gate_input == "ffn_input" else block
         return inputs.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else inputs
 
@@ -89,14 +89,14 @@ class RoutedFeedForward(nn.Module):
         return self._by_choice(states, choice.index_select(0, tokens.owners()))
 
     def _chosen(self, states: Tensor, weights: Tensor) -> Tensor:
-        """Only the chosen expert of each token: specs/decisions 12."""
+        """Only the chosen expert of each token runs (specs/decisions 12)."""
         strength, choice = weights.max(-1)
         if not self.training or self.gradient == "none":
             return self._by_choice(states, choice)
-        return self._by_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # 1 to the last bit
+        return self._by_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # exactly 1
 
     def _by_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
-        """Each token through the expert it chose, whose change is multiplied by `strength` [T, 1]."""
+        """Each token through its chosen expert, whose output is multiplied by `strength` [T, 1]."""
         first = self.experts[0]
         if has_grouped_linear(states, first.down.in_features):
             return self._grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
@@ -112,7 +112,7 @@ class RoutedFeedForward(nn.Module):
         return by_expert(states, choice, len(self.experts), apply)
 
     def _grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
-        """The same by grouped products, for which the host need not know how many tokens chose which expert."""
+        """The same with grouped matrix products, which need no host-side count of tokens per expert."""
         first, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
         inner = self._linear("up", self._norm(states, groups.choice) if gated else states, groups)
         if gated:
@@ -140,7 +140,7 @@ class RoutedFeedForward(nn.Module):
             return normed if norms[0].bias is None else normed + F.embedding(choice, torch.stack([norm.bias for norm in norms]))
 
     def _everyone(self, states: Tensor, weights: Tensor) -> Tensor:
-        """All experts on all tokens, straight-through over all of them: I times the cost, and the measure of `_chosen`."""
+        """All experts on all tokens with a straight-through gradient over all: I times the cost; the reference for `_top1`."""
         hard = F.one_hot(weights.argmax(-1), len(self.experts))
         straight_through = hard + (weights - weights.detach())
         changes = torch.stack([expert.change(states) for expert in self.experts], dim=1)  # [T, I, H]
@@ -150,14 +150,14 @@ class RoutedFeedForward(nn.Module):
 
 
 def uniform_like(logits: Tensor) -> Tensor:
-    """Numbers in (0, 1) from torch's generator, float32, in the shape of `logits`; neither end is ever drawn."""
+    """Uniform float32 numbers from the open interval (0, 1) by torch's generator, in the shape of `logits`."""
     return torch.rand_like(logits, dtype=torch.float32).clamp_(torch.finfo(torch.float32).tiny, 1 - torch.finfo(torch.float32).eps / 2)
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, I] -> [n, I]. Jang et al. 2017.
 
-    `uniform` [n, I] in (0, 1) is what the noise is made of.
+    `uniform` [n, I] in (0, 1) is the source of the noise.
     """
     return ((logits - (-uniform.log()).log()) / temperature).softmax(-1)
 
@@ -172,9 +172,9 @@ def started_gate(hidden: int, experts: int) -> nn.Linear:
 
 @torch.no_grad()
 def blind(gate: nn.Linear, means: Tensor) -> None:
-    """Take out of a fresh gate what all inputs of its layers have in common: A ← A (1 - projection on the means [n, H]).
+    """Project the mean inputs of a fresh gate's layers out of its weights: A ← A (1 - projection on the means [n, H]).
 
-    First tokens of different texts differ little in lower layers: a gate as drawn sends them all to one expert, and stays there.
+    First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so.
     """
     basis = torch.linalg.qr(means.double().T).Q  # [H, n]
     weight = gate.weight.double()
@@ -182,7 +182,7 @@ def blind(gate: nn.Linear, means: Tensor) -> None:
 
 
 def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:
-    """Which layers, from 0, have experts: one after every `every` shared ones, or those named, from 1.
+    """Layers with experts, numbered from 0: one after every `every` shared ones, or those named in `layers`, numbered from 1.
 
     >>> specialised(12, every=2), specialised(3, every=0), specialised(12, every=2, layers=("1", "4"))
     ([2, 5, 8, 11], [0, 1, 2], [0, 3])
@@ -200,9 +200,9 @@ def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[i
 def specialise(
     layers: nn.ModuleList, layer_numbers: Iterable[int], *, experts: int, routing: str, one_gate: bool, **options: object
 ) -> nn.Linear | None:
-    """Put copies of their own feed-forward as experts into the chosen layers; the gate they share, if they share one.
+    """Replace the feed-forward of the given layers by experts, copies of it; returns the shared gate, if there is one.
 
-    UsageError for a router or a number of experts that cannot be.
+    UsageError for an unknown router or an impossible number of experts.
     """
     allowed = {"routing": (routing, ROUTINGS), "gate_input": (options.get("gate_input", GATE_INPUTS[0]), GATE_INPUTS)}
     allowed["gradient"] = (options.get("gradient", GRADIENTS[0]), GRADIENTS)
@@ -222,7 +222,7 @@ def specialise(
 
 
 def routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
-    """The learned routers among layers, by `layer` and their number from 1."""
+    """The learned routers among layers, named `layer1`, `layer2`, … by position."""
     feedforwards = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
     return {
         name: mixture for name, mixture in feedforwards.items() if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED
@@ -230,7 +230,7 @@ def routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
 
 
 def _share_norm(experts: nn.ModuleList) -> None:
-    """Every expert uses the first one's normalisation, which is registered, saved and counted once."""
+    """All experts share the first one's normalisation, which is registered, saved and counted once."""
     first = experts[0]
     for expert in list(experts)[1:]:
         del expert._modules["norm"]

@@ -52,7 +52,7 @@ CHECKPOINTS = [
     Bad("an architecture of other options", unlisted(architecture="came:layers=3"), "info bad", 4, "came has no option 'layers'"),
     Bad("an architecture that cannot be", unlisted(architecture="came:shared_layers=9"), "info bad", 4,
         "bad/moeir.json: damaged, or of another version of moeir: came:shared_layers=9: the encoder has 4"),
-    Bad("rules that are a number", unlisted(reading=7), "info bad", 4, "bad/moeir.json: damaged: it names no architecture, or no reading"),
+    Bad("rules that are a number", unlisted(reading=7), "info bad", 4, "bad/moeir.json: damaged: `architecture` or `reading` is missing"),
     Bad("a length that is a word", rules(query_length="x"), "info bad", 4, "query_length is 'x'; expected int"),
     Bad("a length that nobody reads", rules(query_length=10**9), "info bad", 4, "--query-length 1000000000: expected 3 to 64"),
     Bad("facts of another size", damaged(*facts, writes("{}")), ENCODE + "bad", 4, "bad/moeir.json: damaged: expected"),

@@ -89,7 +89,7 @@ class ReadingRules:
         """From moeir.json; `source` names the file in errors."""
         expected = {item.name for item in fields(cls)}
         if set(values) != expected:
-            raise ArtifactError(f"{source}: reading rules are {sorted(values)}; this version of moeir reads {sorted(expected)}")
+            raise ArtifactError(f"{source}: `reading` has the fields {sorted(values)}; this version of moeir expects {sorted(expected)}")
         for item in fields(cls):
             if type(values[item.name]) is not item.type:
                 raise ArtifactError(f"{source}: damaged: {item.name} is {values[item.name]!r}; expected {item.type.__name__}")

@@ -147,7 +147,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     if metadata.get("format") != FORMAT:
         raise ArtifactError(f"{folder}/{FACTS}: format {metadata.get('format')}; this version of moeir reads format {FORMAT}")
     if not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
-        raise ArtifactError(f"{folder}/{FACTS}: damaged: it names no architecture, or has no input configuration")
+        raise ArtifactError(f"{folder}/{FACTS}: damaged: `architecture` or `reading` is missing or of a wrong type")
     try:
         variants.resolve("architectures", metadata["architecture"])
     except UsageError as problem:

@@ -86,9 +86,7 @@ def _started(folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence
     if tokenizer.vocabulary > encoder.shape.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
     architecture = composed(arch, encoder, tokenizer.signs)
-    if (
-        architecture.pairs and "query_length" in folder_config
-    ):  # the folder's length is that of one text
+    if architecture.pairs and "query_length" in folder_config:  # the folder's length is that of one text
         folder_config["query_length"] = min(folder_config["query_length"] // 2, architecture.lengths[0])
     input_config = replace(_usual(architecture, positions), **(folder_config | overrides))
     input_config.check(positions)

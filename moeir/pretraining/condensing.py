@@ -1,4 +1,4 @@
-"""What Condenser and coCondenser share: the late loss, and the head's."""
+"""Losses that Condenser and coCondenser share: of the last layer and of the head."""
 
 from moeir.pretraining.base import Loss, Read, masked_loss
 from moeir.pretraining.decoder import BidirectionalDecoder

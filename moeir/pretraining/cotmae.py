@@ -1,4 +1,4 @@
-"""CoT-MAE: two spans of a document, each encoded, each reconstructed from the other's vector (Wu et al. 2023)."""
+"""CoT-MAE: two spans of a document, each reconstructed from the other's vector (Wu et al. 2023)."""
 
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ from moeir.pretraining.decoder import BidirectionalDecoder
 
 
 class Cotmae(Pretraining):
-    """Contextual masked auto-encoder: a span's vector helps a small decoder to fill the gaps of its neighbour (Wu et al. 2023).
+    """Contextual masked auto-encoder: a small decoder reconstructs a span from its neighbour's vector (Wu et al. 2023).
 
-    loss = MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of the one; the other hidden
-    anew at `decoder_rate`]; each a mean over all hidden tokens of the batch. As published and as caskcsg/ir `cotmae/` computes it.
+    loss = MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of one; the other masked again
+    at `decoder_rate`]; each a mean over all masked tokens of the batch. As published and as in caskcsg/ir `cotmae/`.
     """
 
     context: ClassVar[str] = "span"

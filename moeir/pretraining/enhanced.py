@@ -1,4 +1,4 @@
-"""RetroMAE's enhanced decoder: every token of a text is told from the text's vector and a sample of the other tokens of its own."""
+"""RetroMAE's enhanced decoder: each token is predicted from the text's vector and its own sample of the other tokens."""
 
 from dataclasses import replace
 
@@ -22,10 +22,10 @@ STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
 class EnhancedDecoder(nn.Module):
     """One layer whose queries are vector + position and whose keys and values are [vector; embeddings] (Xiao et al. 2022).
 
-    Token i looks at the first place, where the vector is, and at each other token but itself with probability 1 - `rate`: a sample of
-    its own for every i. Place 0, from which nothing is told, also sees itself, as a short text may leave it no other. Normalised after
-    attention and after the feed-forward, as BERT is, whatever the encoder's family; positions are the encoder's, or the decoder's own
-    where the encoder has none as wide as its states (ModernBERT, small ELECTRA).
+    Token i attends to position 0, which holds the vector, and to each other token but itself with probability 1 - `rate`, sampled
+    separately for every i. Position 0, from which nothing is predicted, also attends to itself, as a short text may leave it no other.
+    Post-norm as in BERT, whatever the encoder's family; position embeddings are the encoder's, or the decoder's own if the encoder has
+    none as wide as its states (ModernBERT, small ELECTRA).
     """
 
     def __init__(self, shape: Shape, *, rate: float = 0.5) -> None:
@@ -58,14 +58,14 @@ class EnhancedDecoder(nn.Module):
         return output
 
     def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, signs: Signs) -> Loss:
-        """The mean cost of every token but the special ones."""
+        """Mean cross-entropy of every token but the special ones."""
         vectors, texts = aligned(vectors, texts)
         rows, _ = attended_tokens(special(texts, signs), texts.tokens.starts)
         return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows], encoder)
 
 
 def seeds(texts: MaskedTexts) -> Tensor:
-    """A number [B] for each text, from its tokens and from which of them are hidden: another at each epoch, the same in any batch."""
+    """[B] a random key per text, from its tokens and their masks: different in each epoch, the same in any batch."""
     tokens = texts.tokens
     signature = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
     token_hashes = hash_integers(signature + STRIDE * (tokens.positions() + 1))
@@ -73,7 +73,7 @@ def seeds(texts: MaskedTexts) -> Tensor:
 
 
 def sampled(keys: Tensor, rate: float) -> Seen:
-    """Each token but itself is seen with probability 1 - `rate`, by the text's number [B] and the two places; the first place always."""
+    """Attention mask: position 0 is always visible, others with probability 1 - `rate`, by the text's key [B] and both positions."""
 
     def visible(texts: Tensor, length: int) -> Tensor:
         positions = torch.arange(length, device=texts.device)

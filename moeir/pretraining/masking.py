@@ -1,6 +1,6 @@
-"""Which tokens of a text are hidden, and what stands in their place: whole words, 80 % masks, 10 % random tokens, 10 % as they were.
+"""Whole-word masking: 80 % of masked tokens become [MASK], 10 % a random token, 10 % stay unchanged.
 
-Hiding is the last thing that happens to a text: it is cut before, so that no mask can lie beside its token.
+Masking is the last step of preparing a text: it is truncated before, so masks and tokens always align.
 """
 
 import unicodedata
@@ -16,13 +16,13 @@ from moeir.pretraining.draws import HALF, Bits, Numbers, bits, lower
 
 Flags = npt.NDArray[np.bool_]
 MASKED, RANDOM = int(0.8 * 2**32), int(0.9 * 2**32)
-WHOLE_SCRIPTS = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))  # written without white space
+WHOLE_SCRIPTS = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))  # written without spaces
 
 
 @dataclass(frozen=True)
 class Words:
-    """What a vocabulary says of words: `begins` [V] tokens that begin one, `alone` [V] tokens that are one, `special` [V] tokens that
-    are never hidden; `ordinary` [n] ids of the others, `mask` the token that hides."""
+    """Word boundaries of a vocabulary: tokens that `starts_word` [V], tokens that are a word alone `is_word` [V], tokens never masked
+    `is_special` [V]; `ordinary_ids` [n] of all others, `mask_id` of [MASK]."""
 
     begins: Flags
     alone: Flags
@@ -32,12 +32,12 @@ class Words:
 
     @classmethod
     def of(cls, tokenizer: TextReader) -> Self:
-        """From a tokenizer: word pieces say what continues a word (##), the others what follows white space (Ġ, ▁).
+        """From a tokenizer: word pieces mark the continuation of a word (##), other models a preceding space (Ġ, ▁).
 
-        Where nothing says it, punctuation and ideographs are words of their own, and letters after letters continue a word.
+        Unmarked punctuation and ideographs are words of their own; letters after letters continue a word.
         """
         if tokenizer.signs.mask is None:
-            raise UsageError(f"{tokenizer.folder}: its vocabulary has no [MASK]; pre-training by hidden tokens needs one")
+            raise UsageError(f"{tokenizer.folder}: its vocabulary has no [MASK], which pre-training needs")
         pieces = list(tokenizer.pieces())
         special_ids = list(tokenizer.special)
         ordinary_ids = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)
@@ -49,7 +49,7 @@ class Words:
         return cls(starts_word, is_word, is_special, ordinary_ids, tokenizer.signs.mask)
 
     def firsts(self, ids: Numbers, starts: Numbers) -> Flags:
-        """[T] whether a token begins a word, for texts ids[starts[b]:starts[b+1]]."""
+        """[T] whether a token starts a word, for texts ids[starts[b]:starts[b+1]]."""
         is_start = self.begins[ids] | self.alone[ids]
         is_start[1:] |= self.alone[ids[:-1]]
         is_start[starts[:-1][np.diff(starts) > 0]] = True
@@ -57,7 +57,7 @@ class Words:
 
 
 def _is_a_word(letters: str) -> bool:
-    """Whether a token is a word whatever stands beside it: punctuation, a symbol, an ideograph; part of a character is not."""
+    """Whether a token is always a word alone: punctuation, a symbol or an ideograph, but not a part of a character."""
     if not letters or "\ufffd" in letters:
         return False
     first = letters[0]
@@ -65,11 +65,11 @@ def _is_a_word(letters: str) -> bool:
 
 
 def hide(ids: Numbers, starts: Numbers, keys: Bits, rate: float, words: Words) -> tuple[Numbers, Flags]:
-    """The ids as the encoder reads them [T], and which were chosen to be predicted [T].
+    """The masked ids [T], and which tokens are to be predicted [T].
 
-    ids [T] the plain texts end to end without special tokens, starts [B+1], keys [B] of the draws. Each text has a budget of
-    max(1, round(rate · length)) tokens; its words come in random order, and each that fits into what is left is chosen whole; where
-    none fits, the shortest is. Of the chosen tokens 80 % become the mask, 10 % a random token, 10 % stay. Devlin et al. 2019.
+    ids [T] of the texts end to end without special tokens, starts [B+1], random keys [B]. Each text has a budget of
+    max(1, round(rate · length)) tokens; its words are visited in random order and each that fits into the remaining budget is chosen
+    whole; if none fits, the shortest is. Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay. Devlin et al. 2019.
     """
     sizes = np.diff(starts)
     owners = np.repeat(np.arange(len(sizes)), sizes)
@@ -89,9 +89,9 @@ def hide(ids: Numbers, starts: Numbers, keys: Bits, rate: float, words: Words) -
 
 
 def _chosen(lengths: Numbers, owners: Numbers, order: Bits, budgets: Numbers) -> Flags:
-    """[W] which words are hidden: in the order of their bits, each that fits into what its text's budget still holds.
+    """[W] which words are masked: in the order of their bits, each that fits into the remaining budget of its text.
 
-    Texts are worked side by side, the words of one in turn.
+    Texts are processed in parallel, the words of a text one after the other.
     """
     counts = np.bincount(owners, minlength=len(budgets))
     sorted_words = np.lexsort((order, owners))
@@ -112,7 +112,7 @@ def _chosen(lengths: Numbers, owners: Numbers, order: Bits, budgets: Numbers) ->
 
 
 def _instead(original_ids: Numbers, random_values: Bits, words: Words) -> Numbers:
-    """[m] what stands in the place of each hidden token."""
+    """[m] the replacement of each masked token."""
     fraction = (random_values >> HALF).astype(np.int64)
     random_ids = words.ordinary[lower(random_values, len(words.ordinary))]
     return np.select([fraction < MASKED, fraction < RANDOM], [np.full_like(original_ids, words.mask), random_ids], original_ids)

@@ -1,4 +1,4 @@
-"""CoT-MoTE's pre-training: queries and passages through experts of their own, dense and sparse bottlenecks (Ma et al. 2023)."""
+"""CoT-MoTE pre-training: separate experts for queries and passages, dense and sparse bottlenecks (Ma et al. 2023)."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -20,13 +20,13 @@ SMALL = 1e-4
 
 
 class Mote(Pretraining):
-    """Textual experts: query and passage encoded each on its own side, the query written from dense and from sparse vectors.
+    """Textual experts: query and passage are encoded on their own sides; a query is decoded from dense and from sparse vectors.
 
     loss = MLM of passages + MLM of queries + `decoder_weight` · Σ CLM(dense) + `sparse_weight` · Σ CLM(sparse), each a mean over its
-    tokens; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc). The passage's vectors write the
-    query; the query's write what `decode_from_query` says. The sparse bottleneck is Σ_v w_v E_v / (Σ w + 1e-4) with w the
+    tokens; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc). The passage's vectors decode to
+    the query; the query's to the text set by `decode_from_query`. The sparse bottleneck is Σ_v w_v E_v / (Σ w + 1e-4) with w the
     log-saturated maximum of the vocabulary logits over all but the special tokens, and E the word embeddings without gradient: our
-    reading, as LexMAE's. `switch_corpus` reads queries by the passage's expert and passages by the query's (Table 4).
+    reading, as LexMAE's. `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
     """
 
     context: ClassVar[str] = "query"
@@ -54,7 +54,7 @@ class Mote(Pretraining):
         self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
-        """Parts are named after what was encoded: `mlm.document`, `dense.document`, `sparse.query`, …"""
+        """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
         encoded = {side: self.encode(self._sided(texts)) for side, texts in texts_by_side.items()}
@@ -70,14 +70,14 @@ class Mote(Pretraining):
         return self.outcome(parts, weights)
 
     def _sided(self, texts: MaskedTexts) -> MaskedTexts:
-        """Texts with the side whose expert reads them."""
+        """Texts with the side whose expert encodes them."""
         if not self.switch_corpus:
             return texts
         other = SIDES[1 - SIDES.index(texts.tokens.side)]
         return replace(texts, tokens=replace(texts.tokens, side=other))
 
     def _wanted(self, batch: Batch) -> dict[str, MaskedTexts]:
-        """What the decoder writes from the vectors of each side."""
+        """Texts to decode from the vectors of each side."""
         assert batch.contexts is not None
         targets = {"document": batch.contexts}
         if self.decode_from_query != "none":
@@ -90,8 +90,8 @@ class Mote(Pretraining):
         return loss
 
     def bottleneck(self, encoded: Read) -> Tensor:
-        """The sparse representation of each text as a mean of word embeddings, [B, H], in the order the texts came in."""
-        tokens = replace(encoded.texts.tokens, silent=special(encoded.texts, self.architecture.signs))  # silent tokens never win
+        """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
+        tokens = replace(encoded.texts.tokens, silent=special(encoded.texts, self.architecture.signs))  # excluded from the maximum
         sparse = Lexical()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
         sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)

@@ -1,6 +1,6 @@
-"""The tokens of the queries that belong to the documents of a corpus, kept on disk beside them.
+"""Cache of the tokens of queries that belong to the documents of a corpus.
 
-They come as `generate-queries` writes them, or as queries and judgements: a query belongs to the documents judged above 0 for it.
+Input is the output of `generate-queries`, or queries and judgements: a query belongs to the documents judged above 0 for it.
 """
 
 from array import array
@@ -29,8 +29,8 @@ ARRAYS = ("ids", "starts", "links", "documents")
 
 @dataclass(frozen=True)
 class QueryCache:
-    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links [n] the queries of the documents, one
-    document after the other, documents [N+1] where each begins among them. All memory-mapped."""
+    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links [n] the queries of each document,
+    document by document, documents [N+1] the offsets of each among them. All memory-mapped."""
 
     folder: Path
     ids: Ids
@@ -40,11 +40,11 @@ class QueryCache:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """From a folder that `cached` has made."""
+        """Open a folder built by `build_query_cache`."""
         return cls(folder, *(mapped(folder / f"{name}.npy") for name in ARRAYS))
 
     def __len__(self) -> int:
-        """Queries."""
+        """Number of queries."""
         return len(self.starts) - 1
 
     def asked(self) -> npt.NDArray[np.bool_]:
@@ -52,7 +52,7 @@ class QueryCache:
         return np.diff(self.documents) > 0
 
     def drawn(self, documents: Numbers, keys: Bits) -> tuple[Numbers, Numbers]:
-        """[B] bounds of one query of each document, drawn by its key; every document must have one."""
+        """[B] token bounds of a random query of each document, chosen by its key; every document must have one."""
         first = self.documents[documents]
         rows = first + upper(bits(keys, np.zeros(1, dtype=np.int64)), self.documents[documents + 1] - first)
         queries = self.links[rows]
@@ -68,10 +68,10 @@ def cached(
     *,
     digests: Mapping[str, Sequence[str]],
 ) -> QueryCache:
-    """The tokens of the queries of a corpus, from `folder` if they are there, otherwise made.
+    """The query cache of a corpus, from `folder` if it exists, otherwise built.
 
-    Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` says what the
-    files are. Queries without a token, or that no judgement names, are left out.
+    Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` identify the
+    files. Queries without a token or without a judgement are left out.
     """
     sources = {"documents": [manifests.digest(corpus.folder)], "tokenizer": [tokenizer.digest], **digests}
 
@@ -90,7 +90,7 @@ def cached(
 
 
 def _written(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Queries that were written for one document each, and its row."""
+    """Queries generated for one document each, with its row."""
     for file in files:
         for record in generated.read(file, part=len(files) > 1):
             if record.id not in rows:
@@ -99,7 +99,7 @@ def _written(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[s
 
 
 def _judged(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Queries that a judgement names, and the rows of the documents that answer each."""
+    """Judged queries, with the rows of their relevant documents."""
     answers = {query: [name for name, grade in grades.items() if grade > 0] for query, grades in qrels.read(judgements).items()}
     for query, names in answers.items():
         if (missing := next((name for name in names if name not in rows), None)) is not None:
@@ -113,13 +113,13 @@ def _judged(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) ->
 
 
 def _read(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenizer: TextReader) -> tuple["array[int]", "array[int]", int]:
-    """Tokens to disk; which document has which query, and how many queries have no token."""
+    """Write tokens to disk; returns document and query of each pair, and the number of queries without a token."""
     ids, starts = (GrowingArray(folder / f"{name}.npy", kind) for name, kind in (("ids", tokenizer.id_type), ("starts", np.int64)))
     owners, members = array("q"), array("q")
     queries = empty = 0
     remaining = iter(pairs)
     starts.append(np.zeros(1))
-    with meter("reading tokens of queries") as counter:
+    with meter("tokenizing queries") as counter:
         while chunk := list(islice(remaining, CHUNK)):
             token_lists = [tokens[1:-1] for tokens in tokenizer.ids([text for text, _ in chunk])]
             for tokens, (_, documents) in zip(token_lists, chunk, strict=True):

@@ -144,7 +144,7 @@ def test_colbert_as_published(tiny_model):
         ("coil:cls_dim=0,cls_norm=true", "with cls_dim=0 there is no"),
         ("coil:exact_scale=-1", "coil:exact_scale=-1.0: expected 0 or more"),
         ("splade:pooling=mean", "lexical pooling=mean: expected max or sum"),
-        ("colbert:attend_masks=true", "there are no .MASK. tokens without augmentation=true"),
+        ("colbert:attend_masks=true", "it needs augmentation=true, which adds the .MASK. tokens"),
     ],
 )
 def test_impossible_options_are_refused(tiny_model, spec, message):

@@ -141,12 +141,12 @@ def test_options_that_own_weights_cannot_be_changed(spec, other, message, tiny_m
 def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
     with pytest.raises(ArtifactError, match=r"plain weights, not a checkpoint; moeir init --model"):
         open_checkpoint(tiny_model)
-    with pytest.raises(UsageError, match="plain weights; say what they become: --arch came, dense, …; see: moeir variants"):
+    with pytest.raises(UsageError, match="plain weights; name an architecture: --arch came, dense, …; see: moeir variants"):
         start(tiny_model, None, {})
     for change, message in (
         (lambda facts: "{", "damaged: not JSON"),
         (lambda facts: json.dumps(facts | {"format": 9}), "format 9; this version of moeir reads format 1"),
-        (lambda facts: json.dumps(facts | {"reading": {"query_length": 3}}), "reading rules are"),
+        (lambda facts: json.dumps(facts | {"reading": {"query_length": 3}}), "has the fields"),
     ):
         folder = tmp_path / message.split()[0]
         saved(tiny_model, "dense", folder)

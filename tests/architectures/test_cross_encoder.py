@@ -139,7 +139,7 @@ def test_two_classes_are_one_number(published, tmp_path, caplog):
     tokens = pairs(checkpoint)
     logits = theirs(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)
     torch.testing.assert_close(scores(checkpoint, tokens), logits[:, 1] - logits[:, 0], atol=1e-5, rtol=1e-5)
-    with pytest.raises(ArtifactError, match=r"classifies 3 ways; expected one output \(or two, no and yes\)"):
+    with pytest.raises(ArtifactError, match=r"the head has 3 classes; expected 1, or 2 \(no and yes\)"):
         start(published("bert", 3), "cross-encoder", RULES)
 
 
@@ -203,7 +203,7 @@ def _one(tokens, number):
     ("spec", "rules", "message"),
     [
         ("cross-encoder:head=mean", {}, "head=mean: expected hf or linear"),
-        ("cross-encoder:bias=false", {}, "bias=false: the heads of transformers have one; it goes with head=linear"),
+        ("cross-encoder:bias=false", {}, "bias=false: the head of transformers has a bias; use head=linear"),
         ("cross-encoder:fields=text+body", {}, r"fields=text\+body: expected some of url, title, text"),
         ("cross-encoder:fields=text+text", {}, r"fields=text\+text: expected some of"),
         ("cross-encoder", {"query_length": 15}, "a query of 15 tokens leaves no room for a document in a pair of 16"),

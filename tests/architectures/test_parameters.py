@@ -162,7 +162,7 @@ def test_towers_start_as_copies_of_the_upper_layers():
         ("came:shared_layers=2,experts=local+local", "each once"),
         ("came:shared_layers=2,embeddings=own", "embeddings=own: expected shared or private"),
         ("came:shared_layers=2,embeddings=private", "embeddings=private needs shared_layers=0, found 2"),
-        ("came:shared_layers=0,routing=role", "routing=role: experts stand in shared layers, found shared_layers=0"),
+        ("came:shared_layers=0,routing=role", "routing=role: routed experts need shared layers, found shared_layers=0"),
         ("came:shared_layers=2,experts=local,global_experts=3", "global_experts=3: the experts local have no global one"),
         ("came:shared_layers=2,local_padding=none", "padding=none: expected one of neginf, zero"),
         ("came:shared_layers=2,pooling=max", "pooling=max: expected one of cls, mean"),
@@ -188,5 +188,5 @@ def test_lengths_that_cannot_be_read_are_refused():
     for rules in (ReadingRules(query_length=2), ReadingRules(query_length=33, document_length=3)):
         with pytest.raises(UsageError, match=r"--query-length [0-9]+: expected 3 to 32, the encoder's positions"):
             rules.check(32)
-    with pytest.raises(ArtifactError, match=r"x: reading rules are \['query_prefix'\]"):
+    with pytest.raises(ArtifactError, match=r"x: `reading` has the fields \['query_prefix'\]"):
         ReadingRules.from_dict({"query_prefix": ""}, "x")

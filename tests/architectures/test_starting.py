@@ -71,9 +71,9 @@ def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
     (sentence_transformer / "modules.json").write_text(json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}]))
     with caplog.at_level(logging.WARNING):
         assert "pooling" not in sentence_transformers_rules(sentence_transformer)[1]
-    assert "neither cls nor mean" in caplog.text and "module Dense is not read" in caplog.text
+    assert "neither cls nor mean" in caplog.text and "module Dense is not supported" in caplog.text
     (sentence_transformer / "modules.json").write_text("{")
-    with pytest.raises(ArtifactError, match="its sentence-transformers files cannot be read"):
+    with pytest.raises(ArtifactError, match="sentence-transformers files cannot be read"):
         sentence_transformers_rules(sentence_transformer)
 
 

@@ -123,9 +123,9 @@ class Architecture(nn.Module, ABC):
     pairs: ClassVar[bool] = False  # whether it is a cross-encoder
     lengths: ClassVar[tuple[int, int]] = (64, 256)  # default maximum tokens of queries and of documents
 
-    def __init__(self, encoder: Encoder, signs: Signs) -> None:
+    def __init__(self, encoder: Encoder, special_tokens: Signs) -> None:
         super().__init__()
-        self.encoder, self.signs = encoder, signs
+        self.encoder, self.signs = encoder, special_tokens
         self.heads = nn.ModuleDict()
         self.document_encoder: Encoder | None = None  # second encoder, if documents have a separate one
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector

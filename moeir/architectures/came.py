@@ -32,7 +32,7 @@ class Came(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         shared_layers: int = 10,
         experts: tuple[str, ...] = ("lexical", "local", "global"),
@@ -57,7 +57,7 @@ class Came(Architecture):
         global_inference: str = "top1",
         global_combine: str = "norm_expert",
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         _check(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
         self._experts = tuple(name for name in EXPERTS if name in experts)
         self.towers = nn.ModuleDict({name: encoder.tower(shared_layers) for name in self._experts})
@@ -74,7 +74,7 @@ class Came(Architecture):
         options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
             "lexical": lambda: Lexical(pooling=lexical_pooling),
-            "local": lambda: Tokenwise(encoder.shape.hidden, signs, dimension=local_dim, **options),
+            "local": lambda: Tokenwise(encoder.shape.hidden, special_tokens, dimension=local_dim, **options),
             "global": lambda: Pooled(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in self._experts})

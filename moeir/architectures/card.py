@@ -27,7 +27,7 @@ USE_OF_PAIRS = "    moeir rerank --model {place} --run run.trec --queries querie
 def write_card(folder: Path, checkpoint: OpenCheckpoint, *, base: str, training: Mapping[str, Any] | None) -> None:
     """README.md of a checkpoint."""
     name = checkpoint.spec.split(":")[0]
-    rules, architecture = checkpoint.rules, checkpoint.architecture
+    input_config, architecture = checkpoint.rules, checkpoint.architecture
     experts = "\n".join(f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.kinds.items())
     pairs, name_on_disk = architecture.pairs, folder.name.strip(".").removesuffix(".partial")
     task, noun = ("text-ranking", "reranker") if pairs else ("sentence-similarity", "retriever")
@@ -51,8 +51,9 @@ Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,}
 
 ## Input
 
-Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. {subject}: prefix {rules.document_prefix!r}, at most
-{rules.document_length} tokens. These rules are part of the checkpoint; no later command has a flag for them.
+Queries: prefix {input_config.query_prefix!r}, at most {input_config.query_length} tokens. {subject}: prefix
+{input_config.document_prefix!r}, at most {input_config.document_length} tokens. These settings are part of the checkpoint; no later
+command has a flag for them.
 
 ## Training
 

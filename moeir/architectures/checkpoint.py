@@ -58,10 +58,10 @@ class OpenCheckpoint:
 
     def ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int] | None]:
         """Token ids by the input configuration, and the number of tokens at the end of each text that are not attended to."""
-        rules = self.rules
+        input_config = self.rules
         if self.architecture.pairs:
             return self.pairing.ids(texts, side), None
-        return self.architecture.marked(self.reader.ids(rules.prefixed(texts, side)), side, rules.length(side))
+        return self.architecture.marked(self.reader.ids(input_config.prefixed(texts, side)), side, input_config.length(side))
 
     def read(self, texts: Sequence[str], side: str) -> Tokens:
         """Texts as packed tokens on the model's device."""
@@ -159,16 +159,16 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> OpenCheckpoint:
     """Load a checkpoint from its folder, its weights bit for bit as saved."""
     folder = Path(folder)
     metadata = facts_of(folder)
-    rules = ReadingRules.from_dict(metadata["reading"], f"{folder}/{FACTS}")
+    input_config = ReadingRules.from_dict(metadata["reading"], f"{folder}/{FACTS}")
     try:
-        model = rebuilt(folder, metadata["architecture"], rules, device)
-        rules.check(model.architecture.encoder.shape.positions)
+        model = rebuilt(folder, metadata["architecture"], input_config, device)
+        input_config.check(model.architecture.encoder.shape.positions)
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{FACTS}: damaged, or of another version of moeir: {problem}") from None
     return model
 
 
-def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -> OpenCheckpoint:
+def rebuilt(folder: Path, spec: str, input_config: ReadingRules, device: str = "cpu") -> OpenCheckpoint:
     """Load a checkpoint under `spec`, which may differ from its own in options that have no weights."""
     config, tokenizer = files.read_config(folder), TextReader(folder)
     weights = files.read_weights(folder, config)
@@ -184,12 +184,12 @@ def rebuilt(folder: Path, spec: str, rules: ReadingRules, device: str = "cpu") -
     files.check_shapes(folder, expected, weights)
     names = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
     architecture.load_state_dict({names.get(name, name): value for name, value in weights.items()})
-    return OpenCheckpoint(architecture.to(device), tokenizer, rules, full_spec(spec), config)
+    return OpenCheckpoint(architecture.to(device), tokenizer, input_config, full_spec(spec), config)
 
 
-def composed(spec: str, encoder: Encoder, signs: Signs) -> Architecture:
+def composed(spec: str, encoder: Encoder, special_tokens: Signs) -> Architecture:
     """The architecture that a spec names, over an encoder; UsageError for a score scale out of range."""
-    architecture: Architecture = variants.bind("architectures", spec)(encoder, signs)
+    architecture: Architecture = variants.bind("architectures", spec)(encoder, special_tokens)
     for expert, scale in architecture.scales.items():
         if not 0 <= scale <= LARGEST_SCALE:
             raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {LARGEST_SCALE:g}")

@@ -21,7 +21,7 @@ class Colbert(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         dim: int = 128,
         normalise: bool = False,
@@ -33,13 +33,13 @@ class Colbert(Architecture):
         padding: str = "neginf",
         scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
         self.heads["local"] = Tokenwise(
             encoder.shape.hidden,
-            signs,
+            special_tokens,
             dimension=dim,
             normalise=normalise,
             separator=separator,

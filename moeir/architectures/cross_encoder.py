@@ -28,14 +28,14 @@ class CrossEncoder(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         head: str = "hf",
         bias: bool = True,
         fields: tuple[str, ...] = ("url", "title", "text"),
         separate: bool = True,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if head not in HEADS:
             raise UsageError(f"cross-encoder:head={head}: expected {' or '.join(HEADS)}")
         if head == "hf" and not bias:

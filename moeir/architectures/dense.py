@@ -18,7 +18,7 @@ class Dense(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         encoders: str = "siamese",
         pooling: str = "cls",
@@ -26,7 +26,7 @@ class Dense(Architecture):
         scale: float = 1.0,
         head: bool = False,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if not head:
             encoder.vocabulary_head = None
         self.use_encoders(encoders)

@@ -31,7 +31,7 @@ class Mote(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         encoders: str = "mote",
         every: int = 0,
@@ -44,7 +44,7 @@ class Mote(Architecture):
         global_scale: float = 1.0,
         lexical_scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if similarity not in SIMILARITIES:
             raise UsageError(f"mote:similarity={similarity}: expected one of {', '.join(SIMILARITIES)}")
         if sparse_head not in SPARSE_HEADS:

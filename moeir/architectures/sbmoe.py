@@ -22,7 +22,7 @@ class Sbmoe(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         experts: int = 6,
         inference: str = "top1",
@@ -32,7 +32,7 @@ class Sbmoe(Architecture):
         pooling: str = "mean",
         scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         self.heads["global"] = Pooled(pooling=pooling)
         width = encoder.shape.hidden

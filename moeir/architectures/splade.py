@@ -14,8 +14,8 @@ class Splade(Architecture):
     `pooling`: max or sum.
     """
 
-    def __init__(self, encoder: Encoder, signs: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
-        super().__init__(encoder, signs)
+    def __init__(self, encoder: Encoder, special_tokens: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
+        super().__init__(encoder, special_tokens)
         self.heads["lexical"] = Lexical(pooling=pooling)
         self.scales = {"lexical": scale}
 

@@ -187,14 +187,14 @@ def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str,
     try:
         modules = [part["type"].rsplit(".", 1)[-1] for part in json.loads((folder / "modules.json").read_text(encoding="utf-8"))]
         pooling = _read(folder / "1_Pooling" / "config.json")
-        rules: dict[str, Any] = {}
+        input_fields: dict[str, Any] = {}
         if (length := _read(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
-            rules |= {"query_length": int(length), "document_length": int(length)}
+            input_fields |= {"query_length": int(length), "document_length": int(length)}
         prompts = _read(folder / "config_sentence_transformers.json").get("prompts") or {}
     except (ValueError, KeyError, TypeError) as problem:
         raise ArtifactError(f"{folder}: sentence-transformers files cannot be read: {problem}") from None
     document = prompts.get("document") or prompts.get("passage") or ""
-    rules |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
+    input_fields |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
     if unsupported := [name for name in modules if name not in MODULES]:
         log.warning("%s: module %s is not supported and ignored; the checkpoint lacks it", folder, ", ".join(unsupported))
     options = {"normalise": "true" if "Normalize" in modules else "false"}
@@ -204,7 +204,7 @@ def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str,
         options["pooling"] = poolings[0]
     elif pooling:
         log.warning("%s: pooling is neither cls nor mean alone; set it with --arch dense:pooling=…", folder)
-    return rules, options
+    return input_fields, options
 
 
 def _read(path: Path) -> dict[str, Any]:

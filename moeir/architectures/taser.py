@@ -23,7 +23,7 @@ class Taser(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         routing: str = "role",
         experts: int = 2,
@@ -38,7 +38,7 @@ class Taser(Architecture):
         normalise: bool = False,
         scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         if routing not in ("shared", *ROUTINGS):
             raise UsageError(f"taser:routing={routing}: expected one of shared, {', '.join(ROUTINGS)}")

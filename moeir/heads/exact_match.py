@@ -16,7 +16,14 @@ class TokenMatch(nn.Module):
     """
 
     def __init__(
-        self, hidden: int, signs: Signs, *, dimension: int = 32, separator: bool = False, layer_norm: bool = False, relu: bool = False
+        self,
+        hidden: int,
+        special_tokens: Signs,
+        *,
+        dimension: int = 32,
+        separator: bool = False,
+        layer_norm: bool = False,
+        relu: bool = False,
     ) -> None:
         super().__init__()
         if dimension < 1:
@@ -26,7 +33,7 @@ class TokenMatch(nn.Module):
         nn.init.zeros_(self.projection.bias)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
         self.relu = relu
-        self._separator = None if separator else signs.separator
+        self._separator = None if separator else special_tokens.separator
 
     def forward(self, states: Tensor, tokens: Tokens) -> ExactMatch:
         """states [T, H] -> terms [T'], vectors [T', D] in float32; a text with special tokens only has none."""

@@ -22,7 +22,7 @@ class Tokenwise(nn.Module):
     def __init__(
         self,
         hidden: int,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         dimension: int = 128,
         normalise: bool = False,
@@ -38,8 +38,8 @@ class Tokenwise(nn.Module):
         self.projection = nn.Linear(hidden, dimension, bias=False)
         nn.init.normal_(self.projection.weight, std=0.02)
         self.normalise, self.padding = normalise, padding
-        dropped_ids = [*([] if separator else [signs.separator]), *([] if punctuation else signs.punctuation)]
-        self._separator = None if separator else signs.separator
+        dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
+        self._separator = None if separator else special_tokens.separator
         self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
 
     def forward(self, states: Tensor, tokens: Tokens) -> MultiVector:

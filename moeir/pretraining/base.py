@@ -185,9 +185,9 @@ def joined(first: MaskedTexts, second: MaskedTexts) -> MaskedTexts:
     return MaskedTexts(tokens, torch.cat([first.plain, second.plain]), torch.cat([first.hidden, second.hidden + size]))
 
 
-def special(texts: MaskedTexts, signs: Signs) -> Tensor:
+def special(texts: MaskedTexts, special_tokens: Signs) -> Tensor:
     """[T] which tokens are the special ones that begin and end texts."""
-    return (texts.plain == signs.beginning) | (texts.plain == signs.separator)
+    return (texts.plain == special_tokens.beginning) | (texts.plain == special_tokens.separator)
 
 
 def check_number(name: str, value: float, least: float) -> None:

@@ -94,18 +94,18 @@ class Reading:
     @classmethod
     def of(cls, model: OpenCheckpoint) -> Self:
         """Template of a model: its markers and prefixes."""
-        input_config, signs, tokenizer = model.rules, model.reader.signs, model.reader
+        input_config, special_tokens, tokenizer = model.rules, model.reader.signs, model.reader
         prefix_ids: dict[str, list[int]] = {}
         for side, prefix, marker in (
-            ("query", input_config.query_prefix, signs.query_marker),
-            ("document", input_config.document_prefix, signs.document_marker),
+            ("query", input_config.query_prefix, special_tokens.query_marker),
+            ("document", input_config.document_prefix, special_tokens.document_marker),
         ):
             marker_ids = [marker] if model.architecture.markers and marker is not None else []
             prefix_ids[side] = [
                 *marker_ids,
                 *tokenizer.ids([prefix.rstrip()])[0][1:-1],
             ]  # the space after the prefix belongs to the text's first word
-        return cls(signs, Words.of(tokenizer), input_config.query_length, prefix_ids)
+        return cls(special_tokens, Words.of(tokenizer), input_config.query_length, prefix_ids)
 
     def room(self, side: str, length: int) -> int:
         """Content tokens of a text of at most `length` tokens."""

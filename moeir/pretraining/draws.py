@@ -25,23 +25,23 @@ def keys(seed: int, epoch: int, copy: int, texts: Numbers) -> Bits:
     return bits(mixed, texts)
 
 
-def bits(keys: Bits, places: Numbers) -> Bits:
+def bits(keys: Bits, counters: Numbers) -> Bits:
     """[n] random bits of a key's sequence at a counter: SplitMix64, Steele et al. 2014, with random access.
 
     >>> bits(np.zeros(1, dtype=np.uint64), np.array([0]))
     array([16294208416658607535], dtype=uint64)
     """
-    mixed = keys + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(STRIDE)
+    mixed = keys + (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(STRIDE)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def upper(drawn: Bits, limits: npt.ArrayLike) -> Numbers:
+def upper(random_values: Bits, limits: npt.ArrayLike) -> Numbers:
     """[n] uniform integers from 0 to below `limits` (less than 2**32), from the upper half of the bits."""
-    return (((drawn >> HALF) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
+    return (((random_values >> HALF) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
 
 
-def lower(drawn: Bits, limits: npt.ArrayLike) -> Numbers:
+def lower(random_values: Bits, limits: npt.ArrayLike) -> Numbers:
     """The same from the lower half, independent of the upper."""
-    return (((drawn & LOW) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
+    return (((random_values & LOW) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)

@@ -57,10 +57,10 @@ class EnhancedDecoder(nn.Module):
         output: Tensor = self.feedforward(attended, tokens, query_states)
         return output
 
-    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, signs: Signs) -> Loss:
+    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, special_tokens: Signs) -> Loss:
         """Mean cross-entropy of every token but the special ones."""
         vectors, texts = aligned(vectors, texts)
-        rows, _ = attended_tokens(special(texts, signs), texts.tokens.starts)
+        rows, _ = attended_tokens(special(texts, special_tokens), texts.tokens.starts)
         return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows], encoder)
 
 

@@ -97,15 +97,15 @@ def measured_peak(dtype: torch.dtype, device: torch.device) -> float:
     """
     side = SIDE[device.type]
     first, second = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    best = float("inf")
+    fastest = float("inf")
     for _ in range(ROUNDS):
         _finish(device)
         started = time.perf_counter()
         product = first @ second
         _finish(device)
-        best = min(best, time.perf_counter() - started)
+        fastest = min(fastest, time.perf_counter() - started)
     assert product.shape == (side, side)
-    return 2 * side**3 / best
+    return 2 * side**3 / fastest
 
 
 def _finish(device: torch.device) -> None:

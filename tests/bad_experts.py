@@ -37,7 +37,7 @@ SPECS = [
     Bad("an option that is no number", None, INIT + "--arch taser:temperature=inf", 2, "temperature: expected a number, found 'inf'"),
     Bad("scores turned round", None, INIT + "--arch splade:scale=-1", 2, "the scale of the lexical expert's scores is -1; expected 0 to"),
     Bad("scores beyond float32", None, INIT + "--arch dense:scale=1e300", 2, "the scale of the global expert's scores is 1e+300"),
-    Bad("experts in no layer", None, INIT + "--arch came:shared_layers=0,routing=role", 2, "stand in shared layers, found shared_layers=0"),
+    Bad("experts in no layer", None, INIT + "--arch came:shared_layers=0,routing=role", 2, "need shared layers, found shared_layers=0"),
     Bad("a block over a vector that is not there", None, INIT + "--arch came:shared_layers=2,experts=local,global_experts=3", 2,
         "the experts local have no global one"),
     Bad("a name in capitals", None, INIT + "--arch TASER", 2, "architectures has no 'TASER'; did you mean 'taser'?"),
@@ -47,12 +47,12 @@ SPECS = [
 
 CHECKPOINTS = [
     Bad("facts that are a list", damaged(*facts, writes("[]")), "info bad", 4, "bad/moeir.json: damaged: a JSON object was expected"),
-    Bad("no architecture", unlisted(architecture=None), "info bad", 4, "bad/moeir.json: damaged: it names no architecture"),
+    Bad("no architecture", unlisted(architecture=None), "info bad", 4, "bad/moeir.json: damaged: `architecture` or `reading` is missing"),
     Bad("an architecture of another time", unlisted(architecture="perceiver"), "info bad", 4, "architectures has no 'perceiver'"),
     Bad("an architecture of other options", unlisted(architecture="came:layers=3"), "info bad", 4, "came has no option 'layers'"),
     Bad("an architecture that cannot be", unlisted(architecture="came:shared_layers=9"), "info bad", 4,
         "bad/moeir.json: damaged, or of another version of moeir: came:shared_layers=9: the encoder has 4"),
-    Bad("rules that are a number", unlisted(reading=7), "info bad", 4, "bad/moeir.json: damaged: it names no architecture, or no reading"),
+    Bad("rules that are a number", unlisted(reading=7), "info bad", 4, "bad/moeir.json: damaged: `architecture` or `reading` is missing"),
     Bad("a length that is a word", rules(query_length="x"), "info bad", 4, "query_length is 'x'; expected int"),
     Bad("a length that nobody reads", rules(query_length=10**9), "info bad", 4, "--query-length 1000000000: expected 3 to 64"),
     Bad("facts of another size", damaged(*facts, writes("{}")), ENCODE + "bad", 4, "bad/moeir.json: damaged: expected"),

@@ -207,7 +207,7 @@ FLAGS = [
     Bad("option out of its range", None, FUSE + "two.trec --method rrf:constant=-1", 2, "rrf:constant=-1.0: expected 0 or more"),
     Bad("option not a number", None, FUSE + "two.trec --method rrf:constant=many", 2, "constant: expected a number, found 'many'"),
     Bad("unknown architecture", None, INIT + "--arch dens", 2, "architectures has no 'dens'; did you mean 'dense'?"),
-    Bad("no architecture", None, INIT, 2, "plain weights; say what they become: --arch"),
+    Bad("no architecture", None, INIT, 2, "plain weights; name an architecture: --arch"),
     Bad("too many shared layers", None, INIT + "--arch came:shared_layers=5", 2, "the encoder has 4 layers; expected 0 to 4"),
     Bad("an expert twice", None, INIT + "--arch came:shared_layers=2,experts=local+local", 2, "each once"),
     Bad("longer than the positions", None, INIT + "--arch dense --document-length 65", 2, "--document-length 65: expected 3 to 64"),

@@ -1,1 +1,1 @@
-"""Compositions of backbone, mixtures and heads: one file, one architecture, named as people type it."""
+"""Compositions of backbone, mixtures and heads: one architecture per file, named as in --arch."""

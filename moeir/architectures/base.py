@@ -1,4 +1,4 @@
-"""What every architecture promises: packed tokens in, one representation for each expert out."""
+"""Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -27,11 +27,11 @@ ENCODERS = ("siamese", "separate")
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an architecture returns for B texts: a representation for each expert, and where routers sent them.
+    """Output of an architecture for B texts: one representation per expert, and the decisions of the routers.
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
-    vector). `sums` names what is trained as one score: each name with the experts whose scores it adds; without it each expert is
-    trained for itself.
+    vector). `summed_experts` maps the name of a score that is trained as one to the experts whose scores it adds; if it is empty, each
+    expert is trained on its own score.
     """
 
     representations: dict[str, Representation]
@@ -46,38 +46,38 @@ class Encoded:
 
     @property
     def trained(self) -> dict[str, tuple[str, ...]]:
-        """The scores that a loss is taken of, each with the experts it adds up."""
+        """Scores on which a loss is computed, each with the experts it sums."""
         return self.sums or {name: (name,) for name in self.representations}
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> "Encoded":
-        """The texts `rows` [n], in that order; differentiable. Of a `permutation` of all texts the device is not asked how much it is."""
+        """The texts `rows` [n], in that order; differentiable. A `permutation` of all texts needs no device synchronisation for sizes."""
         representations = {name: part.select(rows, permutation=permutation) for name, part in self.representations.items()}
         routing = {name: part.select(rows, permutation=permutation) for name, part in self.routing.items()}
         return Encoded(representations, routing, self.sums)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Encoded":
-        """The same with every tensor changed, always in the same order."""
+        """A copy with `change` applied to every tensor, always in the same order."""
         representations = {name: part.map(change) for name, part in self.representations.items()}
         return Encoded(representations, {name: part.map(change) for name, part in self.routing.items()}, self.sums)
 
     def positive(self) -> "Encoded":
-        """The same without weights of 0, which sparse representations have on CUDA: there they are dropped where somebody waits anyway."""
+        """A copy without weights of 0, which sparse representations hold on CUDA until a point that synchronises anyway."""
         return replace(self, representations={name: part.positive() for name, part in self.representations.items()})
 
     def unbounded(self) -> "Encoded":
-        """The same, of which nothing is known but its tensors: what `map` makes of another batch's has that batch's bounds."""
+        """A copy without cached size bounds; an output that `map` derives from another batch carries that batch's bounds."""
         return replace(self, representations={name: part.unbounded() for name, part in self.representations.items()})
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in the order of `map`."""
-        found: list[Tensor] = []
-        self.map(lambda part: found.append(part) or part)  # type: ignore[func-returns-value]
-        return found
+        tensors: list[Tensor] = []
+        self.map(lambda part: tensors.append(part) or part)  # type: ignore[func-returns-value]
+        return tensors
 
 
 @dataclass(frozen=True)
 class ReadingRules:
-    """How texts are read: said once when a checkpoint is made, kept in it, and no flag of any later stage."""
+    """Prefixes and maximum lengths of texts: set once when a checkpoint is built and stored in it; no later stage has a flag for them."""
 
     query_prefix: str = ""
     document_prefix: str = ""
@@ -85,18 +85,18 @@ class ReadingRules:
     document_length: int = 256
 
     @classmethod
-    def from_dict(cls, said: dict[str, Any], place: str) -> "ReadingRules":
-        """From moeir.json."""
-        wanted = {item.name for item in fields(cls)}
-        if set(said) != wanted:
-            raise ArtifactError(f"{place}: reading rules are {sorted(said)}; this version of moeir reads {sorted(wanted)}")
+    def from_dict(cls, values: dict[str, Any], source: str) -> "ReadingRules":
+        """From moeir.json; `source` names the file in errors."""
+        expected = {item.name for item in fields(cls)}
+        if set(values) != expected:
+            raise ArtifactError(f"{source}: `reading` has the fields {sorted(values)}; this version of moeir expects {sorted(expected)}")
         for item in fields(cls):
-            if type(said[item.name]) is not item.type:
-                raise ArtifactError(f"{place}: damaged: {item.name} is {said[item.name]!r}; expected {item.type.__name__}")
-        return cls(**said)
+            if type(values[item.name]) is not item.type:
+                raise ArtifactError(f"{source}: damaged: {item.name} is {values[item.name]!r}; expected {item.type.__name__}")
+        return cls(**values)
 
     def check(self, positions: int) -> None:
-        """UsageError for lengths that the encoder cannot read."""
+        """UsageError for lengths outside 3 to the encoder's positions."""
         for name, length in (("query", self.query_length), ("document", self.document_length)):
             if not 3 <= length <= positions:
                 raise UsageError(f"--{name}-length {length}: expected 3 to {positions}, the encoder's positions")
@@ -107,30 +107,30 @@ class ReadingRules:
         return [prefix + text for text in texts] if prefix else list(texts)
 
     def length(self, side: str) -> int:
-        """Most tokens of a text of this side, special tokens included."""
+        """Maximum tokens of a text of this side, special tokens included."""
         return self.query_length if side == "query" else self.document_length
 
 
 class Architecture(nn.Module, ABC):
-    """An encoder with heads. Subclasses say what their experts are and where each takes its states from.
+    """An encoder with heads. Subclasses define their experts and the states each head reads.
 
     `scales` multiply an expert's scores; they are applied to queries, so that training, search and fusion see the same score.
     """
 
-    plain: ClassVar[bool] = True  # whether the encoder's own files say it all
-    fusion: ClassVar[str] = "came-sum"  # how search fuses its experts' lists unless told otherwise
+    plain: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
+    fusion: ClassVar[str] = "came-sum"  # default method by which search fuses the experts' lists
     lexical_expert: ClassVar[str] = "lexical"
-    pairs: ClassVar[bool] = False  # whether it reads a query and a document together
-    lengths: ClassVar[tuple[int, int]] = (64, 256)  # of queries and of documents, unless told otherwise
+    pairs: ClassVar[bool] = False  # whether it is a cross-encoder
+    lengths: ClassVar[tuple[int, int]] = (64, 256)  # default maximum tokens of queries and of documents
 
-    def __init__(self, encoder: Encoder, signs: Signs) -> None:
+    def __init__(self, encoder: Encoder, special_tokens: Signs) -> None:
         super().__init__()
-        self.encoder, self.signs = encoder, signs
+        self.encoder, self.signs = encoder, special_tokens
         self.heads = nn.ModuleDict()
-        self.document_encoder: Encoder | None = None  # a second encoder, where documents have one of their own
+        self.document_encoder: Encoder | None = None  # second encoder, if documents have a separate one
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
-        self.sums: dict[str, tuple[str, ...]] = {}  # what is trained as one score, if not each expert for itself
+        self.sums: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.markers = self.augmentation = False
 
     @property
@@ -140,29 +140,29 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        """expert -> states [T, H] that its head reads."""
+        """expert -> states [T, H], the input of its head."""
 
     def narrow_layers(self) -> list[Layer]:
-        """Layers of which nobody needs but the first token of each text."""
+        """Layers whose output is used only at the first ([CLS]) position."""
         return []
 
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Representation:
-        """One expert's representation from its states."""
+        """An expert's representation from its states."""
         if self.kinds[expert] == "sparse":
-            made: Representation = self.heads[expert](states, tokens, self.encoder_of(tokens.side))
+            representation: Representation = self.heads[expert](states, tokens, self.encoder_of(tokens.side))
         else:
-            made = self.heads[expert](states, tokens)
+            representation = self.heads[expert](states, tokens)
         if expert == "global" and self.mixture is not None:
-            assert isinstance(made, Dense)
-            made = Dense(self.mixture(made.vectors, tokens))
-        return made
+            assert isinstance(representation, Dense)
+            representation = Dense(self.mixture(representation.vectors, tokens))
+        return representation
 
     def encoder_of(self, side: str) -> Encoder:
         """The encoder that reads a side."""
         return self.encoder if side == "query" or self.document_encoder is None else self.document_encoder
 
     def use_encoders(self, encoders: str) -> None:
-        """`siamese`: one encoder for both sides; `separate`: a copy of it for documents, which then learns for itself."""
+        """`siamese`: one encoder for both sides; `separate`: documents get a copy of it, trained independently."""
         if encoders not in ENCODERS:
             raise UsageError(f"encoders={encoders}: expected one of {', '.join(ENCODERS)}")
         if encoders == "separate":
@@ -170,46 +170,46 @@ class Architecture(nn.Module, ABC):
 
     def routers(self) -> dict[str, RoutedFeedForward | EmbeddingMixture]:
         """The learned routers: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
-        found: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(routers(self.encoder.layers))
-        return found | ({"gate": self.mixture} if self.mixture is not None else {})
+        by_layer: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(routers(self.encoder.layers))
+        return by_layer | ({"gate": self.mixture} if self.mixture is not None else {})
 
     def _routing(self) -> dict[str, Routing]:
-        """What the routers said of the texts that have just passed, taken away from them."""
-        said = {}
+        """Outputs of the routers for the last batch; the routers drop them."""
+        outputs = {}
         for name, router in self.routers().items():
             if router.routed is not None:
-                said[name], router.routed = router.routed, None
-        return said
+                outputs[name], router.routed = router.routed, None
+        return outputs
 
     def forward(self, tokens: Tokens) -> Encoded:
         """Every expert's representation of B texts, in their order."""
         ordered = tokens.sort_by_length()
         states = self.states(ordered)
-        made = {}
+        representations = {}
         for expert in self.kinds:
             representation, scale = self.represent(expert, states[expert], ordered), self.scales.get(expert, 1.0)
-            made[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
-        encoded = Encoded(made, self._routing(), self.sums)
+            representations[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
+        encoded = Encoded(representations, self._routing(), self.sums)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        """Ids cut to `length`, the last special token kept; with markers and query augmentation if the architecture has them.
+        """Ids truncated to `length`, the last special token kept, with markers and query augmentation if the architecture uses them.
 
-        The second value counts the [MASK] tokens at the end of each text, to which nothing attends (ColBERT).
+        The second value counts the [MASK] tokens at the end of each text, which are not attended to (ColBERT).
         """
         marker = (self.signs.query_marker if side == "query" else self.signs.document_marker) if self.markers else None
-        room = length - (marker is not None)
-        cut = [ids if len(ids) <= room else [*ids[: room - 1], ids[-1]] for ids in texts]
+        budget = length - (marker is not None)
+        truncated = [ids if len(ids) <= budget else [*ids[: budget - 1], ids[-1]] for ids in texts]
         if marker is not None:
-            cut = [[ids[0], marker, *ids[1:]] for ids in cut]
+            truncated = [[ids[0], marker, *ids[1:]] for ids in truncated]
         if not (self.augmentation and side == "query"):
-            return cut, None
+            return truncated, None
         assert self.signs.mask is not None
-        added = [length - len(ids) for ids in cut]
-        return [ids + [self.signs.mask] * more for ids, more in zip(cut, added, strict=True)], added
+        mask_counts = [length - len(ids) for ids in truncated]
+        return [ids + [self.signs.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)], mask_counts
 
     def use_markers(self, markers: bool, augmentation: bool) -> None:
-        """Switch ColBERT's input signs on; UsageError if the vocabulary has none."""
+        """Enable ColBERT's markers and query augmentation; UsageError if the vocabulary lacks their tokens."""
         if markers and None in (self.signs.query_marker, self.signs.document_marker):
             raise UsageError("markers=true: the vocabulary has no [unused0] and [unused1]; leave markers out")
         if augmentation and self.signs.mask is None:
@@ -217,18 +217,18 @@ class Architecture(nn.Module, ABC):
         self.markers, self.augmentation = markers, augmentation
 
     def recompute_layers(self, wanted: bool) -> None:
-        """Whether layers keep nothing but their input and are computed again for their gradient (Chen et al. 2016)."""
+        """Gradient checkpointing: layers store only their input and are recomputed in the backward pass (Chen et al. 2016)."""
         for module in self.modules():
             if isinstance(module, Layer):
                 module.recomputed = wanted
 
     def parameter_count(self) -> int:
-        """Distinct trainable numbers."""
+        """Number of parameters, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def gathered(parts: Sequence[Encoded]) -> Encoded:
-    """Texts of several batches end to end."""
+    """Outputs of several batches end to end."""
     experts, routers = parts[0].representations, parts[0].routing
     representations = {name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()}
     routing = {name: Routing.concatenate([part.routing[name] for part in parts]) for name in routers}
@@ -236,19 +236,19 @@ def gathered(parts: Sequence[Encoded]) -> Encoded:
 
 
 def copy_to_host(encoded: Encoded) -> Callable[[], Encoded]:
-    """Start copying every tensor to host memory; what is returned waits for that, once, and gives them, without weights of 0."""
-    copied = encoded.map(lambda tensor: tensor.to("cpu", non_blocking=True))
+    """Start copying every tensor to host memory; the returned function waits for the copy and returns it, without weights of 0."""
+    host_copy = encoded.map(lambda tensor: tensor.to("cpu", non_blocking=True))
     devices = {tensor.device for tensor in encoded.tensors() if tensor.is_cuda}
     events = [torch.cuda.current_stream(device).record_event() for device in devices]
 
     def wait() -> Encoded:
         for event in events:
             event.synchronize()
-        return copied.positive()
+        return host_copy.positive()
 
     return wait
 
 
 def moved(encoded: Encoded, device: torch.device | str) -> Encoded:
-    """Every tensor on a device."""
+    """A copy with every tensor on a device."""
     return encoded.map(lambda tensor: tensor.to(device))

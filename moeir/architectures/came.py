@@ -1,4 +1,4 @@
-"""CAME: shared lower layers, a private tower for each of three experts (Cai et al. 2023, §3.2)."""
+"""CAME: shared lower layers and a private tower per expert (Cai et al. 2023, §3.2)."""
 
 import copy
 
@@ -20,8 +20,8 @@ EXPERTS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
 class Came(Architecture):
     """Competing experts over shared layers: lexical (sparse), local (late interaction), global (dense).
 
-    The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` in every one of
-    them), and the global expert a gated block over its vector (`global_experts=6`).
+    The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
+    shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
     `local_padding`: neginf or zero. `pooling`: cls or mean. `routing`: shared, role, sequence or token. `global_inference`: top1, all or
     random. `global_combine`: norm_expert, weighted or release.
@@ -32,7 +32,7 @@ class Came(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         shared_layers: int = 10,
         experts: tuple[str, ...] = ("lexical", "local", "global"),
@@ -57,15 +57,15 @@ class Came(Architecture):
         global_inference: str = "top1",
         global_combine: str = "norm_expert",
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         _check(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
         self._experts = tuple(name for name in EXPERTS if name in experts)
         self.towers = nn.ModuleDict({name: encoder.tower(shared_layers) for name in self._experts})
         encoder.layers = encoder.layers[:shared_layers]
         self.router = None
         if routing != "shared":
-            chosen = specialised(shared_layers, every=routed_every)
-            self.router = specialise(encoder.layers, chosen, experts=routed_experts, routing=routing, one_gate=True)
+            expert_layers = specialised(shared_layers, every=routed_every)
+            self.router = specialise(encoder.layers, expert_layers, experts=routed_experts, routing=routing, one_gate=True)
         if "lexical" not in self._experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
@@ -74,7 +74,7 @@ class Came(Architecture):
         options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
             "lexical": lambda: Lexical(pooling=lexical_pooling),
-            "local": lambda: Tokenwise(encoder.shape.hidden, signs, dimension=local_dim, **options),
+            "local": lambda: Tokenwise(encoder.shape.hidden, special_tokens, dimension=local_dim, **options),
             "global": lambda: Pooled(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in self._experts})
@@ -90,11 +90,11 @@ class Came(Architecture):
         return {name: EXPERTS[name] for name in self._experts}
 
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        """The shared layers once, each tower on top; with private embeddings every expert reads for itself."""
+        """The shared layers run once, then each tower; with private embeddings each expert embeds the tokens itself."""
         shared = run(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
-        below = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
-        through = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
-        return {name: through[name](tower, below[name], tokens) for name, tower in self.towers.items()}
+        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
+        run_tower = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
+        return {name: run_tower[name](tower, inputs[name], tokens) for name, tower in self.towers.items()}
 
     @property
     def _narrow(self) -> bool:
@@ -115,6 +115,6 @@ def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, routin
     if embeddings == "private" and shared_layers:
         raise UsageError(f"came:embeddings=private needs shared_layers=0, found {shared_layers}")
     if routing != "shared" and not shared_layers:
-        raise UsageError(f"came:routing={routing}: experts stand in shared layers, found shared_layers=0")
+        raise UsageError(f"came:routing={routing}: routed experts need shared layers, found shared_layers=0")
     if global_experts and "global" not in experts:
         raise UsageError(f"came:global_experts={global_experts}: the experts {'+'.join(experts)} have no global one")

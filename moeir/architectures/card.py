@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: what it is, how it reads, how it was trained, how to use it."""
+"""Model card of a checkpoint: architecture, input configuration, training, usage."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,15 +27,13 @@ USE_OF_PAIRS = "    moeir rerank --model {place} --run run.trec --queries querie
 def write_card(folder: Path, checkpoint: OpenCheckpoint, *, base: str, training: Mapping[str, Any] | None) -> None:
     """README.md of a checkpoint."""
     name = checkpoint.spec.split(":")[0]
-    rules, architecture = checkpoint.rules, checkpoint.architecture
-    experts = "\n".join(
-        f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.kinds.items()
-    )
-    pairs, place = architecture.pairs, folder.name.strip(".").removesuffix(".partial")
+    input_config, architecture = checkpoint.rules, checkpoint.architecture
+    experts = "\n".join(f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.kinds.items())
+    pairs, name_on_disk = architecture.pairs, folder.name.strip(".").removesuffix(".partial")
     task, noun = ("text-ranking", "reranker") if pairs else ("sentence-similarity", "retriever")
     use = USE_OF_PAIRS if pairs else USE
-    told = "Pairs of query and document" if pairs else "Documents"
-    trained = "Not trained by moeir: the weights are those of the base model." if training is None else _trained(training)
+    subject = "Pairs of query and document" if pairs else "Documents"
+    training_section = "Not trained by moeir: the weights are those of the base model." if training is None else _trained(training)
     text = f"""---
 library_name: moeir
 pipeline_tag: {task}
@@ -51,18 +49,19 @@ Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,}
 |---|---|---|
 {experts}
 
-## How it reads
+## Input
 
-Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. {told}: prefix {rules.document_prefix!r}, at most
-{rules.document_length} tokens. These rules are part of the checkpoint; no later command has a flag for them.
+Queries: prefix {input_config.query_prefix!r}, at most {input_config.query_length} tokens. {subject}: prefix
+{input_config.document_prefix!r}, at most {input_config.document_length} tokens. These settings are part of the checkpoint; no later
+command has a flag for them.
 
 ## Training
 
-{trained}
+{training_section}
 
 ## Use
 
-{use.format(place=place)}
+{use.format(place=name_on_disk)}
 """
     making.write_text(folder / "README.md", text)
 
@@ -70,10 +69,10 @@ Queries: prefix {rules.query_prefix!r}, at most {rules.query_length} tokens. {to
 def _trained(training: Mapping[str, Any]) -> str:
     last = training.get("last", {})
     shares = [f"{key.removeprefix('share.')} {value:.2f}" for key, value in last.items() if key.startswith("share.")]
-    words = f"Objective `{training['objective']}`, {training['steps']:,} steps over {training['examples']:,} examples"
-    words += f"; shares of the experts at the last step: {', '.join(shares)}." if shares else "."
-    if (chosen := training.get("development")) is not None:
-        sizes = f"{chosen['queries']:,} development queries over {chosen['documents']:,} documents"
-        found = f"{chosen['measure']} {chosen['value']:.4f} after step {chosen['step']:,}"
-        words += f" {str(chosen['kept']).capitalize()} weights of {chosen['evaluations']} evaluations on {sizes}: {found}."
-    return words + " Settings: `settings.yaml`."
+    text = f"Objective `{training['objective']}`, {training['steps']:,} steps over {training['examples']:,} examples"
+    text += f"; shares of the experts at the last step: {', '.join(shares)}." if shares else "."
+    if (best := training.get("development")) is not None:
+        sizes = f"{best['queries']:,} development queries over {best['documents']:,} documents"
+        score = f"{best['measure']} {best['value']:.4f} after step {best['step']:,}"
+        text += f" {str(best['kept']).capitalize()} weights of {best['evaluations']} evaluations on {sizes}: {score}."
+    return text + " Settings: `settings.yaml`."

@@ -1,4 +1,4 @@
-"""COIL: exact matches of terms weighed by their contexts, beside the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
+"""COIL: exact term matches scored by contextual token vectors, plus the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from moeir.heads.projected import Projected
 
 
 class Coil(Architecture):
-    """A vector for each token that meets tokens of the same term only, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter.
+    """One vector per token, compared only with tokens of the same term, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter.
 
     `separator` keeps [SEP] as a term; `token_norm` and `cls_norm` normalise layer-wise, `relu` makes token vectors non-negative.
     """
@@ -24,7 +24,7 @@ class Coil(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         dim: int = 32,
         cls_dim: int = 768,
@@ -35,7 +35,7 @@ class Coil(Architecture):
         exact_scale: float = 1.0,
         global_scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if cls_dim < 0:
             raise UsageError(f"coil:cls_dim={cls_dim}: expected 1 or more, or 0 for no [CLS] part")
         if cls_dim == 0 and cls_norm:
@@ -47,7 +47,7 @@ class Coil(Architecture):
         if cls_dim:
             self.heads["global"] = Projected(hidden, dimension=cls_dim, layer_norm=cls_norm)
             self.sums = {"hybrid": ("global", "exact")}
-        self.heads["exact"] = TokenMatch(hidden, signs, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
+        self.heads["exact"] = TokenMatch(hidden, special_tokens, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
         self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}
 
     @property

@@ -1,4 +1,4 @@
-"""ColBERT: one vector for each token, late interaction (Khattab and Zaharia 2020), on the same parts as CAME's local expert."""
+"""ColBERT: one vector per token, late interaction (Khattab and Zaharia 2020), built from the same parts as CAME's local expert."""
 
 from torch import Tensor
 
@@ -10,10 +10,10 @@ from moeir.heads.tokenwise import Tokenwise
 
 
 class Colbert(Architecture):
-    """One vector a token, each query token finds its best; CAME's local expert alone, ColBERT's own signs as options.
+    """One vector per token, MaxSim scores: CAME's local expert alone, with ColBERT's markers and augmentation as options.
 
-    As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets all tokens
-    of a query look at its [MASK] tokens too.
+    As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets the
+    tokens of a query attend to its [MASK] tokens.
     """
 
     plain = False
@@ -21,7 +21,7 @@ class Colbert(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         dim: int = 128,
         normalise: bool = False,
@@ -33,13 +33,13 @@ class Colbert(Architecture):
         padding: str = "neginf",
         scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if attend_masks and not augmentation:
-            raise UsageError("colbert:attend_masks=true: there are no [MASK] tokens without augmentation=true")
+            raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
         self.heads["local"] = Tokenwise(
             encoder.shape.hidden,
-            signs,
+            special_tokens,
             dimension=dim,
             normalise=normalise,
             separator=separator,
@@ -58,5 +58,5 @@ class Colbert(Architecture):
         return {"local": self.encoder(tokens)}
 
     def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        cut, silent = super().marked(texts, side, length)
-        return cut, None if self.attend_masks else silent
+        truncated, silent = super().marked(texts, side, length)
+        return truncated, None if self.attend_masks else silent

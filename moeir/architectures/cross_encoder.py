@@ -1,4 +1,4 @@
-"""A cross-encoder: query and document read as one text, one score for both (Nogueira and Cho 2019; Gao et al. 2021, LCE)."""
+"""Cross-encoder: query and document encoded as one text, one score per pair (Nogueira and Cho 2019; Gao et al. 2021, LCE)."""
 
 from torch import Tensor, nn
 
@@ -15,11 +15,11 @@ HEADS = ("hf", "linear")
 
 
 class CrossEncoder(Architecture):
-    """A reranker: reads a query and a document together and says how well they fit; for `rerank`, not for `encode`.
+    """A reranker: one relevance score for a query and a document encoded together; used by `rerank`, not by `encode`.
 
     `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first token, with
-    a `bias` or without). `fields` are the parts of a document that are read, those of url+title+text; between two of them stands the
-    tokenizer's separator, or a space with separate=false. `--document-length` is that of the pair, of which the document is cut.
+    a `bias` or without). `fields` are the fields of a document that are read, of url+title+text, joined by the tokenizer's separator, or by
+    a space with separate=false. `--document-length` is that of the pair; the document is truncated to fit.
     """
 
     pairs = True
@@ -28,29 +28,29 @@ class CrossEncoder(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         head: str = "hf",
         bias: bool = True,
         fields: tuple[str, ...] = ("url", "title", "text"),
         separate: bool = True,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if head not in HEADS:
             raise UsageError(f"cross-encoder:head={head}: expected {' or '.join(HEADS)}")
         if head == "hf" and not bias:
-            raise UsageError("cross-encoder:bias=false: the heads of transformers have one; it goes with head=linear")
+            raise UsageError("cross-encoder:bias=false: the head of transformers has a bias; use head=linear")
         if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(PARTS):
             raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(PARTS)}")
         self.fields, self.separate = fields, separate
-        shape = encoder.shape.pair_head if head == "hf" else None
+        head_config = encoder.shape.pair_head if head == "hf" else None
         encoder.vocabulary_head = encoder.pooler = None
-        if shape is not None and shape.pooler:
+        if head_config is not None and head_config.pooler:
             encoder.pooler = nn.Linear(encoder.shape.hidden, encoder.shape.hidden)
             nn.init.normal_(encoder.pooler.weight, std=encoder.shape.spread)
             nn.init.zeros_(encoder.pooler.bias)
         self.plain = head == "hf"
-        self.pooling = "cls" if shape is None else shape.pooling
+        self.pooling = "cls" if head_config is None else head_config.pooling
         self.pool = Pooled(pooling=self.pooling)
         self.heads["relevance"] = Relevance(encoder.shape, linear=head == "linear", bias=bias)
 
@@ -65,6 +65,6 @@ class CrossEncoder(Architecture):
         return {"relevance": self.encoder.firsts(tokens) if self.pooling == "cls" else self.encoder(tokens)}
 
     def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Dense:
-        """The score of each pair, as a vector of one number: [B, 1]."""
-        made: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
-        return made
+        """The score of each pair, as vectors [B, 1]."""
+        scores: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
+        return scores

@@ -1,4 +1,4 @@
-"""A dense bi-encoder: one vector for each text, by one encoder or, as DPR, by one for each side (Karpukhin et al. 2020)."""
+"""Dense bi-encoder: one vector per text, by a shared encoder or by one per side as in DPR (Karpukhin et al. 2020)."""
 
 from torch import Tensor
 
@@ -9,16 +9,16 @@ from moeir.heads.pooled import Pooled
 
 
 class Dense(Architecture):
-    """One vector a text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
+    """One vector per text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
 
-    `head` keeps the vocabulary head, as pre-training does. `encoders`: siamese or separate. `pooling`: cls or mean. `normalise` makes the
+    `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls or mean. `normalise` makes the
     inner product a cosine; `scale` multiplies the scores.
     """
 
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         encoders: str = "siamese",
         pooling: str = "cls",
@@ -26,7 +26,7 @@ class Dense(Architecture):
         scale: float = 1.0,
         head: bool = False,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if not head:
             encoder.vocabulary_head = None
         self.use_encoders(encoders)

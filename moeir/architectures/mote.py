@@ -1,4 +1,4 @@
-"""CoT-MoTE: a feed-forward expert for queries and one for passages in every layer, over shared attention (Ma et al. 2023)."""
+"""CoT-MoTE: one feed-forward expert for queries and one for passages in every layer, shared attention (Ma et al. 2023)."""
 
 from torch import Tensor
 
@@ -17,12 +17,12 @@ SPARSE_HEADS = ("mlm", "raw")
 
 
 class Mote(Architecture):
-    """Textual experts: queries and documents share attention and have feed-forwards of their own; dense, sparse or their sum.
+    """Textual experts: queries and documents share attention and have separate feed-forwards; dense, sparse or their sum.
 
-    Its paper has no FLOPS penalty, and the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` says so.
+    The paper has no FLOPS penalty: the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` sets it.
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
     `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
-    two of experts, 0 for experts in all; `layers=3+6` names them instead. `expert_ln=false` shares the normalisation.
+    two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
     """
 
     plain = False
@@ -31,7 +31,7 @@ class Mote(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         encoders: str = "mote",
         every: int = 0,
@@ -44,14 +44,14 @@ class Mote(Architecture):
         global_scale: float = 1.0,
         lexical_scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         if similarity not in SIMILARITIES:
             raise UsageError(f"mote:similarity={similarity}: expected one of {', '.join(SIMILARITIES)}")
         if sparse_head not in SPARSE_HEADS:
             raise UsageError(f"mote:sparse_head={sparse_head}: expected one of {', '.join(SPARSE_HEADS)}")
         if encoders == "mote":
-            chosen = specialised(len(encoder.layers), every=every, layers=layers)
-            specialise(encoder.layers, chosen, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
+            expert_layers = specialised(len(encoder.layers), every=every, layers=layers)
+            specialise(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
         elif encoders not in ("siamese", "separate"):
             raise UsageError(f"mote:encoders={encoders}: expected one of mote, siamese, separate")
         self._experts = SIMILARITIES[similarity]
@@ -76,6 +76,6 @@ class Mote(Architecture):
         return {name: KINDS[name] for name in self._experts}
 
     def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        """One pass; each expert's head reads the same states."""
+        """One pass: all heads read the same states."""
         states = self.encoder_of(tokens.side)(tokens)
         return dict.fromkeys(self._experts, states)

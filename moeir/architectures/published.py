@@ -1,4 +1,4 @@
-"""What a published folder of weights brings to a cross-encoder: its classification head, or at least BERT's pooler."""
+"""Classification head, and BERT's pooler, of a published folder of weights for a cross-encoder."""
 
 import logging
 from pathlib import Path
@@ -16,25 +16,25 @@ log = logging.getLogger(__name__)
 
 @torch.no_grad()
 def brought(folder: Path, architecture: Architecture) -> None:
-    """Give a cross-encoder the weights of a folder beside those of its encoder; what the folder lacks stays as it was drawn.
+    """Copy a folder's pooler and classification head into a cross-encoder; missing weights keep their random initialisation.
 
-    Two classes become one number; ArtifactError for more, which say no relevance.
+    Two classes are reduced to one logit; ArtifactError for more than two.
     """
     config = files.read_config(folder)
-    found = files.read_weights(folder, config)
-    wanted = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
-    wanted = {name: value for name, value in wanted.items() if name.startswith(("pooler.", files.PAIR))}
-    weight = found.get(f"{OUTPUT}weight")
+    weights = files.read_weights(folder, config)
+    parameters = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
+    parameters = {name: value for name, value in parameters.items() if name.startswith(("pooler.", files.PAIR))}
+    weight = weights.get(f"{OUTPUT}weight")
     if weight is not None and weight.ndim == 2 and len(weight) == 2:
-        found[f"{OUTPUT}weight"], bias = one_output(weight, found.get(f"{OUTPUT}bias"))
+        weights[f"{OUTPUT}weight"], bias = one_output(weight, weights.get(f"{OUTPUT}bias"))
         if bias is not None:
-            found[f"{OUTPUT}bias"] = bias
-        log.info("%s: two classes: the score is the second's logit less the first's", folder)
+            weights[f"{OUTPUT}bias"] = bias
+        log.info("%s: two classes; the score is the second logit minus the first", folder)
     elif weight is not None and weight.ndim == 2 and len(weight) > 2:
-        raise ArtifactError(f"{folder}: classifies {len(weight)} ways; expected one output (or two, no and yes) to score pairs with")
-    if classes := {name for name in wanted if name.startswith(files.PAIR)} - found.keys():
-        log.info("%s: brings no head that scores pairs; %s starts at random", folder, ", ".join(sorted(classes)))
-    files.check_shapes(folder, wanted, found)
-    for name, place in wanted.items():
-        if name in found:
-            place.copy_(found[name])
+        raise ArtifactError(f"{folder}: the head has {len(weight)} classes; expected 1, or 2 (no and yes), to score pairs")
+    if missing := {name for name in parameters if name.startswith(files.PAIR)} - weights.keys():
+        log.info("%s: has no classification head; %s is initialised at random", folder, ", ".join(sorted(missing)))
+    files.check_shapes(folder, parameters, weights)
+    for name, parameter in parameters.items():
+        if name in weights:
+            parameter.copy_(weights[name])

@@ -10,10 +10,10 @@ from moeir.mixtures.embedding import EmbeddingMixture
 
 
 class Sbmoe(Architecture):
-    """A dense bi-encoder whose vector n small experts refine: noisy top-1 in training, top-1, all or a random one in use.
+    """A dense bi-encoder whose vector is refined by n small experts: noisy top-1 in training; top-1, all or a random one at inference.
 
-    `inference`: top1, all or random; another one needs no training: moeir init --model CHECKPOINT --arch sbmoe:inference=all. `combine`:
-    norm_expert (x + w · normalised f(x)), weighted (x + w · f(x)) or release (x + normalised w · f(x), whose gate does not learn).
+    `inference`: top1, all or random; changed without training by moeir init --model CHECKPOINT --arch sbmoe:inference=all. `combine`:
+    norm_expert (x + w · normalised f(x)), weighted (x + w · f(x)) or release (x + normalised w · f(x), whose gate gets no gradient).
     `gate`: learned or random. `pooling`: cls or mean.
     """
 
@@ -22,7 +22,7 @@ class Sbmoe(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         experts: int = 6,
         inference: str = "top1",
@@ -32,7 +32,7 @@ class Sbmoe(Architecture):
         pooling: str = "mean",
         scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         self.heads["global"] = Pooled(pooling=pooling)
         width = encoder.shape.hidden

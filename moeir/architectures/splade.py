@@ -1,4 +1,4 @@
-"""SPLADE: one weight for each vocabulary term (Formal et al. 2021), on the same parts as CAME's lexical expert."""
+"""SPLADE: one weight per vocabulary term (Formal et al. 2021), built from the same parts as CAME's lexical expert."""
 
 from torch import Tensor
 
@@ -14,8 +14,8 @@ class Splade(Architecture):
     `pooling`: max or sum.
     """
 
-    def __init__(self, encoder: Encoder, signs: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
-        super().__init__(encoder, signs)
+    def __init__(self, encoder: Encoder, special_tokens: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
+        super().__init__(encoder, special_tokens)
         self.heads["lexical"] = Lexical(pooling=pooling)
         self.scales = {"lexical": scale}
 

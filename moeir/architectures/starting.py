@@ -1,4 +1,4 @@
-"""Plain weights become a checkpoint: the reading rules a folder brings, and a sensible start for a vocabulary head it lacks."""
+"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head."""
 
 import json
 import logging
@@ -38,34 +38,34 @@ def start(
 ) -> OpenCheckpoint:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
-    `said` holds the reading rules the user gave; `texts`, if any, are what a missing vocabulary head is fitted on. `scratch` takes the
-    sizes and the tokenizer of a folder and draws the weights.
+    `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
+    `random_weights` takes only the sizes and the tokenizer of a folder.
     """
     folder = files.located(model)
     if not is_checkpoint(folder):
         if arch is None:
-            raise UsageError(f"{model}: plain weights; say what they become: --arch came, dense, …; see: moeir variants architectures")
+            raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
         return _started(folder, arch, said, texts, seed, scratch=scratch)
-    facts = facts_of(folder)
-    old, rules = facts["architecture"], replace(ReadingRules.from_dict(facts["reading"], str(folder)), **said)
-    same = arch is None or variants.parse(arch).name == variants.parse(old).name
-    if files.read_config(folder).get("model_type") != "moeir" and arch is not None:  # the family's own files, which say it all
-        return _started(folder, _merged(old, arch) if same else arch, asdict(rules), texts, seed, scratch=scratch)
+    metadata = facts_of(folder)
+    old_spec, input_config = metadata["architecture"], replace(ReadingRules.from_dict(metadata["reading"], str(folder)), **said)
+    same = arch is None or variants.parse(arch).name == variants.parse(old_spec).name
+    if files.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
+        return _started(folder, _merged(old_spec, arch) if same else arch, asdict(input_config), texts, seed, scratch=scratch)
     if same and not scratch:
-        opened = rebuilt(folder, _merged(old, arch or old), rules)
-        rules.check(opened.architecture.encoder.shape.positions)
+        opened = rebuilt(folder, _merged(old_spec, arch or old_spec), input_config)
+        input_config.check(opened.architecture.encoder.shape.positions)
         return opened
-    names = f"a {variants.parse(old).name} checkpoint cannot become {variants.parse(arch).name}"
-    raise ArtifactError(f"{model}: {names}; start from its base weights")
+    reason = f"a {variants.parse(old_spec).name} checkpoint cannot become {variants.parse(arch).name}"
+    raise ArtifactError(f"{model}: {reason}; start from its base weights")
 
 
 def reads_pairs(model: Path, arch: str | None) -> bool:
-    """Whether what `start` will make is a cross-encoder."""
+    """Whether `build_checkpoint` would build a cross-encoder."""
     if arch is None and not is_checkpoint(folder := files.located(model)):
-        return False  # which `start` refuses
+        return False  # `build_checkpoint` refuses it
     spec = arch or facts_of(folder)["architecture"]
-    pairs: bool = variants.bind("architectures", variants.parse(spec).name).func.pairs
-    return pairs
+    is_pair_model: bool = variants.bind("architectures", variants.parse(spec).name).func.pairs
+    return is_pair_model
 
 
 def _merged(old: str, new: str) -> str:
@@ -73,58 +73,58 @@ def _merged(old: str, new: str) -> str:
     return str(variants.Spec(variants.parse(new).name, tuple(options.items())))
 
 
-def _started(folder: Path, arch: str, said: dict[str, Any], texts: Sequence[str], seed: int, *, scratch: bool) -> OpenCheckpoint:
+def _started(folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence[str], seed: int, *, scratch: bool) -> OpenCheckpoint:
     torch.manual_seed(seed)
-    reader, config = TextReader(folder), files.read_config(folder)
-    brought, options = sentence_transformers_rules(folder)
+    tokenizer, config = TextReader(folder), files.read_config(folder)
+    folder_config, options = sentence_transformers_rules(folder)
     if variants.parse(arch).name == "dense":
         arch = _merged(str(variants.Spec("dense", tuple(options.items()))), arch)
     else:
         _tell_unlike(folder, arch, options)
     encoder = Encoder(files.shape_of(config, folder), vocabulary_head=True) if scratch else files.read_encoder(folder, vocabulary_head=True)
     positions = encoder.shape.positions
-    if reader.vocabulary > encoder.shape.vocabulary:
-        raise ArtifactError(f"{folder}: the tokenizer knows {reader.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
-    architecture = composed(arch, encoder, reader.signs)
-    if architecture.pairs and "query_length" in brought:  # the folder says it of a text: a pair has as much, its query half
-        brought["query_length"] = min(brought["query_length"] // 2, architecture.lengths[0])
-    rules = replace(_usual(architecture, positions), **(brought | said))
-    rules.check(positions)
+    if tokenizer.vocabulary > encoder.shape.vocabulary:
+        raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary} tokens, the weights {encoder.shape.vocabulary}")
+    architecture = composed(arch, encoder, tokenizer.signs)
+    if architecture.pairs and "query_length" in folder_config:  # the folder's length is that of one text
+        folder_config["query_length"] = min(folder_config["query_length"] // 2, architecture.lengths[0])
+    input_config = replace(_usual(architecture, positions), **(folder_config | overrides))
+    input_config.check(positions)
     if architecture.pairs and not scratch:
         published.brought(folder, architecture)
-    started = OpenCheckpoint(architecture, reader, rules, full_spec(arch), config)
+    model = OpenCheckpoint(architecture, tokenizer, input_config, full_spec(arch), config)
     if architecture.pairs:
-        Pairing.of(reader, rules, architecture)  # refuses lengths that leave no room for a document
-        return started
+        Pairing.of(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
+        return model
     if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
-        _blind_gates(started, gates, list(texts) or _words(reader, seed))
+        _blind_gates(model, gates, list(texts) or _words(tokenizer, seed))
     if architecture.encoder.vocabulary_head is not None and not scratch and not files.has_vocabulary_head(folder):
-        _fit_head(started, texts, seed)
-    return started
+        _fit_head(model, texts, seed)
+    return model
 
 
 def _usual(architecture: Architecture, positions: int) -> ReadingRules:
-    """The lengths that nobody has named; a pair's query has half of what the encoder reads at most."""
+    """Default lengths, limited by the encoder's positions; the query of a pair gets at most half of them."""
     query, document = architecture.lengths
     half = positions // 2 if architecture.pairs else positions
     return ReadingRules(query_length=min(query, half), document_length=min(document, positions))
 
 
 @torch.no_grad()
-def _blind_gates(started: OpenCheckpoint, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
-    """Fresh gates start without a favourite: each forgets the mean of what it reads in its layers, of queries and of documents."""
+def _blind_gates(model: OpenCheckpoint, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
+    """Make fresh gates unbiased: project the mean of each gate's inputs, of queries and of documents, out of its weights."""
     sums: dict[tuple[str, str], Tensor] = {}
     counts: dict[tuple[str, str], int] = {}
     side = "query"
 
-    def note(name: str, router: RoutedFeedForward, given: tuple[Tensor, Tokens, Tensor]) -> None:
-        seen = router.seen(*given).float()
-        sums[name, side] = sums.get((name, side), 0.0) + seen.sum(0)
-        counts[name, side] = counts.get((name, side), 0) + len(seen)
+    def note(name: str, router: RoutedFeedForward, inputs: tuple[Tensor, Tokens, Tensor]) -> None:
+        gate_inputs = router.seen(*inputs).float()
+        sums[name, side] = sums.get((name, side), 0.0) + gate_inputs.sum(0)
+        counts[name, side] = counts.get((name, side), 0) + len(gate_inputs)
 
     hooks = [router.register_forward_pre_hook(partial(note, name)) for name, router in routers.items()]
     for side in ("query", "document"):
-        started.encode(texts[:TEXTS_FOR_A_GATE], side)
+        model.encode(texts[:TEXTS_FOR_A_GATE], side)
     for hook in hooks:
         hook.remove()
     gates = {router.chooser: [name for name, other in routers.items() if other.chooser is router.chooser] for router in routers.values()}
@@ -132,79 +132,79 @@ def _blind_gates(started: OpenCheckpoint, routers: dict[str, RoutedFeedForward],
         blind(gate, torch.stack([total / counts[name, side] for (name, side), total in sums.items() if name in names]))
 
 
-def _tell_unlike(folder: Path, arch: str, brought: dict[str, str]) -> None:
-    """Say which options of the weights an architecture does not take over: its own are those of its paper."""
-    made = dict(variants.parse(full_spec(arch)).options)
-    said = dict(variants.parse(arch).options)
-    unlike = [name for name, value in brought.items() if name in made and name not in said and made[name] != value]
-    if unlike:
-        theirs, ours = (",".join(f"{name}={values[name]}" for name in unlike) for values in (brought, made))
-        log.info("%s was made with %s; %s has %s unless --arch says otherwise", folder, theirs, variants.parse(arch).name, ours)
+def _tell_unlike(folder: Path, arch: str, folder_options: dict[str, str]) -> None:
+    """Log the options of the weights that an architecture overrides with those of its paper."""
+    options = dict(variants.parse(full_spec(arch)).options)
+    requested = dict(variants.parse(arch).options)
+    overridden = [name for name, value in folder_options.items() if name in options and name not in requested and options[name] != value]
+    if overridden:
+        theirs, ours = (",".join(f"{name}={values[name]}" for name in overridden) for values in (folder_options, options))
+        log.info("%s was trained with %s; %s uses %s unless --arch sets them", folder, theirs, variants.parse(arch).name, ours)
 
 
 @torch.no_grad()
-def _fit_head(started: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
-    """Fit the head on the states of the lexical expert, which at this point are those of the plain weights."""
-    architecture = started.architecture.eval()
-    chosen = list(texts) or _words(started.reader, seed)
-    chosen = random.Random(seed).sample(chosen, min(TEXTS_FOR_A_HEAD, len(chosen)))
-    ids, _ = started.ids(chosen, "document")
+def _fit_head(model: OpenCheckpoint, texts: Sequence[str], seed: int) -> None:
+    """Fit the head on the states of the lexical expert, which are still those of the plain weights."""
+    architecture = model.architecture.eval()
+    sample = list(texts) or _words(model.reader, seed)
+    sample = random.Random(seed).sample(sample, min(TEXTS_FOR_A_HEAD, len(sample)))
+    ids, _ = model.ids(sample, "document")
     lengths = [len(text) for text in ids]
     batches = budgeted(sorted(range(len(ids)), key=lengths.__getitem__), lengths, TOKENS_AT_ONCE)
     parts = [Tokens.pack([ids[text] for text in batch], "document") for batch in batches]
     lexical = architecture.lexical_expert in architecture.kinds
-    found = [architecture.states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
-    states, words = torch.cat(found), torch.cat([part.ids for part in parts])
-    signs = [architecture.signs.beginning, architecture.signs.separator]
-    signs += [architecture.signs.document_marker] if architecture.markers and architecture.signs.document_marker is not None else []
-    plain = ~torch.isin(words, torch.tensor(signs))
+    outputs = [architecture.states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
+    states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
+    special_ids = [architecture.signs.beginning, architecture.signs.separator]
+    special_ids += [architecture.signs.document_marker] if architecture.markers and architecture.signs.document_marker is not None else []
+    is_ordinary = ~torch.isin(token_ids, torch.tensor(special_ids))
     head, embedding = architecture.encoder.vocabulary_head, architecture.encoder.embeddings.words.weight
     if isinstance(head, RawVocabularyHead):
-        done = vocabulary_start.cut(head, embedding, states[plain], words[plain])
+        report = vocabulary_start.cut(head, embedding, states[is_ordinary], token_ids[is_ordinary])
     else:
         assert head is not None
-        done = vocabulary_start.fit(head, embedding, states[plain], words[plain])
+        report = vocabulary_start.fit(head, embedding, states[is_ordinary], token_ids[is_ordinary])
     if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:
         architecture.document_encoder.vocabulary_head.load_state_dict(head.state_dict())
     log.info(
-        "the weights bring no vocabulary head: fitted one on %d tokens of %d %s; its strongest term is the token's own "
+        "no vocabulary head in the weights: fitted one on %d tokens of %d %s; its strongest term is the token's own "
         "word for %.0f %% of them, and %.4f %% of terms start above zero",
-        *(done.tokens, len(chosen), "texts" if texts else "lists of words", 100 * done.recovered, 100 * done.positive),
+        *(report.tokens, len(sample), "texts" if texts else "lists of words", 100 * report.recovered, 100 * report.positive),
     )
 
 
-def _words(reader: TextReader, seed: int) -> list[str]:
-    """Texts where there is no corpus: whole words of the vocabulary in random lists of thirty."""
-    every = [word for number in range(reader.vocabulary) if (word := reader.word(number))]
-    random.Random(seed).shuffle(every)
-    return [" ".join(every[first : first + 30]) for first in range(0, len(every), 30)]
+def _words(tokenizer: TextReader, seed: int) -> list[str]:
+    """Texts for use without a corpus: random lists of thirty whole words of the vocabulary."""
+    words = [word for number in range(tokenizer.vocabulary) if (word := tokenizer.word(number))]
+    random.Random(seed).shuffle(words)
+    return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
 
 
 def sentence_transformers_rules(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The reading rules and dense options of a sentence-transformers folder; nothing for any other folder."""
+    """Fields of `InputConfig` and dense options of a sentence-transformers folder; empty for any other folder."""
     if not (folder / "modules.json").is_file():
         return {}, {}
     try:
         modules = [part["type"].rsplit(".", 1)[-1] for part in json.loads((folder / "modules.json").read_text(encoding="utf-8"))]
         pooling = _read(folder / "1_Pooling" / "config.json")
-        rules: dict[str, Any] = {}
+        input_fields: dict[str, Any] = {}
         if (length := _read(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
-            rules |= {"query_length": int(length), "document_length": int(length)}
+            input_fields |= {"query_length": int(length), "document_length": int(length)}
         prompts = _read(folder / "config_sentence_transformers.json").get("prompts") or {}
     except (ValueError, KeyError, TypeError) as problem:
-        raise ArtifactError(f"{folder}: its sentence-transformers files cannot be read: {problem}") from None
+        raise ArtifactError(f"{folder}: sentence-transformers files cannot be read: {problem}") from None
     document = prompts.get("document") or prompts.get("passage") or ""
-    rules |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
-    if unread := [name for name in modules if name not in MODULES]:
-        log.warning("%s: its module %s is not read; what moeir makes of these weights lacks it", folder, ", ".join(unread))
+    input_fields |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
+    if unsupported := [name for name in modules if name not in MODULES]:
+        log.warning("%s: module %s is not supported and ignored; the checkpoint lacks it", folder, ", ".join(unsupported))
     options = {"normalise": "true" if "Normalize" in modules else "false"}
     modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    chosen = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]
-    if chosen in (["cls"], ["mean"]):
-        options["pooling"] = chosen[0]
+    poolings = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]
+    if poolings in (["cls"], ["mean"]):
+        options["pooling"] = poolings[0]
     elif pooling:
-        log.warning("%s: its pooling is neither cls nor mean alone; say which with --arch dense:pooling=…", folder)
-    return rules, options
+        log.warning("%s: pooling is neither cls nor mean alone; set it with --arch dense:pooling=…", folder)
+    return input_fields, options
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""TASER: shared and specialised blocks interleaved, one vector for each text (Cheng et al. 2023)."""
+"""TASER: interleaved shared and specialised blocks, one vector per text (Cheng et al. 2023)."""
 
 from torch import Tensor
 
@@ -13,17 +13,17 @@ GATES = ("one", "per_layer")
 
 
 class Taser(Architecture):
-    """One expert block after every two shared ones, chosen by role, by text or by token; inner product of first tokens.
+    """One expert block after every two shared ones, routed by role, by text or by token; inner product of first tokens.
 
-    `routing`: role (queries one half of the experts, documents the other), sequence (a choice a text), token (a choice a token) or
-    shared (no experts). `every`: shared layers between two of experts; `layers=3+6` names them instead. `gates`: one (for all layers) or
+    `routing`: role (queries use one half of the experts, documents the other), sequence (one choice per text), token (one per token) or
+    shared (no experts). `every`: shared layers between two layers with experts; `layers=3+6` names them. `gates`: one (for all layers) or
     per_layer. `gate_input`: ffn_input or block_input. `gradient`: chosen, full (all experts run) or none. `pooling`: cls or mean.
     """
 
     def __init__(
         self,
         encoder: Encoder,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         routing: str = "role",
         experts: int = 2,
@@ -38,7 +38,7 @@ class Taser(Architecture):
         normalise: bool = False,
         scale: float = 1.0,
     ) -> None:
-        super().__init__(encoder, signs)
+        super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         if routing not in ("shared", *ROUTINGS):
             raise UsageError(f"taser:routing={routing}: expected one of shared, {', '.join(ROUTINGS)}")
@@ -46,9 +46,9 @@ class Taser(Architecture):
             raise UsageError(f"taser:gates={gates}: expected one of {', '.join(GATES)}")
         self.router = None
         if routing != "shared":
-            chosen = specialised(len(encoder.layers), every=every, layers=layers)
+            expert_layers = specialised(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            self.router = specialise(encoder.layers, chosen, experts=experts, routing=routing, one_gate=gates == "one", **options)
+            self.router = specialise(encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options)
             self.plain = False
         self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

@@ -1,2 +1,2 @@
-"""States of the last layer → one representation: pooled (dense), lexical (sparse), tokenwise (one vector a token),
-exact_match (with its term), projected (dense of another width)."""
+"""States of the last layer → one representation: pooling (dense), lexical (sparse), token_vectors (one vector per token),
+classification (one score per pair)."""

@@ -1,4 +1,4 @@
-"""One vector for each token, beside its term: late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
+"""One vector per token with its term: late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,18 @@ from moeir.representations.exact_match import ExactMatch
 class TokenMatch(nn.Module):
     """A linear map with bias, the same for queries and documents; terms are the token ids.
 
-    The beginning is left out of either side: it says nothing that a term would. Options: the separator kept or not; `layer_norm` behind
-    the map; `relu` behind that.
+    [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
     """
 
     def __init__(
-        self, hidden: int, signs: Signs, *, dimension: int = 32, separator: bool = False, layer_norm: bool = False, relu: bool = False
+        self,
+        hidden: int,
+        special_tokens: Signs,
+        *,
+        dimension: int = 32,
+        separator: bool = False,
+        layer_norm: bool = False,
+        relu: bool = False,
     ) -> None:
         super().__init__()
         if dimension < 1:
@@ -27,14 +33,14 @@ class TokenMatch(nn.Module):
         nn.init.zeros_(self.projection.bias)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
         self.relu = relu
-        self._separator = None if separator else signs.separator
+        self._separator = None if separator else special_tokens.separator
 
     def forward(self, states: Tensor, tokens: Tokens) -> ExactMatch:
-        """states [T, H] -> terms [T'], vectors [T', D] in float32; a text without any token but signs has none."""
-        kept = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
+        """states [T, H] -> terms [T'], vectors [T', D] in float32; a text with special tokens only has none."""
+        keep = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
         if self._separator is not None:
-            kept &= tokens.ids != self._separator
-        places, starts = attended_tokens(~kept, tokens.starts)
-        vectors = self.projection(states.index_select(0, places)).float()
+            keep &= tokens.ids != self._separator
+        rows, starts = attended_tokens(~keep, tokens.starts)
+        vectors = self.projection(states.index_select(0, rows)).float()
         vectors = vectors if self.norm is None else self.norm(vectors).float()
-        return ExactMatch(tokens.ids.index_select(0, places), vectors.relu() if self.relu else vectors, starts)
+        return ExactMatch(tokens.ids.index_select(0, rows), vectors.relu() if self.relu else vectors, starts)

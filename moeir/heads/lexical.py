@@ -1,4 +1,4 @@
-"""A weight for every vocabulary term: log-saturated, of the strongest position or summed over all (SPLADE; CAME eq. 3)."""
+"""One weight per vocabulary term: log-saturated logits, maximum or sum over positions (SPLADE; CAME eq. 3)."""
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ POOLINGS = ("max", "sum")
 
 
 class Lexical(nn.Module):
-    """weight(text, term) = pooled over positions: log(1 + relu(logit)); no weights of its own: the encoder's head, tied to its words.
+    """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters.
 
     `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2).
     """
@@ -32,12 +32,12 @@ class Lexical(nn.Module):
         transformed = head(states)
         if self.pooling == "sum":
             texts, terms, weights = saturated_sums(transformed, tokens.layout, words, head.bias)
-        else:  # maximum first, then log(1 + x): the same, as both grow together
+        else:  # log(1 + x) is monotonic, so the maximum is taken first
             texts, terms, positions = winners(transformed, tokens.layout, words, head.bias)
             logits = activations(transformed, words, head.bias, terms, positions)
-            if logits.is_cuda:  # what was positive by rounding only is a weight of 0: to drop it here the host would have to wait
+            if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
                 weights = torch.log1p(logits.relu())
             else:
-                kept = (logits > 0).nonzero()[:, 0]
-                texts, terms, weights = texts[kept], terms[kept], torch.log1p(logits[kept])
+                positive = (logits > 0).nonzero()[:, 0]
+                texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))

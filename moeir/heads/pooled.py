@@ -1,4 +1,4 @@
-"""One vector from all states of a text: the first token, or the mean."""
+"""One vector per text: the first token's state, the mean of all, or a linear map of the first."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ POOLINGS = ("cls", "mean")
 
 
 class Pooled(nn.Module):
-    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all tokens, silent ones excepted."""
+    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens."""
 
     def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Pooled(nn.Module):
         self.pooling, self.normalise = pooling, normalise
 
     def forward(self, states: Tensor, tokens: Tokens) -> Dense:
-        """states [T, H] -> vectors [B, H] in float32; `cls` reads as well [B, H] of the first tokens alone."""
+        """states [T, H] -> vectors [B, H] in float32; `cls` also accepts the states of the first tokens alone, [B, H]."""
         states = states.float()
         if self.pooling == "mean":
             vectors = _mean(states, tokens)
@@ -31,7 +31,7 @@ class Pooled(nn.Module):
 
 
 def _mean(states: Tensor, tokens: Tokens) -> Tensor:
-    counted = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.silent is None else ~tokens.silent
-    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.owners(), states * counted[:, None])
-    counts = states.new_zeros(len(tokens)).index_add(0, tokens.owners(), counted.float())
+    attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.silent is None else ~tokens.silent
+    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.owners(), states * attended[:, None])
+    counts = states.new_zeros(len(tokens)).index_add(0, tokens.owners(), attended.float())
     return sums / counts.clamp(min=1.0)[:, None]

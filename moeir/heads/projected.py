@@ -1,4 +1,4 @@
-"""The first token's state through a linear map: a dense vector of any width (COIL's [CLS] part, Gao et al. 2021)."""
+"""A linear map of the first token's state to a dense vector of any width (COIL's [CLS] part, Gao et al. 2021)."""
 
 from torch import Tensor, nn
 
@@ -8,7 +8,7 @@ from moeir.representations.dense import Dense
 
 
 class Projected(nn.Module):
-    """A linear map with bias of the first token, `layer_norm` behind it if asked for."""
+    """A linear map with bias of the first token, followed by an optional `layer_norm`."""
 
     def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""A vocabulary head without a transform: the states themselves against the word embeddings."""
+"""An MLM head without a transform, and fitted initial weights for MLM heads that a checkpoint lacks."""
 
 import torch
 from torch import Tensor, nn
 
 
 class RawVocabularyHead(nn.Module):
-    """logit = h · Eᵀ + bias (the shorter reading of CoT-MoTE eq. 4); stands where an encoder's vocabulary head stands."""
+    """logit = h · Eᵀ + bias (the literal reading of CoT-MoTE eq. 4); replaces an encoder's vocabulary head."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One number for a query and a document that were read together: what a family's sequence classification makes of them."""
+"""Relevance score of a query-document pair: the sequence classification head of the encoder's family."""
 
 from torch import Tensor, nn
 
@@ -9,19 +9,19 @@ from moeir.representations.dense import Dense
 
 
 class Relevance(nn.Module):
-    """What the family makes of the pooled state (if not `linear`), then a linear map to one number; in float32, always."""
+    """The family's classification head on the pooled state (unless `linear`), then a linear map to one logit; always in float32."""
 
     def __init__(self, shape: Shape, *, linear: bool = False, bias: bool = True) -> None:
         super().__init__()
         hidden, prenorm = shape.hidden, shape.prenorm
-        self.shape = own = None if linear else shape.pair_head
+        self.shape = config = None if linear else shape.pair_head
         self.dense, self.norm = None, None
-        if own is not None and not own.pooler:
+        if config is not None and not config.pooler:
             self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
-        if own is not None and own.norm:
+        if config is not None and config.norm:
             self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.first = nn.Dropout(own.dropout if own is not None and own.before else 0.0)
-        self.dropout = nn.Dropout(0.0 if own is None else own.dropout)
+        self.first = nn.Dropout(config.dropout if config is not None and config.before else 0.0)
+        self.dropout = nn.Dropout(0.0 if config is None else config.dropout)
         self.output = nn.Linear(hidden, 1, bias=bias)
         for module in (self.dense, self.output):
             if module is not None:
@@ -30,7 +30,7 @@ class Relevance(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, pooled: Tensor, tokens: Tokens, pooler: nn.Linear | None = None) -> Dense:
-        """pooled [B, H] -> vectors [B, 1]: a pair's only number is its score. `pooler` is BERT's, where that is the dense map."""
+        """pooled [B, H] -> vectors [B, 1], the score of each pair. `pooler` is the encoder's, where it serves as the dense map (BERT)."""
         with full_precision(pooled.device):
             states = pooled.float()
             if self.shape is not None:
@@ -42,7 +42,7 @@ class Relevance(nn.Module):
 
 
 def one_output(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The output of two classes as one number: the second's logit less the first's, which orders pairs as its probability does.
+    """Reduce a two-class output layer to one logit, second minus first, which ranks pairs as the probability of the second does.
 
     weight [2, H], bias [2] -> [1, H], [1].
 

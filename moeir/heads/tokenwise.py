@@ -1,4 +1,4 @@
-"""One vector for each token: late interaction (ColBERT; CAME eq. 5)."""
+"""One vector per token, for late interaction (ColBERT; CAME eq. 5) or for exact matches of terms (COIL)."""
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +15,14 @@ PADDINGS = ("neginf", "zero")
 class Tokenwise(nn.Module):
     """A linear map without bias, the same for queries and documents.
 
-    Options: unit vectors (`normalise`); the separator kept or not; punctuation of documents kept or not; `padding`: `neginf` leaves the
-    maximum as it is, `zero` floors it at 0 (as implementations do that multiply by the mask), by one zero vector in each document.
+    `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents; `padding`: `neginf` leaves
+    the maximum as it is, `zero` floors it at 0 (as implementations that multiply by the mask do) by one zero vector per document.
     """
 
     def __init__(
         self,
         hidden: int,
-        signs: Signs,
+        special_tokens: Signs,
         *,
         dimension: int = 128,
         normalise: bool = False,
@@ -38,42 +38,42 @@ class Tokenwise(nn.Module):
         self.projection = nn.Linear(hidden, dimension, bias=False)
         nn.init.normal_(self.projection.weight, std=0.02)
         self.normalise, self.padding = normalise, padding
-        dropped = [*([] if separator else [signs.separator]), *([] if punctuation else signs.punctuation)]
-        self._separator = None if separator else signs.separator
-        self.register_buffer("dropped", torch.tensor(dropped, dtype=torch.int64), persistent=False)
+        dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
+        self._separator = None if separator else special_tokens.separator
+        self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
 
     def forward(self, states: Tensor, tokens: Tokens) -> MultiVector:
         """states [T, H] -> vectors [T', D] in float32."""
         vectors = self.projection(states).float()
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
         representation = MultiVector(vectors, tokens.starts, tokens.layout.longest)
-        if len(self.dropped) and (tokens.side != "query" or self._separator is not None):
+        if len(self.dropped_ids) and (tokens.side != "query" or self._separator is not None):
             representation = _keeping(representation, self.kept(tokens), tokens)
         if self.padding == "zero" and tokens.side != "query":
             representation = _with_zero(representation)
         return representation
 
     def kept(self, tokens: Tokens) -> Tensor:
-        """[T] which tokens have a vector; a text keeps its first token, whatever it is."""
+        """[T] which tokens have a vector; the first token of a text always has one."""
         return self._kept(tokens).index_fill(0, tokens.starts[:-1], True)
 
     def _kept(self, tokens: Tokens) -> Tensor:
-        """[T] what stays: punctuation is dropped from documents only, the separator from both sides."""
+        """[T] which tokens are kept: punctuation is dropped from documents only, the separator from both sides."""
         if tokens.side != "query":
-            return ~torch.isin(tokens.ids, self.dropped)
+            return ~torch.isin(tokens.ids, self.dropped_ids)
         return tokens.ids != (-1 if self._separator is None else self._separator)
 
 
-def _keeping(texts: MultiVector, kept: Tensor, tokens: Tokens) -> MultiVector:
-    rows, starts = attended_tokens(~kept, tokens.starts)
+def _keeping(texts: MultiVector, keep: Tensor, tokens: Tokens) -> MultiVector:
+    rows, starts = attended_tokens(~keep, tokens.starts)
     return MultiVector(texts.vectors.index_select(0, rows), starts, texts.longest)
 
 
 def _with_zero(texts: MultiVector) -> MultiVector:
-    """One zero vector behind each text: every later token moves by as many places as texts end before it."""
+    """Append one zero vector to each text: each token shifts by the number of texts before its own."""
     count, total = len(texts), len(texts.vectors)
     shift = torch.arange(count + 1, device=texts.starts.device)
-    places = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
+    rows = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
     vectors = texts.vectors.new_zeros(len(texts.vectors) + count, texts.vectors.shape[1])
     longest = None if texts.longest is None else texts.longest + 1
-    return MultiVector(vectors.index_copy(0, places, texts.vectors), texts.starts + shift, longest)
+    return MultiVector(vectors.index_copy(0, rows, texts.vectors), texts.starts + shift, longest)

@@ -1,9 +1,9 @@
-"""A vocabulary head for weights that lack one, fitted in seconds instead of started from noise.
+"""Initial weights for a missing vocabulary head, fitted in seconds instead of random.
 
-Ridge regression leads from the top states to the centred, normalised embedding of each token's own word. It becomes the head's
-transform: shifted far enough for the activation to be linear, and the normalisation behind it takes the shift out again. A head whose
-transform has no bias (ModernBERT) cannot be shifted: its activation bends what ridge regression found, which costs some of the fit.
-Scale and bias are set so that the strongest terms start near `strongest` and all but a few of (token, term) pairs start below zero.
+Ridge regression maps the top states to the centred, normalised embedding of each token's own word. The map becomes the head's
+transform, shifted far enough for the activation to be linear; the normalisation after it removes the shift. A head whose transform has
+no bias (ModernBERT) cannot be shifted: its activation distorts the fitted map, which costs some of the fit. Scale and bias are set so
+that the strongest terms start near `strongest` and all but a few (token, term) pairs start below zero.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TOKENS_FOR_SCALE = 2000
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the fitted head knows the words it reads: share of tokens whose own word is its strongest term; share of positive pairs."""
+    """Quality of a fit: share of tokens whose own word is the strongest term, and share of (token, term) pairs above zero."""
 
     tokens: int
     recovered: float
@@ -30,16 +30,23 @@ class Fit:
 
 @torch.no_grad()
 def fit(
-    head: VocabularyHead, words: Tensor, states: Tensor, ids: Tensor, *, ridge: float = 1e-2, strongest: float = 2.0, positive: float = 2e-4
+    head: VocabularyHead,
+    embeddings: Tensor,
+    states: Tensor,
+    ids: Tensor,
+    *,
+    ridge: float = 1e-2,
+    strongest: float = 2.0,
+    positive: float = 2e-4,
 ) -> Fit:
-    """Set the head's weights from states [n, H] of tokens whose words are ids [n]; words [V, E] is the decoder.
+    """Set the head's weights from states [n, H] of tokens with ids [n]; embeddings [V, E] is the decoder.
 
-    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six a token; never fewer than two a token.
+    `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six per token; at least two per token.
     """
-    states, words = states.double(), words.double()
-    targets = F.normalize(words - words.mean(0), dim=-1)[ids]
-    shifted, centre_out = head.transform.bias is not None, targets.mean(0)
-    centre_in = states.mean(0) if shifted else torch.zeros_like(states[0])
+    states, embeddings = states.double(), embeddings.double()
+    targets = F.normalize(embeddings - embeddings.mean(0), dim=-1)[ids]
+    has_bias, centre_out = head.transform.bias is not None, targets.mean(0)
+    centre_in = states.mean(0) if has_bias else torch.zeros_like(states[0])
     inputs, outputs = states - centre_in, targets - centre_out
     gram = inputs.T @ inputs
     gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
@@ -47,41 +54,41 @@ def fit(
     predicted = inputs @ weight.T
     scale = 1.0 / predicted.std()
     head.transform.weight.copy_(weight * scale)
-    if shifted:
+    if has_bias:
         head.transform.bias.copy_((-weight @ centre_in) * scale + SHIFT)
     head.norm.weight.fill_(1.0)
     if head.norm.bias is not None:
         head.norm.bias.zero_()
     head.bias.zero_()
     sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
-    logits = head(states[sample].float()) @ words.float().T  # [n, V]
+    logits = head(states[sample].float()) @ embeddings.float().T  # [n, V]
     means = logits.mean(0)
     logits -= means
-    cut = _quantile(logits, 1.0 - max(positive, 2.0 / len(words)))
-    logits -= cut
-    best, place = logits.max(dim=1)
-    gain = strongest / float(best.median().clamp(min=1e-6))
+    threshold = _quantile(logits, 1.0 - max(positive, 2.0 / len(embeddings)))
+    logits -= threshold
+    maxima, strongest_terms = logits.max(dim=1)
+    gain = strongest / float(maxima.median().clamp(min=1e-6))
     head.norm.weight.fill_(gain)
-    head.bias.copy_(-gain * (means + cut))
-    recovered = (place == ids[sample]).float().mean()
-    return Fit(len(ids), float(recovered), float((logits > 0).float().mean()))
+    head.bias.copy_(-gain * (means + threshold))
+    top1_share = (strongest_terms == ids[sample]).float().mean()
+    return Fit(len(ids), float(top1_share), float((logits > 0).float().mean()))
 
 
 @torch.no_grad()
-def cut(head: RawVocabularyHead, words: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> Fit:
-    """Set the bias of a head without a transform, so that each term is above zero for `positive` of the tokens; as `fit`."""
+def cut(head: RawVocabularyHead, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> Fit:
+    """Set the bias of a head without a transform so that each term is above zero for a share `positive` of the tokens."""
     sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
-    logits = states[sample].float() @ words.float().T  # [n, V]
+    logits = states[sample].float() @ embeddings.float().T  # [n, V]
     means = logits.mean(0)
     logits -= means
-    above = _quantile(logits, 1.0 - max(positive, 2.0 / len(words)))
-    head.bias.copy_(-(means + above))
-    recovered = (logits.argmax(1) == ids[sample]).float().mean()
-    return Fit(len(ids), float(recovered), float((logits > above).float().mean()))
+    threshold = _quantile(logits, 1.0 - max(positive, 2.0 / len(embeddings)))
+    head.bias.copy_(-(means + threshold))
+    top1_share = (logits.argmax(1) == ids[sample]).float().mean()
+    return Fit(len(ids), float(top1_share), float((logits > threshold).float().mean()))
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """The value that `share` of all values lie below, from a regular sample of at most ten million of them."""
+    """The value below which a share `share` of all values lies, from a regular sample of at most ten million."""
     flat = values.flatten()
     sample = flat[:: max(1, len(flat) // 10_000_000)]
     return float(sample.kthvalue(max(1, int(share * len(sample)))).values)

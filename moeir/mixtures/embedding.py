@@ -1,4 +1,4 @@
-"""A gated mixture of small experts over the pooled vector of a text (SB-MoE)."""
+"""Gated mixture of small experts over the pooled vector of a text (SB-MoE)."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ SMALLEST = 1e-6
 
 
 class Bottleneck(nn.Module):
-    """D -> D // 2 -> `output`, ReLU between: an expert, and the gate."""
+    """Two linear layers, D -> D // 2 -> `output`, with ReLU: used for experts and for the gate."""
 
     def __init__(self, width: int, output: int) -> None:
         super().__init__()
@@ -24,17 +24,17 @@ class Bottleneck(nn.Module):
         self.down = nn.Linear(width // 2, output)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        mapped: Tensor = self.down(F.relu(self.up(vectors)))
-        return mapped
+        outputs: Tensor = self.down(F.relu(self.up(vectors)))
+        return outputs
 
 
 class EmbeddingMixture(nn.Module):
-    """y = x + what the chosen experts make of x. Noisy top-1 while training; `top1`, `all` or `random` in use.
+    """y = x + output of the chosen experts for x. Noisy top-1 in training; `top1`, `all` or `random` at inference.
 
-    `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, bounded, and its gate learns; `weighted` adds Σ w_i f_i(x), as the paper's
-    equations read; `release` adds Σ w_i f_i(x) made a unit vector, as the published code does, whose gate gets no gradient: with one
-    expert the weight cancels. `gate=random` sends each text to an expert by a hash of its tokens, in training and in use, whatever
-    `inference` says; w_m is then the largest of n hashed numbers, evenly spread over [0, 1), as in the published code.
+    `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, which is bounded and trains the gate; `weighted` adds Σ w_i f_i(x), as in the
+    paper's equations; `release` adds Σ w_i f_i(x) normalised to a unit vector, as in the published code, whose gate gets no gradient: with
+    one expert the weight cancels. `gate=random` routes each text by a hash of its tokens, in training and at inference, regardless of
+    `inference`; w_m is then the largest of n hashed numbers, uniform on [0, 1), as in the published code.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EmbeddingMixture(nn.Module):
         self.routed: Routing | None = None
 
     def forward(self, vectors: Tensor, tokens: Tokens) -> Tensor:
-        """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; leaves what the gate said in `routed`."""
+        """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; stores the gate's output in `last_routing`."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             weights = self._weights(vectors, tokens)  # [B, n]
@@ -66,7 +66,7 @@ class EmbeddingMixture(nn.Module):
             return vectors + self._one(vectors, strength[:, None], choice)
 
     def _weights(self, vectors: Tensor, tokens: Tokens) -> Tensor:
-        """[B, n], of which top-1 keeps the largest: softmax over all experts, then the best (not renormalised)."""
+        """[B, n] softmax over all experts; top-1 uses the largest, not renormalised."""
         if self.gate is None or (self.inference == "random" and not self.training):
             self.routed = None
             return hashed_uniform(tokens, len(self.experts))
@@ -77,33 +77,33 @@ class EmbeddingMixture(nn.Module):
         return logits.softmax(-1)
 
     def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
-        if vectors.is_cuda:  # all experts of a few hundred vectors cost less than the host's question who chose which
+        if vectors.is_cuda:  # running all experts on a few hundred vectors costs less than a synchronisation
             rows = torch.arange(len(choice), device=choice.device)
-            made = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
+            outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
         else:
-            made = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
+            outputs = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
         if self.combine == "release":
-            return F.normalize(strength * made, dim=-1, eps=SMALLEST)
-        return strength * (F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made)
+            return F.normalize(strength * outputs, dim=-1, eps=SMALLEST)
+        return strength * (F.normalize(outputs, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else outputs)
 
     def _all(self, vectors: Tensor, weights: Tensor) -> Tensor:
-        made = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
-        made = F.normalize(made, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else made
-        mixed = (weights[:, :, None] * made).sum(1)
-        return F.normalize(mixed, dim=-1, eps=SMALLEST) if self.combine == "release" else mixed
+        outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
+        outputs = F.normalize(outputs, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else outputs
+        combined = (weights[:, :, None] * outputs).sum(1)
+        return F.normalize(combined, dim=-1, eps=SMALLEST) if self.combine == "release" else combined
 
 
 def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
-    """`count` numbers in [0, 1) for each text, a function of its token ids alone: [B, count]."""
-    mixed = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
-    texts = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), mixed)
-    steps = torch.arange(1, count + 1, device=texts.device)
-    bits = (hash_integers(texts[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # the sign's copies fall away
+    """[B, count] numbers in [0, 1), a function of each text's token ids alone."""
+    token_hashes = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
+    text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), token_hashes)
+    steps = torch.arange(1, count + 1, device=text_hashes.device)
+    bits = (hash_integers(text_hashes[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # drops the sign extension
     return bits.float() / 2**24
 
 
-def _check(experts: int, said: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+def _check(experts: int, choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
     check_experts(experts)
-    for name, (value, known) in said.items():
+    for name, (value, known) in choices.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

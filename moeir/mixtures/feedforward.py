@@ -1,7 +1,7 @@
 """Routed feed-forward experts in place of a layer's feed-forward: by role (CoT-MoTE, TASER Det-R), by text or by token (TASER).
 
-Only the expert that was chosen runs. Learned routers choose by Gumbel-softmax; the chosen expert's output is multiplied by
-1 + (p - stop(p)), which is 1 and hands the ranking loss on to the gate.
+Only the chosen expert runs. Learned routers choose by Gumbel-softmax; the chosen expert's output is multiplied by 1 + (p - stop(p)),
+which is 1 and passes the gradient of the ranking loss to the gate.
 """
 
 import copy
@@ -24,16 +24,16 @@ GRADIENTS = ("chosen", "full", "none")
 
 
 class RoutedFeedForward(nn.Module):
-    """I copies of a feed-forward, and what sends each token to one of them.
+    """I copies of a feed-forward and a router that sends each token to one of them.
 
-    `role`: the first half of the experts reads queries, the rest documents (with more than one a side: at random while training, the
-    first of the side in use). `sequence`: one choice a text, from its first token. `token`: one choice a token.
-    In use the most probable expert is taken; of equals the first.
+    `role`: the first half of the experts processes queries, the rest documents (with several per side: random in training, the first of
+    the side at inference). `sequence`: one choice per text, from its first token. `token`: one choice per token.
+    Inference takes the most probable expert; of equals the first.
     """
 
     def __init__(
         self,
-        plain: FeedForward,
+        feedforward: FeedForward,
         *,
         experts: int,
         routing: str,
@@ -44,59 +44,59 @@ class RoutedFeedForward(nn.Module):
         expert_ln: bool = True,
     ) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(copy.deepcopy(plain) for _ in range(experts))
+        self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
         if not expert_ln:
             _share_norm(self.experts)
         self.routing, self.gate_input, self.gradient, self.temperature = routing, gate_input, gradient, temperature
         self.routed: Routing | None = None
         if routing in LEARNED:
-            hidden = plain.down.out_features
+            hidden = feedforward.down.out_features
             self.gate = started_gate(hidden, experts) if gate is None else None
             self.__dict__["_shared_gate"] = gate  # registered once, by the architecture
 
     @property
     def chooser(self) -> nn.Linear:
-        """The gate that chooses here: its own, or one of several layers."""
+        """The gate of this layer: its own, or the one shared by several layers."""
         gate: nn.Linear = self.gate if self._shared_gate is None else self._shared_gate
         return gate
 
     def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
-        """states [T, H] after attention, block [T, H] before it -> [T, H]; leaves what the router said in `routed`."""
+        """states [T, H] after attention, block [T, H] before it -> [T, H]; stores the router's output in `last_routing`."""
         if self.routing == "role":
             return self._by_role(states, tokens, block)
-        seen = self.seen(states, tokens, block)
-        with torch.autocast(seen.device.type, enabled=False):
-            logits = F.linear(seen.float(), self.chooser.weight.float(), self.chooser.bias.float())  # [B or T, I]
+        gate_input = self.seen(states, tokens, block)
+        with torch.autocast(gate_input.device.type, enabled=False):
+            logits = F.linear(gate_input.float(), self.chooser.weight.float(), self.chooser.bias.float())  # [B or T, I]
         probabilities = logits.softmax(-1)
         self.routed = Routing.of_texts(probabilities) if self.routing == "sequence" else Routing(probabilities, tokens.starts)
-        drawn = gumbel_softmax(logits, self.temperature, uniform_like(logits)) if self.training else probabilities
+        weights = gumbel_softmax(logits, self.temperature, uniform_like(logits)) if self.training else probabilities
         if self.routing == "sequence":
-            drawn = drawn.index_select(0, tokens.owners())  # [T, I]
-        return self._everyone(states, drawn) if self.gradient == "full" else self._chosen(states, drawn)
+            weights = weights.index_select(0, tokens.owners())  # [T, I]
+        return self._everyone(states, weights) if self.gradient == "full" else self._chosen(states, weights)
 
     def seen(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
-        """What the gate reads, a row for each decision: [B or T, H]."""
-        read = states if self.gate_input == "ffn_input" else block
-        return read.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else read
+        """[B or T, H] input of the gate, one row per decision."""
+        inputs = states if self.gate_input == "ffn_input" else block
+        return inputs.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else inputs
 
     def _by_role(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
         half = len(self.experts) // 2
         first, count = (0, half) if tokens.side == "query" else (half, len(self.experts) - half)
         if count == 1 or not self.training:
-            done: Tensor = self.experts[first](states, tokens, block)
-            return done
+            output: Tensor = self.experts[first](states, tokens, block)
+            return output
         choice = first + torch.randint(count, (len(tokens),), device=states.device)
         return self._by_choice(states, choice.index_select(0, tokens.owners()))
 
-    def _chosen(self, states: Tensor, drawn: Tensor) -> Tensor:
-        """Only the chosen expert of each token: specs/decisions 12."""
-        strength, choice = drawn.max(-1)
+    def _chosen(self, states: Tensor, weights: Tensor) -> Tensor:
+        """Only the chosen expert of each token runs (specs/decisions 12)."""
+        strength, choice = weights.max(-1)
         if not self.training or self.gradient == "none":
             return self._by_choice(states, choice)
-        return self._by_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # 1 to the last bit
+        return self._by_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # exactly 1
 
     def _by_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
-        """Each token through the expert it chose, whose change is multiplied by `strength` [T, 1]."""
+        """Each token through its chosen expert, whose output is multiplied by `strength` [T, 1]."""
         first = self.experts[0]
         if has_grouped_linear(states, first.down.in_features):
             return self._grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
@@ -106,24 +106,24 @@ class RoutedFeedForward(nn.Module):
             change: Tensor = layer.change(own)
             if strength is not None:
                 change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)
-            joined: Tensor = layer.joined(own, change)
-            return joined
+            output: Tensor = layer.joined(own, change)
+            return output
 
         return by_expert(states, choice, len(self.experts), apply)
 
     def _grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
-        """The same by grouped products, for which the host need not know how many tokens chose which expert."""
-        plain, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
+        """The same with grouped matrix products, which need no host-side count of tokens per expert."""
+        first, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
         inner = self._linear("up", self._norm(states, groups.choice) if gated else states, groups)
         if gated:
-            opened, gate = inner.chunk(2, dim=-1)
-            inner = plain.dropout(plain.activation(opened) * gate)
+            value, gate = inner.chunk(2, dim=-1)
+            inner = first.dropout(first.activation(value) * gate)
         else:
-            inner = plain.activation(inner)
+            inner = first.activation(inner)
         change = self._linear("down", inner, groups)
         if strength is not None:
             change = change * strength.to(change.dtype)
-        return states + change if gated else self._norm(states + plain.dropout(change), groups.choice)
+        return states + change if gated else self._norm(states + first.dropout(change), groups.choice)
 
     def _linear(self, name: str, rows: Tensor, groups: ExpertGroups) -> Tensor:
         """The linear map `name` of each token's expert."""
@@ -139,25 +139,25 @@ class RoutedFeedForward(nn.Module):
             normed = normed * F.embedding(choice, torch.stack([norm.weight for norm in norms]))
             return normed if norms[0].bias is None else normed + F.embedding(choice, torch.stack([norm.bias for norm in norms]))
 
-    def _everyone(self, states: Tensor, drawn: Tensor) -> Tensor:
-        """All experts on all tokens, straight-through over all of them: I times the cost, and the measure of `_chosen`."""
-        hard = F.one_hot(drawn.argmax(-1), len(self.experts))
-        through = hard + (drawn - drawn.detach())
+    def _everyone(self, states: Tensor, weights: Tensor) -> Tensor:
+        """All experts on all tokens with a straight-through gradient over all: I times the cost; the reference for `_top1`."""
+        hard = F.one_hot(weights.argmax(-1), len(self.experts))
+        straight_through = hard + (weights - weights.detach())
         changes = torch.stack([expert.change(states) for expert in self.experts], dim=1)  # [T, I, H]
-        change = (through[:, :, None].to(changes.dtype) * changes).sum(1)
+        change = (straight_through[:, :, None].to(changes.dtype) * changes).sum(1)
         norms = torch.stack([expert.joined(states, change) for expert in self.experts], dim=1)
         return (hard[:, :, None].to(norms.dtype) * norms).sum(1)
 
 
 def uniform_like(logits: Tensor) -> Tensor:
-    """Numbers in (0, 1) from torch's generator, float32, in the shape of `logits`; neither end is ever drawn."""
+    """Uniform float32 numbers from the open interval (0, 1) by torch's generator, in the shape of `logits`."""
     return torch.rand_like(logits, dtype=torch.float32).clamp_(torch.finfo(torch.float32).tiny, 1 - torch.finfo(torch.float32).eps / 2)
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, I] -> [n, I]. Jang et al. 2017.
 
-    `uniform` [n, I] in (0, 1) is what the noise is made of.
+    `uniform` [n, I] in (0, 1) is the source of the noise.
     """
     return ((logits - (-uniform.log()).log()) / temperature).softmax(-1)
 
@@ -172,9 +172,9 @@ def started_gate(hidden: int, experts: int) -> nn.Linear:
 
 @torch.no_grad()
 def blind(gate: nn.Linear, means: Tensor) -> None:
-    """Take out of a fresh gate what all inputs of its layers have in common: A ← A (1 - projection on the means [n, H]).
+    """Project the mean inputs of a fresh gate's layers out of its weights: A ← A (1 - projection on the means [n, H]).
 
-    First tokens of different texts differ little in lower layers: a gate as drawn sends them all to one expert, and stays there.
+    First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so.
     """
     basis = torch.linalg.qr(means.double().T).Q  # [H, n]
     weight = gate.weight.double()
@@ -182,7 +182,7 @@ def blind(gate: nn.Linear, means: Tensor) -> None:
 
 
 def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:
-    """Which layers, from 0, have experts: one after every `every` shared ones, or those named, from 1.
+    """Layers with experts, numbered from 0: one after every `every` shared ones, or those named in `layers`, numbered from 1.
 
     >>> specialised(12, every=2), specialised(3, every=0), specialised(12, every=2, layers=("1", "4"))
     ([2, 5, 8, 11], [0, 1, 2], [0, 3])
@@ -191,18 +191,18 @@ def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[i
         if not all(name.isdecimal() and 1 <= int(name) <= depth for name in layers):
             raise UsageError(f"layers={'+'.join(layers)}: expected numbers of layers, 1 to {depth}, as in layers=3+6")
         return sorted({int(name) - 1 for name in layers})
-    found = list(range(every, depth, every + 1)) if every >= 0 else []
-    if not found:
+    numbers = list(range(every, depth, every + 1)) if every >= 0 else []
+    if not numbers:
         raise UsageError(f"every={every}: no layer of {depth} would have experts; expected 0 (all) to {depth - 1}")
-    return found
+    return numbers
 
 
 def specialise(
-    layers: nn.ModuleList, chosen: Iterable[int], *, experts: int, routing: str, one_gate: bool, **options: object
+    layers: nn.ModuleList, layer_numbers: Iterable[int], *, experts: int, routing: str, one_gate: bool, **options: object
 ) -> nn.Linear | None:
-    """Put copies of their own feed-forward as experts into the chosen layers; the gate they share, if they share one.
+    """Replace the feed-forward of the given layers by experts, copies of it; returns the shared gate, if there is one.
 
-    UsageError for a router or a number of experts that cannot be.
+    UsageError for an unknown router or an impossible number of experts.
     """
     allowed = {"routing": (routing, ROUTINGS), "gate_input": (options.get("gate_input", GATE_INPUTS[0]), GATE_INPUTS)}
     allowed["gradient"] = (options.get("gradient", GRADIENTS[0]), GRADIENTS)
@@ -212,23 +212,25 @@ def specialise(
     check_experts(experts)
     if not float(str(options.get("temperature", 1.0))) > 0:
         raise UsageError(f"temperature={options['temperature']}: expected more than 0")
-    places = list(chosen)
-    hidden = layers[places[0]].feedforward.down.out_features
+    numbers = list(layer_numbers)
+    hidden = layers[numbers[0]].feedforward.down.out_features
     gate = started_gate(hidden, experts) if one_gate and routing in LEARNED else None
-    for place in places:
-        layer = layers[place]
+    for number in numbers:
+        layer = layers[number]
         layer.feedforward = RoutedFeedForward(layer.feedforward, experts=experts, routing=routing, gate=gate, **options)
     return gate
 
 
 def routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
-    """The learned routers among layers, by `layer` and their number from 1."""
-    found = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
-    return {name: mixture for name, mixture in found.items() if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED}
+    """The learned routers among layers, named `layer1`, `layer2`, … by position."""
+    feedforwards = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
+    return {
+        name: mixture for name, mixture in feedforwards.items() if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED
+    }
 
 
 def _share_norm(experts: nn.ModuleList) -> None:
-    """Every expert uses the first one's normalisation, which is registered, saved and counted once."""
+    """All experts share the first one's normalisation, which is registered, saved and counted once."""
     first = experts[0]
     for expert in list(experts)[1:]:
         del expert._modules["norm"]

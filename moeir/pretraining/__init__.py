@@ -1,1 +1,1 @@
-"""Texts to a loss without labels: spans and their contexts, masks, batches, and the objectives that learn from them."""
+"""Pre-training without labels: spans and their contexts, masks, batches, and objectives."""

@@ -1,6 +1,6 @@
-"""Which spans meet which contexts at which step, and which of their tokens are hidden: a pure function of the step.
+"""Batches of spans, their contexts and masked tokens, as a pure function of the step.
 
-What a span meets depends on (seed, epoch, span) alone, which spans share a batch on (seed, epoch).
+The context and masks of a span depend on (seed, epoch, span) alone, the composition of batches on (seed, epoch).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ from moeir.pretraining.masking import Words, hide
 from moeir.pretraining.queries import QueryCache
 from moeir.pretraining.spans import CONTEXTS
 
-ANCHOR, CONTEXT, ANCHOR_AGAIN, CONTEXT_AGAIN, MEETING = range(5)  # what is drawn for a span in an epoch
+ANCHOR, CONTEXT, ANCHOR_AGAIN, CONTEXT_AGAIN, MEETING = range(5)  # random choices for a span in an epoch
 
 
 @dataclass(frozen=True)
 class MaskedTexts:
-    """B texts of one side, some of their tokens hidden.
+    """B texts of one side with some tokens masked.
 
-    `tokens` holds the ids as the encoder reads them, special tokens around each text; `plain` [T] the ids as they were;
-    `hidden` [m] the places among the T tokens to be predicted, ascending: plain[hidden] are the targets.
+    `tokens` holds the encoder's input, special tokens around each text; `original_ids` [T] the ids before masking;
+    `masked_positions` [m] the indices among the T tokens to predict, ascending: original_ids[masked_positions] are the targets.
     """
 
     tokens: Tokens
@@ -41,21 +41,21 @@ class MaskedTexts:
         return len(self.tokens)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device; what is pinned is moved while the host goes on."""
+        """A copy on a device; pinned tensors are copied asynchronously."""
         plain, hidden = (part.to(device, non_blocking=part.is_pinned()) for part in (self.plain, self.hidden))
         return type(self)(self.tokens.to(device), plain, hidden)
 
     def pinned(self) -> Self:
-        """The same in memory that a CUDA device reads by itself."""
+        """A copy in pinned memory."""
         return type(self)(self.tokens.pinned(), self.plain.pin_memory(), self.hidden.pin_memory())
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's texts: B anchors, and what the objective asked for beside them, in the same order.
+    """Texts of one step: B anchors and the other texts the objective requires, in the same order.
 
-    `contexts` holds the context of each anchor, another span (side "document") or a query (side "query"); `anchors_again` and
-    `contexts_again` are the same texts hidden anew at the decoder's rate.
+    `contexts` holds the context of each anchor, another span (side "document") or a query (side "query"); `decoder_anchors` and
+    `decoder_contexts` are the same texts masked again at the decoder's rate.
     """
 
     anchors: MaskedTexts
@@ -66,11 +66,11 @@ class Batch:
     steps: int
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device."""
+        """A copy on a device."""
         return self._map(lambda texts: texts.to(device))
 
     def pinned(self) -> Self:
-        """The same in memory that a CUDA device reads by itself."""
+        """A copy in pinned memory."""
         return self._map(MaskedTexts.pinned)
 
     def _map(self, change: Callable[[MaskedTexts], MaskedTexts]) -> Self:
@@ -81,9 +81,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Reading:
-    """How cached tokens become texts that an encoder reads: special tokens around them, and what stands before each side's.
+    """Template by which cached tokens become encoder input: special tokens around a text, marker and prefix before it.
 
-    `ahead` holds the ids of a marker and a prefix by side; they count for a text's length and are never hidden.
+    `prefix_ids` holds the ids of marker and prefix by side; they count towards a text's length and are never masked.
     """
 
     signs: Signs
@@ -92,26 +92,29 @@ class Reading:
     ahead: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, checkpoint: OpenCheckpoint) -> Self:
-        """By a checkpoint's reading rules: its markers and prefixes."""
-        rules, signs, reader = checkpoint.rules, checkpoint.reader.signs, checkpoint.reader
-        ahead: dict[str, list[int]] = {}
+    def of(cls, model: OpenCheckpoint) -> Self:
+        """Template of a model: its markers and prefixes."""
+        input_config, special_tokens, tokenizer = model.rules, model.reader.signs, model.reader
+        prefix_ids: dict[str, list[int]] = {}
         for side, prefix, marker in (
-            ("query", rules.query_prefix, signs.query_marker),
-            ("document", rules.document_prefix, signs.document_marker),
+            ("query", input_config.query_prefix, special_tokens.query_marker),
+            ("document", input_config.document_prefix, special_tokens.document_marker),
         ):
-            before = [marker] if checkpoint.architecture.markers and marker is not None else []
-            ahead[side] = [*before, *reader.ids([prefix.rstrip()])[0][1:-1]]  # the space behind it belongs to the text's first word
-        return cls(signs, Words.of(reader), rules.query_length, ahead)
+            marker_ids = [marker] if model.architecture.markers and marker is not None else []
+            prefix_ids[side] = [
+                *marker_ids,
+                *tokenizer.ids([prefix.rstrip()])[0][1:-1],
+            ]  # the space after the prefix belongs to the text's first word
+        return cls(special_tokens, Words.of(tokenizer), input_config.query_length, prefix_ids)
 
     def room(self, side: str, length: int) -> int:
-        """Tokens of its own that a text of `length` tokens may have."""
+        """Content tokens of a text of at most `length` tokens."""
         return length - 2 - len(self.ahead.get(side, ()))
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an objective asks of a batch: contexts (`none`, `query`, or a kind of span) and rates; no `decoder_rate`, no second masks."""
+    """What an objective needs: contexts (`none`, `query`, or a kind of span), rates, and second masks if `decoder_rate` is set."""
 
     context: str
     encoder_rate: float
@@ -123,7 +126,7 @@ class Needs:
 
 
 class Plan:
-    """Epochs of shuffled spans in batches of `size`; spans that cannot have the context asked for are left out."""
+    """Epochs of shuffled spans in batches of `size`; spans without a context of the required kind are left out."""
 
     def __init__(
         self, cache: TokenCache, queries: QueryCache | None, reading: Reading, needs: Needs, *, size: int, steps: int, seed: int
@@ -131,9 +134,9 @@ class Plan:
         if size < 1:
             raise UsageError(f"--batch-size {size}: expected at least 1 span")
         if (needs.context == "query") != (queries is not None):
-            raise UsageError("--queries: " + ("given, but the objective meets none" if queries else "missing; the objective meets queries"))
+            raise UsageError("--queries: " + ("given, but the objective uses none" if queries else "missing; the objective uses queries"))
         if reading.room("query", reading.query_length) < 1:
-            raise UsageError(f"--query-length {reading.query_length}: no room for a token beside special tokens and prefix")
+            raise UsageError(f"--query-length {reading.query_length}: no room for a token besides special tokens and prefix")
         self.cache, self.queries, self.reading, self.needs = cache, queries, reading, needs
         self.steps, self.seed = steps, seed
         self._spans = self._eligible()
@@ -144,57 +147,57 @@ class Plan:
         """[n] the spans that can be anchors."""
         parts = self.cache.parts
         if self.queries is not None:
-            kept = np.repeat(self.queries.asked(), np.diff(parts.documents))
-            words = "no document that has a query has a token"
+            eligible = np.repeat(self.queries.asked(), np.diff(parts.documents))
+            reason = "every document with a query is empty"
         elif self.needs.context == "none":
-            kept, words = np.ones(len(parts), dtype=np.bool_), "no span"
+            eligible, reason = np.ones(len(parts), dtype=np.bool_), "no span"
         else:
-            kept, words = parts.companions(), "no document has two spans, and a span's context is another; shorten --document-length"
-        if not kept.any():
-            raise DataError(f"--corpus: {words}")
-        return np.flatnonzero(kept).astype(np.int64 if len(kept) >= 2**31 else np.int32)
+            eligible, reason = parts.companions(), "no document has two spans, but contexts are other spans; lower --document-length"
+        if not eligible.any():
+            raise DataError(f"--corpus: {reason}")
+        return np.flatnonzero(eligible).astype(np.int64 if len(eligible) >= 2**31 else np.int32)
 
     @property
     def spans(self) -> int:
-        """Spans that are anchors in an epoch, before it is cut to whole batches."""
+        """Number of anchors in an epoch, before it is truncated to whole batches."""
         return len(self._spans)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one epoch; the rest of an epoch, less than a batch, is left out of it."""
+        """Whole batches in one epoch; an incomplete last batch is left out."""
         return len(self._spans) // self.size
 
     def anchors(self, step: int) -> Numbers:
         """[B] the spans of a step."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, index = divmod(step, self.steps_per_epoch)
         if self._ordered[0] != epoch:
             self._ordered = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self._spans))
-        return self._ordered[1][place * self.size : (place + 1) * self.size].astype(np.int64)
+        return self._ordered[1][index * self.size : (index + 1) * self.size].astype(np.int64)
 
     def at(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
-        """The batch of a step, counted from 0 over all epochs; of `ranks` processes each takes its share of it, one beside the other."""
+        """The batch of a step, counted from 0 over all epochs; each of `ranks` processes gets a contiguous part of it."""
         spans = np.array_split(self.anchors(step), ranks)[rank]
         epoch, needs, parts = step // self.steps_per_epoch, self.needs, self.cache.parts
         bounds = parts.bounds(spans)
         anchors = self._texts(self.cache.ids, bounds, "document")
         contexts = None
         if needs.context != "none":
-            drawn = keys(self.seed, epoch, MEETING, spans)
+            context_keys = keys(self.seed, epoch, MEETING, spans)
             if self.queries is not None:
-                begins, ends = self.queries.drawn(parts.owners(spans), drawn)
+                begins, ends = self.queries.drawn(parts.owners(spans), context_keys)
                 ends = np.minimum(ends, begins + self.reading.room("query", self.reading.query_length))
                 contexts = self._texts(self.queries.ids, (begins, ends), "query")
             else:
-                contexts = self._texts(self.cache.ids, parts.contexts(needs.context, spans, drawn), "document")
+                contexts = self._texts(self.cache.ids, parts.contexts(needs.context, spans, context_keys), "document")
 
-        def masked(texts: "_Texts | None", copy: int, rate: float | None) -> MaskedTexts | None:
+        def mask(texts: "_Texts | None", copy: int, rate: float | None) -> MaskedTexts | None:
             return None if texts is None or rate is None else texts.hidden(keys(self.seed, epoch, copy, spans), rate)
 
         return Batch(
             anchors.hidden(keys(self.seed, epoch, ANCHOR, spans), needs.encoder_rate),
-            masked(contexts, CONTEXT, needs.encoder_rate),
-            masked(anchors, ANCHOR_AGAIN, needs.decoder_rate),
-            masked(contexts, CONTEXT_AGAIN, needs.decoder_rate),
+            mask(contexts, CONTEXT, needs.encoder_rate),
+            mask(anchors, ANCHOR_AGAIN, needs.decoder_rate),
+            mask(contexts, CONTEXT_AGAIN, needs.decoder_rate),
             step,
             self.steps,
         )
@@ -209,7 +212,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts as they were, cut once and for all: content [T] without special tokens, starts [B+1]."""
+    """Texts before masking, already truncated: content [T] without special tokens, starts [B+1]."""
 
     content: Numbers
     starts: Numbers
@@ -217,28 +220,26 @@ class _Texts:
     reading: Reading
 
     def hidden(self, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
-        """The same texts with tokens hidden, and special tokens around them."""
-        read, hidden = hide(self.content, self.starts, keys, rate, self.reading.words)
-        ahead = [self.reading.signs.beginning, *self.reading.ahead.get(self.side, ())]
+        """The texts with tokens masked and special tokens around them."""
+        masked_ids, is_masked = hide(self.content, self.starts, keys, rate, self.reading.words)
+        prefix = [self.reading.signs.beginning, *self.reading.ahead.get(self.side, ())]
         sizes = np.diff(self.starts)
-        starts = self.starts + np.arange(len(self.starts)) * (len(ahead) + 1)
-        places = np.arange(len(read)) + np.repeat(np.arange(len(sizes)) * (len(ahead) + 1) + len(ahead), sizes)
-        shown, plain = np.full((2, starts[-1]), self.reading.signs.separator, dtype=np.int64)
-        for values, content in ((shown, read), (plain, self.content)):
-            values[places] = content
-            values[starts[:-1, None] + np.arange(len(ahead))] = ahead
-        lengths = tuple((sizes + len(ahead) + 1).tolist())
-        tokens = Tokens(torch.from_numpy(shown), torch.from_numpy(starts), self.side, lengths)
-        return MaskedTexts(tokens, torch.from_numpy(plain), torch.from_numpy(places[hidden]))
+        starts = self.starts + np.arange(len(self.starts)) * (len(prefix) + 1)
+        positions = np.arange(len(masked_ids)) + np.repeat(np.arange(len(sizes)) * (len(prefix) + 1) + len(prefix), sizes)
+        input_ids, original_ids = np.full((2, starts[-1]), self.reading.signs.separator, dtype=np.int64)
+        for values, content in ((input_ids, masked_ids), (original_ids, self.content)):
+            values[positions] = content
+            values[starts[:-1, None] + np.arange(len(prefix))] = prefix
+        lengths = tuple((sizes + len(prefix) + 1).tolist())
+        tokens = Tokens(torch.from_numpy(input_ids), torch.from_numpy(starts), self.side, lengths)
+        return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
 
 
-def ahead(
-    plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False
-) -> Iterator[Batch]:
-    """The batches of the steps from `first` to below `last`, made in a thread up to `depth` ahead of their use."""
+def ahead(plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False) -> Iterator[Batch]:
+    """Batches of the steps from `first` to below `last`, prepared in a thread up to `depth` steps ahead."""
 
-    def batch_at(step: int) -> Batch:
+    def make_batch(step: int) -> Batch:
         batch = plan.at(step, rank, ranks)
         return batch.pinned() if pinned else batch
 
-    return threads.ahead(batch_at, first, last, depth=depth)
+    return threads.ahead(make_batch, first, last, depth=depth)

@@ -1,4 +1,4 @@
-"""coCondenser: Condenser, and spans of one document closer to each other than to all others (Gao and Callan 2022)."""
+"""coCondenser: Condenser plus a contrastive loss between spans of one document (Gao and Callan 2022)."""
 
 from typing import ClassVar
 
@@ -16,8 +16,8 @@ from moeir.pretraining.decoder import BidirectionalDecoder
 class Cocondenser(Pretraining):
     """Condenser on two spans of each document, and a contrastive loss between their vectors over the batch (Gao and Callan 2022).
 
-    loss = late MLM + MLM of the head + `contrastive_weight` · mean over spans of -log softmax(inner product with its partner) against
-    all other spans of the batch, itself left out, no temperature.
+    loss = late MLM + MLM of the head + `contrastive_weight` · mean over spans of -log softmax(inner product with its partner) over
+    all other spans of the batch except itself, no temperature.
     """
 
     context: ClassVar[str] = "span"
@@ -31,21 +31,21 @@ class Cocondenser(Pretraining):
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` (late), `head` and `contrastive`."""
         assert batch.contexts is not None
-        read = self.encode(joined(batch.anchors, batch.contexts))
-        return self.outcome(condensed(self.decoder, read) | {"contrastive": contrasted(self._everyones(read.vectors))}, self.weights)
+        encoded = self.encode(joined(batch.anchors, batch.contexts))
+        return self.outcome(condensed(self.decoder, encoded) | {"contrastive": contrasted(self._everyones(encoded.vectors))}, self.weights)
 
     def _everyones(self, vectors: Tensor) -> Tensor:
-        """Of several processes: all anchors' vectors, then all their partners'; only one's own have a gradient."""
+        """Vectors of all processes: first all anchors, then all contexts; only this process's have a gradient."""
         if self.others is None:
             return vectors
         halves = vectors.chunk(2)
-        found = self.others.all_of(halves, "the vectors of a step")
-        found[self.others.rank] = list(halves)
-        return torch.cat([torch.cat(parts) for parts in zip(*found, strict=True)])
+        by_process = self.others.all_of(halves, "the vectors of a step")
+        by_process[self.others.rank] = list(halves)
+        return torch.cat([torch.cat(parts) for parts in zip(*by_process, strict=True)])
 
 
 def contrasted(vectors: Tensor) -> Loss:
-    """vectors [2 B, H], span b and span B + b of one document: each against all others. Gao and Callan 2022."""
+    """Contrastive loss of vectors [2 B, H], where b and B + b are spans of one document: each against all others. Gao and Callan 2022."""
     count = len(vectors)
     with torch.autocast(vectors.device.type, enabled=False):
         scores = vectors.float() @ vectors.float().T  # [2 B, 2 B]

@@ -1,4 +1,4 @@
-"""Condenser: a head that must fill gaps from the top [CLS] and the states of a middle layer (Gao and Callan 2021)."""
+"""Condenser: a head predicts masked tokens from the last [CLS] and the states of a middle layer (Gao and Callan 2021)."""
 
 from torch import Tensor
 
@@ -10,10 +10,10 @@ from moeir.pretraining.decoder import BidirectionalDecoder
 
 
 class Condenser(Pretraining):
-    """The top vector must carry what the upper layers know: a short head joins it to the middle layer's tokens (Gao and Callan 2021).
+    """MLM through a short head on the last layer's vector and the middle layer's tokens (Gao and Callan 2021).
 
     loss = MLM of the head, `layers` of the encoder's kind over [late vector; states after the lower half of the layers] (6 of
-    12) + MLM of the encoder itself, whole words hidden at `rate`. The head is thrown away.
+    12) + MLM of the encoder itself, whole words masked at `rate`. The head is discarded.
     """
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2) -> None:

@@ -1,6 +1,6 @@
-"""The tokens of a corpus, read once and kept on disk for every epoch and every restart; memory holds a chunk of texts at a time.
+"""Cache of a corpus's tokens on disk, built once for all epochs and restarts; memory holds one chunk of texts at a time.
 
-A cache is a folder named by what it was made from: other texts, another tokenizer, or other settings are another folder.
+A cache is a folder named by a digest of its sources and settings: other texts, tokenizers or settings give another folder.
 """
 
 import random
@@ -24,7 +24,7 @@ from moeir.pretraining.spans import Spans, cut, packed
 from moeir.records import texts
 from moeir.records.texts import Text
 
-FORM = 1  # of the files of a cache; also of the rules that split and pack
+FORM = 1  # of the file format and of the rules that split and pack
 CHUNK_TEXTS, CHUNK_CHARACTERS = 1024, 1 << 21
 Ids: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 ARRAYS = ("ids", "sentences", "spans", "documents")
@@ -32,7 +32,7 @@ ARRAYS = ("ids", "sentences", "spans", "documents")
 
 @dataclass(frozen=True)
 class TokenCache:
-    """ids [T] of all documents end to end, without special tokens, and how they part; both memory-mapped."""
+    """ids [T] of all documents end to end, without special tokens, and their `boundaries`; both memory-mapped."""
 
     folder: Path
     ids: Ids
@@ -40,13 +40,13 @@ class TokenCache:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """From a folder that `cached` has made."""
+        """Open a folder built by `build_span_cache`."""
         maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
         ids, sentences, spans, documents = (mapped(folder / f"{name}.npy") for name in ARRAYS)
         return cls(folder, ids, Spans(sentences, spans, documents, maximum))
 
     def __len__(self) -> int:
-        """Spans."""
+        """Number of spans."""
         return len(self.parts)
 
     def names(self) -> list[str]:
@@ -57,7 +57,7 @@ class TokenCache:
 def cached(
     folder: Path,
     corpus: Path | str,
-    reader: TextReader,
+    tokenizer: TextReader,
     *,
     digest: str,
     maximum: int,
@@ -65,9 +65,9 @@ def cached(
     seed: int = 42,
     keep_empty: bool = False,
 ) -> TokenCache:
-    """The tokens of a corpus, from `folder` if they are there, otherwise made; an interrupted making is continued.
+    """The token cache of a corpus, from `folder` if it exists, otherwise built; an interrupted build is continued.
 
-    `digest` says what the corpus is, `maximum` the most tokens of a span, without special tokens, `short` how often a span aims at less.
+    `digest` identifies the corpus, `maximum` is the maximum tokens of a span without special ones, `short` the share of shorter spans.
     """
     if maximum < 2:
         raise UsageError(f"spans of {maximum} tokens: expected at least 2; raise the length of documents")
@@ -75,36 +75,36 @@ def cached(
         raise UsageError(f"short spans {short}: expected a ratio, 0 to 1")
     settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
 
-    def fill(place: Path) -> dict[str, int]:
-        shelf = _Shelf(place, reader, maximum, short, seed)
+    def fill(target: Path) -> dict[str, int]:
+        writer = _Shelf(target, tokenizer, maximum, short, seed)
         documents = texts.read(corpus, keep_empty=keep_empty)
-        with meter("reading tokens of documents") as counter:
-            for _ in islice(documents, shelf.texts):
+        with meter("tokenizing documents") as counter:
+            for _ in islice(documents, writer.texts):
                 counter.advance()
             for chunk in chunks(documents):
-                shelf.add(chunk)
+                writer.add(chunk)
                 counter.advance(len(chunk))
-        shelf.close()
-        if not shelf.spans.rows - 1:
+        writer.close()
+        if not writer.spans.rows - 1:
             raise DataError(f"{corpus}: no document has a token")
-        return {"texts": shelf.texts, "tokens": shelf.ids.rows, "spans": shelf.spans.rows - 1}
+        return {"texts": writer.texts, "tokens": writer.ids.rows, "spans": writer.spans.rows - 1}
 
-    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [reader.digest]}, fill))
+    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
 
 
 def kept(
     folder: Path, kind: str, settings: Mapping[str, Any], sources: Mapping[str, Sequence[str]], fill: Callable[[Path], dict[str, int]]
 ) -> Path:
-    """The folder of a cache of these settings and sources; `fill` makes its files where there is none.
+    """The cache folder of these settings and sources; `fill` writes its files if it does not exist.
 
-    What comes from a stream is made anew: nobody knows whether it is the same again.
+    A stream is always read again, as its content may have changed.
     """
     record = {"stage": "pretrain", "settings": {"form": FORM, **settings}, "sources": {name: list(one) for name, one in sources.items()}}
     return caches.kept(folder, kind, record, fill, anew=any("stdin" in digests for digests in sources.values()))
 
 
 def chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
-    """Documents in groups that memory can hold."""
+    """Split documents into chunks of bounded size."""
     chunk: list[Text] = []
     characters = 0
     for document in documents:
@@ -118,33 +118,33 @@ def chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
 
 
 class _Shelf:
-    """The growing files of a cache; a journal says what of them is whole."""
+    """Appends to the files of a cache; a journal records how much of each is complete."""
 
-    def __init__(self, folder: Path, reader: TextReader, maximum: int, short: float, seed: int) -> None:
+    def __init__(self, folder: Path, tokenizer: TextReader, maximum: int, short: float, seed: int) -> None:
         (folder / making.RESUME).mkdir(exist_ok=True)
         self._journal = Journal(folder / making.RESUME / "journal.jsonl")
-        marks = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
-        self.texts: int = marks["texts"]
-        types: tuple[type[np.integer[Any]], ...] = (reader.id_type, np.int64, np.int64, np.int64)
-        arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=marks[name]) for name, kind in zip(ARRAYS, types, strict=True)]
+        sizes = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
+        self.texts: int = sizes["texts"]
+        types: tuple[type[np.integer[Any]], ...] = (tokenizer.id_type, np.int64, np.int64, np.int64)
+        arrays = [GrowingArray(folder / f"{name}.npy", dtype, rows=sizes[name]) for name, dtype in zip(ARRAYS, types, strict=True)]
         self.ids, self.sentences, self.spans, self.documents = arrays
-        self._names = GrowingLines(folder / "ids.txt", marks["names"])
-        self._reader, self._maximum, self._short, self._seed = reader, maximum, short, seed
+        self._names = GrowingLines(folder / "ids.txt", sizes["names"])
+        self._reader, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
 
     def add(self, chunk: list[Text]) -> None:
-        """Read a chunk and bring it to disk."""
+        """Tokenize a chunk and append it to disk."""
         ids: list[int] = []
-        parts: list[int] = []
+        sentences: list[int] = []
         spans: list[int] = []
         documents: list[int] = []
-        located = self._reader.located([text.content for text in chunk])
-        for text, (tokens, characters) in zip(chunk, located, strict=True):
+        tokenized = self._reader.located([text.content for text in chunk])
+        for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
             begins, firsts = spanned(text, characters, self._maximum, self._short, self._seed)
             documents.append(self.spans.rows + len(spans))
-            spans += [self.sentences.rows + len(parts) + first for first in firsts]
-            parts += [self.ids.rows + len(ids) + begin for begin in begins]
+            spans += [self.sentences.rows + len(sentences) + first for first in firsts]
+            sentences += [self.ids.rows + len(ids) + begin for begin in begins]
             ids += tokens
-        for array, block in zip(self._arrays, (ids, parts, spans, documents), strict=True):
+        for array, block in zip(self._arrays, (ids, sentences, spans, documents), strict=True):
             array.append(np.array(block, dtype=np.int64))
             array.flush()
         self._names.append(text.id for text in chunk)
@@ -157,7 +157,7 @@ class _Shelf:
         return self.ids, self.sentences, self.spans, self.documents
 
     def close(self) -> None:
-        """Set the ends of the last sentence, span and document, and settle the arrays' headers."""
+        """Write the ends of the last sentence, span and document, and the arrays' headers."""
         for inner, outer in pairwise(self._arrays):
             outer.append(np.array([inner.rows if inner is self.ids else inner.rows - 1]))
         for array in self._arrays:
@@ -167,17 +167,17 @@ class _Shelf:
 
 
 def spanned(text: Text, characters: Sequence[int], maximum: int, short: float, seed: int) -> tuple[list[int], list[int]]:
-    """Of a text whose tokens begin at `characters`: the first token of each sentence, and the first sentence of each span."""
+    """For a text whose tokens begin at `characters`: the first token of each sentence and the first sentence of each span."""
     begins = cut(_sentences(text, characters), len(characters), maximum)
     lengths = [stop - begin for begin, stop in pairwise([*begins, len(characters)])]
     return begins, packed(lengths, maximum, random.Random(f"{seed} {text.id}"), short=short)
 
 
 def _sentences(text: Text, characters: Sequence[int]) -> list[int]:
-    """The tokens at which sentences begin, from the characters at which tokens do; a title is a sentence of its own."""
+    """First tokens of sentences, given the character where each token begins; a title is a sentence of its own."""
     if not characters:
         return []
     title = len(text.title.lstrip()) if text.title.strip() else 0
-    places = [0, *(title + place for place in breaks(text.content[title:]))]
-    found = np.searchsorted(np.array(characters), places[1:])
-    return sorted({0, *(int(place) for place in found if place < len(characters))})
+    boundaries = [0, *(title + boundary for boundary in breaks(text.content[title:]))]
+    token_rows = np.searchsorted(np.array(characters), boundaries[1:])
+    return sorted({0, *(int(boundary) for boundary in token_rows if boundary < len(characters))})

@@ -1,4 +1,4 @@
-"""CoT-MAE: two spans of a document, each encoded, each reconstructed from the other's vector (Wu et al. 2023)."""
+"""CoT-MAE: two spans of a document, each reconstructed from the other's vector (Wu et al. 2023)."""
 
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ from moeir.pretraining.decoder import BidirectionalDecoder
 
 
 class Cotmae(Pretraining):
-    """Contextual masked auto-encoder: a span's vector helps a small decoder to fill the gaps of its neighbour (Wu et al. 2023).
+    """Contextual masked auto-encoder: a small decoder reconstructs a span from its neighbour's vector (Wu et al. 2023).
 
-    loss = MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of the one; the other hidden
-    anew at `decoder_rate`]; each a mean over all hidden tokens of the batch. As published and as caskcsg/ir `cotmae/` computes it.
+    loss = MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of one; the other masked again
+    at `decoder_rate`]; each a mean over all masked tokens of the batch. As published and as in caskcsg/ir `cotmae/`.
     """
 
     context: ClassVar[str] = "span"
@@ -26,8 +26,8 @@ class Cotmae(Pretraining):
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
         assert batch.contexts is not None and batch.anchors_again is not None and batch.contexts_again is not None
-        read = self.encode(joined(batch.anchors, batch.contexts))
-        vectors, texts = aligned(read.vectors, joined(batch.contexts_again, batch.anchors_again))
-        states = self.decoder(vectors, read.encoder.embeddings(texts.tokens), texts.tokens)
-        parts = {"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": masked_loss(states, texts, read.encoder)}
+        encoded = self.encode(joined(batch.anchors, batch.contexts))
+        vectors, texts = aligned(encoded.vectors, joined(batch.contexts_again, batch.anchors_again))
+        states = self.decoder(vectors, encoded.encoder.embeddings(texts.tokens), texts.tokens)
+        parts = {"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": masked_loss(states, texts, encoded.encoder)}
         return self.outcome(parts)

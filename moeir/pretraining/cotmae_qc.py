@@ -1,4 +1,4 @@
-"""CoT-MAE-qc: a span's vector writes a query that was generated for it (Wu et al. 2023b, query-as-context)."""
+"""CoT-MAE-qc: a generated query is decoded from its span's vector (Wu et al. 2023b, query-as-context)."""
 
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ from moeir.pretraining.decoder import CausalDecoder
 
 
 class CotmaeQc(Pretraining):
-    """Query as context: only the span is encoded, and a causal decoder writes a query for it from its vector (Wu et al. 2023b).
+    """Query as context: only the span is encoded; a causal decoder generates its query from its vector (Wu et al. 2023b).
 
-    loss = MLM of the span at `rate` + `decoder_weight` · CLM of the query by `layers` blocks that see the vector and the last `window`
-    tokens (-1: all before). As caskcsg/ir `cotmae-qc/` computes it.
+    loss = MLM of the span at `rate` + `decoder_weight` · CLM of the query by `layers` blocks that attend to the vector and the last
+    `window` tokens (-1: all before). As in caskcsg/ir `cotmae-qc/`.
     """
 
     context: ClassVar[str] = "query"
@@ -28,8 +28,8 @@ class CotmaeQc(Pretraining):
         self.weights = {"decoder": decoder_weight}
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
-        """The query never meets the encoder's layers."""
+        """The query passes through the decoder only."""
         assert batch.contexts is not None
-        read = self.encode(batch.anchors)
-        told = self.decoder(read.vectors, batch.contexts, read.encoder)
-        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told}, self.weights)
+        encoded = self.encode(batch.anchors)
+        decoder_loss = self.decoder(encoded.vectors, batch.contexts, encoded.encoder)
+        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)

@@ -1,7 +1,7 @@
-"""Weak decoders that must tell a text from one vector: what they cannot know by themselves, the encoder learns to put into it.
+"""Weak decoders that reconstruct a text from one vector, so that the encoder must store the text's content in it.
 
-Word embeddings, positions and vocabulary head are the encoder's own and get the decoder's gradient too; its layers get it through the
-vector alone.
+Word embeddings, positions and vocabulary head are the encoder's and get gradients from the decoder too; the encoder's layers get them
+through the vector alone.
 """
 
 import math
@@ -22,12 +22,12 @@ from moeir.pretraining.batches import MaskedTexts
 
 
 def placed(vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
-    """States [T, H] with the vector [B, H] of each text in the place of its first token."""
+    """States [T, H] with each text's first token replaced by its vector [B, H]."""
     return states.index_copy(0, tokens.starts[:-1], vectors.to(states.dtype))
 
 
 def start(module: nn.Module, spread: float) -> None:
-    """Draw every linear map and embedding within from N(0, spread); biases are zero."""
+    """Initialise every linear map and embedding of a module from N(0, spread); biases are zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=spread)
@@ -36,10 +36,10 @@ def start(module: nn.Module, spread: float) -> None:
 
 
 class BidirectionalDecoder(nn.Module):
-    """A few layers of the encoder's own kind over [vector; states of the other tokens]; each token looks at all of its text.
+    """A few layers of the encoder's kind over [vector; states of the other tokens], with attention over the whole text.
 
-    CoT-MAE's decoder (Wu et al. 2023) and Condenser's head (Gao and Callan 2021). Where the encoder's layers normalise before and look
-    through windows (ModernBERT), these normalise before, look everywhere, and end normalised.
+    CoT-MAE's decoder (Wu et al. 2023) and Condenser's head (Gao and Callan 2021). For pre-norm encoders with local attention windows
+    (ModernBERT), the layers are pre-norm with global attention and a final norm.
     """
 
     def __init__(self, shape: Shape, *, layers: int) -> None:
@@ -47,11 +47,11 @@ class BidirectionalDecoder(nn.Module):
         check_number("layers", layers, 1)
         prenorm = shape.prenorm
         if prenorm is not None:
-            wide = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
-            thetas = (wide or prenorm.thetas)[:1] * (layers + 1)
+            full_thetas = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
+            thetas = (full_thetas or prenorm.thetas)[:1] * (layers + 1)
             prenorm = replace(prenorm, windows=(None,) * (layers + 1), thetas=tuple(thetas))
-        above = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder would not normalise
-        self.layers = nn.ModuleList(Layer(above, number) for number in range(1, layers + 1))
+        layer_shape = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder has no attention norm
+        self.layers = nn.ModuleList(Layer(layer_shape, number) for number in range(1, layers + 1))
         start(self, shape.spread)
 
     def forward(self, vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
@@ -60,7 +60,7 @@ class BidirectionalDecoder(nn.Module):
 
 
 class CausalBlock(nn.Module):
-    """One block of GPT-2 (Radford et al. 2019): normalise, attend, add; normalise, feed forward through 4 H, add."""
+    """One pre-norm block of GPT-2 (Radford et al. 2019): attention, then a feed-forward of width 4 H."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -71,33 +71,33 @@ class CausalBlock(nn.Module):
         self.dropouts = nn.ModuleList(nn.Dropout(shape.dropout) for _ in range(2))
         self.attention_dropout, self.heads = shape.attention_dropout, shape.heads
         self.activation = ACTIVATIONS[shape.activation]
-        self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # embeddings without positions need rotary ones
+        self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # rotary positions if the embeddings have none
 
-    def forward(self, states: Tensor, layout: Layout, seen: Seen) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout, visibility: Seen) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.theta is not None:
             angles = layout.rotary_angles(self.theta, query.shape[-1])
             query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        mixed = selective(query, key, value, layout, seen, self.attention_dropout if self.training else 0.0)
-        states = states + self.dropouts[0](self.output(mixed.flatten(-2)))
-        added: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
-        return added
+        attended = selective(query, key, value, layout, visibility, self.attention_dropout if self.training else 0.0)
+        states = states + self.dropouts[0](self.output(attended.flatten(-2)))
+        output: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
+        return output
 
 
 class CausalDecoder(nn.Module):
-    """Writes a text from one vector, word by word, seeing that vector and only the last `window` tokens (CoT-MAE-qc, CoT-MoTE §3.2).
+    """Predicts a text token by token from one vector and the last `window` tokens (CoT-MAE-qc, CoT-MoTE §3.2).
 
-    The input is the encoder's embeddings of the plain text with the vector in the place of the first token, then dropout; position t
-    tells token t + 1, the separator included. Weights are drawn from N(0, initializer_range), those of the maps back into the states
-    from 1 / √(2 layers) of that. The activation, heads and dropout are the encoder's. `window=-1`: all tokens before.
+    The input is the encoder's embeddings of the unmasked text with the vector as first token, then dropout; position t predicts token
+    t + 1, the separator included. Weights are initialised from N(0, initializer_range), those of output projections with 1 / √(2 layers)
+    of that. The activation, heads and dropout are the encoder's. `window=-1`: all tokens before.
     """
 
     def __init__(self, shape: Shape, *, layers: int = 1, window: int = 3) -> None:
         super().__init__()
         check_number("layers", layers, 1)
         if window != -1 and window < 1:
-            raise UsageError(f"window={window}: expected 1 or more tokens, or -1 for all before")
+            raise UsageError(f"window={window}: expected 1 or more tokens, or -1 for all previous ones")
         blocks = [CausalBlock(shape) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
@@ -105,11 +105,11 @@ class CausalDecoder(nn.Module):
         self.seen = causal(window)
         start(self, shape.spread)
         for block in blocks:
-            for back in (block.output, block.down):
-                nn.init.normal_(back.weight, std=shape.spread / math.sqrt(2 * layers))
+            for projection in (block.output, block.down):
+                nn.init.normal_(projection.weight, std=shape.spread / math.sqrt(2 * layers))
 
     def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
-        """vectors [B, H] -> states [T, H], normalised; those of position t are for token t + 1."""
+        """vectors [B, H] -> states [T, H], normalised; those of position t predict token t + 1."""
         tokens = replace(texts.tokens, ids=texts.plain)
         layout = tokens.layout
         states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens))
@@ -119,9 +119,9 @@ class CausalDecoder(nn.Module):
         return normed
 
     def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
-        """The mean cost of every token but the first of each text, each from all it may see before it."""
+        """Mean cross-entropy of every token but the first of each text, predicted from the tokens it may attend to."""
         vectors, texts = aligned(vectors, texts)
-        owners = torch.arange(len(texts), device=texts.plain.device)  # a row for every token but a text's last, which nothing follows
+        owners = torch.arange(len(texts), device=texts.plain.device)  # a row for every token but the last of a text
         shift = torch.repeat_interleave(owners, texts.tokens.starts.diff() - 1, output_size=len(texts.plain) - len(texts))
         rows = torch.arange(len(shift), device=shift.device) + shift
         return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows + 1], encoder)

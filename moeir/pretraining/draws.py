@@ -1,6 +1,6 @@
-"""Chance without state: 64 random bits for each place, a pure function of the seed and of what the place is.
+"""Counter-based random numbers: 64 random bits per counter, a pure function of seed and counter.
 
-So a text meets the same fate whatever the batch, the order, the process, or the step a run was continued from.
+The choices for a text are the same whatever the batch, the order, the process, or the step at which a run was resumed.
 """
 
 from typing import TypeAlias
@@ -18,30 +18,30 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def keys(seed: int, epoch: int, copy: int, texts: Numbers) -> Bits:
-    """[B] the key of each text; `copy` tells apart what is drawn for it more than once in an epoch."""
+    """[B] the key of each text; `copy` distinguishes several random choices for it in one epoch."""
     mixed = np.zeros(1, dtype=np.uint64)
     for part in (seed, epoch, copy):
         mixed = bits(mixed, np.array([part], dtype=np.int64))
     return bits(mixed, texts)
 
 
-def bits(keys: Bits, places: Numbers) -> Bits:
-    """[n] the bits at a place of a key's sequence: SplitMix64, Steele et al. 2014, read at any place.
+def bits(keys: Bits, counters: Numbers) -> Bits:
+    """[n] random bits of a key's sequence at a counter: SplitMix64, Steele et al. 2014, with random access.
 
     >>> bits(np.zeros(1, dtype=np.uint64), np.array([0]))
     array([16294208416658607535], dtype=uint64)
     """
-    mixed = keys + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(STRIDE)
+    mixed = keys + (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(STRIDE)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def upper(drawn: Bits, limits: npt.ArrayLike) -> Numbers:
-    """[n] whole numbers from 0 to below `limits` (less than 2**32), evenly, from the upper half of the bits."""
-    return (((drawn >> HALF) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
+def upper(random_values: Bits, limits: npt.ArrayLike) -> Numbers:
+    """[n] uniform integers from 0 to below `limits` (less than 2**32), from the upper half of the bits."""
+    return (((random_values >> HALF) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
 
 
-def lower(drawn: Bits, limits: npt.ArrayLike) -> Numbers:
-    """The same from the lower half, which knows nothing of the upper."""
-    return (((drawn & LOW) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
+def lower(random_values: Bits, limits: npt.ArrayLike) -> Numbers:
+    """The same from the lower half, independent of the upper."""
+    return (((random_values & LOW) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)

@@ -1,4 +1,4 @@
-"""RetroMAE's enhanced decoder: every token of a text is told from the text's vector and a sample of the other tokens of its own."""
+"""RetroMAE's enhanced decoder: each token is predicted from the text's vector and its own sample of the other tokens."""
 
 from dataclasses import replace
 
@@ -22,10 +22,10 @@ STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
 class EnhancedDecoder(nn.Module):
     """One layer whose queries are vector + position and whose keys and values are [vector; embeddings] (Xiao et al. 2022).
 
-    Token i looks at the first place, where the vector is, and at each other token but itself with probability 1 - `rate`: a sample of
-    its own for every i. Place 0, from which nothing is told, also sees itself, as a short text may leave it no other. Normalised after
-    attention and after the feed-forward, as BERT is, whatever the encoder's family; positions are the encoder's, or the decoder's own
-    where the encoder has none as wide as its states (ModernBERT, small ELECTRA).
+    Token i attends to position 0, which holds the vector, and to each other token but itself with probability 1 - `rate`, sampled
+    separately for every i. Position 0, from which nothing is predicted, also attends to itself, as a short text may leave it no other.
+    Post-norm as in BERT, whatever the encoder's family; position embeddings are the encoder's, or the decoder's own if the encoder has
+    none as wide as its states (ModernBERT, small ELECTRA).
     """
 
     def __init__(self, shape: Shape, *, rate: float = 0.5) -> None:
@@ -35,50 +35,50 @@ class EnhancedDecoder(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
         self.feedforward = FeedForward(shape)
-        lacking = shape.prenorm is not None or shape.width != hidden
-        self.places = nn.Embedding(shape.positions, hidden) if lacking else None
+        needs_positions = shape.prenorm is not None or shape.width != hidden
+        self.places = nn.Embedding(shape.positions, hidden) if needs_positions else None
         start(self, shape.spread)
 
     def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H]."""
         tokens = replace(texts.tokens, ids=texts.plain)
         if self.places is not None:
-            places = self.places(tokens.positions())
+            positions = self.places(tokens.positions())
         else:
             assert encoder.embeddings.places is not None
-            places = encoder.embeddings.places(tokens.positions() + encoder.embeddings.first_position)
-        asking = vectors.index_select(0, tokens.owners()) + places  # [T, H]
-        telling = placed(vectors, encoder.embeddings(tokens), tokens)
-        parts = (self.query(asking), self.key(telling), self.value(telling))
+            positions = encoder.embeddings.places(tokens.positions() + encoder.embeddings.first_position)
+        query_states = vectors.index_select(0, tokens.owners()) + positions  # [T, H]
+        key_states = placed(vectors, encoder.embeddings(tokens), tokens)
+        parts = (self.query(query_states), self.key(key_states), self.value(key_states))
         query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        seen = sampled(seeds(texts), self.rate)
-        mixed = selective(query, key, value, tokens.layout, seen, self.attention_dropout if self.training else 0.0)
-        attended = self.norm(asking + self.dropout(self.output(mixed.flatten(-2))))
-        made: Tensor = self.feedforward(attended, tokens, asking)
-        return made
+        visibility = sampled(seeds(texts), self.rate)
+        attention = selective(query, key, value, tokens.layout, visibility, self.attention_dropout if self.training else 0.0)
+        attended = self.norm(query_states + self.dropout(self.output(attention.flatten(-2))))
+        output: Tensor = self.feedforward(attended, tokens, query_states)
+        return output
 
-    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, signs: Signs) -> Loss:
-        """The mean cost of every token but the special ones."""
+    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, special_tokens: Signs) -> Loss:
+        """Mean cross-entropy of every token but the special ones."""
         vectors, texts = aligned(vectors, texts)
-        rows, _ = attended_tokens(special(texts, signs), texts.tokens.starts)
+        rows, _ = attended_tokens(special(texts, special_tokens), texts.tokens.starts)
         return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows], encoder)
 
 
 def seeds(texts: MaskedTexts) -> Tensor:
-    """A number [B] for each text, from its tokens and from which of them are hidden: another at each epoch, the same in any batch."""
+    """[B] a random key per text, from its tokens and their masks: different in each epoch, the same in any batch."""
     tokens = texts.tokens
-    marked = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
-    each = hash_integers(marked + STRIDE * (tokens.positions() + 1))
-    return each.new_zeros(len(tokens)).index_add_(0, tokens.owners(), each)
+    signature = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
+    token_hashes = hash_integers(signature + STRIDE * (tokens.positions() + 1))
+    return token_hashes.new_zeros(len(tokens)).index_add_(0, tokens.owners(), token_hashes)
 
 
-def sampled(numbers: Tensor, rate: float) -> Seen:
-    """Each token but itself is seen with probability 1 - `rate`, by the text's number [B] and the two places; the first place always."""
+def sampled(keys: Tensor, rate: float) -> Seen:
+    """Attention mask: position 0 is always visible, others with probability 1 - `rate`, by the text's key [B] and both positions."""
 
-    def seen(texts: Tensor, length: int) -> Tensor:
-        places = torch.arange(length, device=texts.device)
-        pairs = (places[:, None] << 20) + places + 1
-        drawn = hash_integers(numbers[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
-        return ((drawn >= int(rate * 0x80000000)) & (places[:, None] != places)) | (places == 0)
+    def visible(texts: Tensor, length: int) -> Tensor:
+        positions = torch.arange(length, device=texts.device)
+        pairs = (positions[:, None] << 20) + positions + 1
+        random_values = hash_integers(keys[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
+        return ((random_values >= int(rate * 0x80000000)) & (positions[:, None] != positions)) | (positions == 0)
 
-    return seen
+    return visible

@@ -1,6 +1,6 @@
-"""Which tokens of a text are hidden, and what stands in their place: whole words, 80 % masks, 10 % random tokens, 10 % as they were.
+"""Whole-word masking: 80 % of masked tokens become [MASK], 10 % a random token, 10 % stay unchanged.
 
-Hiding is the last thing that happens to a text: it is cut before, so that no mask can lie beside its token.
+Masking is the last step of preparing a text: it is truncated before, so masks and tokens always align.
 """
 
 import unicodedata
@@ -16,13 +16,13 @@ from moeir.pretraining.draws import HALF, Bits, Numbers, bits, lower
 
 Flags = npt.NDArray[np.bool_]
 MASKED, RANDOM = int(0.8 * 2**32), int(0.9 * 2**32)
-WHOLE_SCRIPTS = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))  # written without white space
+WHOLE_SCRIPTS = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))  # written without spaces
 
 
 @dataclass(frozen=True)
 class Words:
-    """What a vocabulary says of words: `begins` [V] tokens that begin one, `alone` [V] tokens that are one, `special` [V] tokens that
-    are never hidden; `ordinary` [n] ids of the others, `mask` the token that hides."""
+    """Word boundaries of a vocabulary: tokens that `starts_word` [V], tokens that are a word alone `is_word` [V], tokens never masked
+    `is_special` [V]; `ordinary_ids` [n] of all others, `mask_id` of [MASK]."""
 
     begins: Flags
     alone: Flags
@@ -31,33 +31,33 @@ class Words:
     mask: int
 
     @classmethod
-    def of(cls, reader: TextReader) -> Self:
-        """From a tokenizer: word pieces say what continues a word (##), the others what follows white space (Ġ, ▁).
+    def of(cls, tokenizer: TextReader) -> Self:
+        """From a tokenizer: word pieces mark the continuation of a word (##), other models a preceding space (Ġ, ▁).
 
-        Where nothing says it, punctuation and ideographs are words of their own, and letters after letters continue a word.
+        Unmarked punctuation and ideographs are words of their own; letters after letters continue a word.
         """
-        if reader.signs.mask is None:
-            raise UsageError(f"{reader.folder}: its vocabulary has no [MASK]; pre-training by hidden tokens needs one")
-        pieces = list(reader.pieces())
-        special = list(reader.special)
-        ordinary = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)
-        begins, alone, hidden_never = np.zeros((3, 1 + max(*special, int(ordinary[-1]))), dtype=np.bool_)
-        for number, letters, stands in pieces:
-            begins[number] = stands == "apart"
-            alone[number] = stands != "joined" and _is_a_word(letters)
-        alone[special] = hidden_never[special] = True
-        return cls(begins, alone, hidden_never, ordinary, reader.signs.mask)
+        if tokenizer.signs.mask is None:
+            raise UsageError(f"{tokenizer.folder}: its vocabulary has no [MASK], which pre-training needs")
+        pieces = list(tokenizer.pieces())
+        special_ids = list(tokenizer.special)
+        ordinary_ids = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)
+        starts_word, is_word, is_special = np.zeros((3, 1 + max(*special_ids, int(ordinary_ids[-1]))), dtype=np.bool_)
+        for number, letters, spacing in pieces:
+            starts_word[number] = spacing == "apart"
+            is_word[number] = spacing != "joined" and _is_a_word(letters)
+        is_word[special_ids] = is_special[special_ids] = True
+        return cls(starts_word, is_word, is_special, ordinary_ids, tokenizer.signs.mask)
 
     def firsts(self, ids: Numbers, starts: Numbers) -> Flags:
-        """[T] whether a token begins a word, for texts ids[starts[b]:starts[b+1]]."""
-        found = self.begins[ids] | self.alone[ids]
-        found[1:] |= self.alone[ids[:-1]]
-        found[starts[:-1][np.diff(starts) > 0]] = True
-        return found
+        """[T] whether a token starts a word, for texts ids[starts[b]:starts[b+1]]."""
+        is_start = self.begins[ids] | self.alone[ids]
+        is_start[1:] |= self.alone[ids[:-1]]
+        is_start[starts[:-1][np.diff(starts) > 0]] = True
+        return is_start
 
 
 def _is_a_word(letters: str) -> bool:
-    """Whether a token is a word whatever stands beside it: punctuation, a symbol, an ideograph; part of a character is not."""
+    """Whether a token is always a word alone: punctuation, a symbol or an ideograph, but not a part of a character."""
     if not letters or "\ufffd" in letters:
         return False
     first = letters[0]
@@ -65,54 +65,54 @@ def _is_a_word(letters: str) -> bool:
 
 
 def hide(ids: Numbers, starts: Numbers, keys: Bits, rate: float, words: Words) -> tuple[Numbers, Flags]:
-    """The ids as the encoder reads them [T], and which were chosen to be predicted [T].
+    """The masked ids [T], and which tokens are to be predicted [T].
 
-    ids [T] the plain texts end to end without special tokens, starts [B+1], keys [B] of the draws. Each text has a budget of
-    max(1, round(rate · length)) tokens; its words come in random order, and each that fits into what is left is chosen whole; where
-    none fits, the shortest is. Of the chosen tokens 80 % become the mask, 10 % a random token, 10 % stay. Devlin et al. 2019.
+    ids [T] of the texts end to end without special tokens, starts [B+1], random keys [B]. Each text has a budget of
+    max(1, round(rate · length)) tokens; its words are visited in random order and each that fits into the remaining budget is chosen
+    whole; if none fits, the shortest is. Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay. Devlin et al. 2019.
     """
     sizes = np.diff(starts)
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    places = np.arange(len(ids)) - starts[owners]
+    positions = np.arange(len(ids)) - starts[owners]
     first = np.flatnonzero(words.firsts(ids, starts))  # [W] the words, by their first tokens
     lengths = np.diff(np.append(first, len(ids)))
     candidates = np.flatnonzero(~words.special[ids[first]])
     budgets = np.maximum(1, np.rint(rate * sizes)).astype(np.int64)
-    order = bits(keys[owners[first[candidates]]], 2 * places[first[candidates]])
-    chosen = np.zeros(len(first), dtype=np.bool_)
-    chosen[candidates] = _chosen(lengths[candidates], owners[first[candidates]], order, budgets)
-    hidden = np.repeat(chosen, lengths)
-    read = ids.copy()
-    where = np.flatnonzero(hidden)
-    read[where] = _instead(ids[where], bits(keys[owners[where]], 2 * places[where] + 1), words)
-    return read, hidden
+    order = bits(keys[owners[first[candidates]]], 2 * positions[first[candidates]])
+    chosen_words = np.zeros(len(first), dtype=np.bool_)
+    chosen_words[candidates] = _chosen(lengths[candidates], owners[first[candidates]], order, budgets)
+    is_masked = np.repeat(chosen_words, lengths)
+    masked_ids = ids.copy()
+    rows = np.flatnonzero(is_masked)
+    masked_ids[rows] = _instead(ids[rows], bits(keys[owners[rows]], 2 * positions[rows] + 1), words)
+    return masked_ids, is_masked
 
 
 def _chosen(lengths: Numbers, owners: Numbers, order: Bits, budgets: Numbers) -> Flags:
-    """[W] which words are hidden: in the order of their bits, each that fits into what its text's budget still holds.
+    """[W] which words are masked: in the order of their bits, each that fits into the remaining budget of its text.
 
-    Texts are worked side by side, the words of one in turn.
+    Texts are processed in parallel, the words of a text one after the other.
     """
     counts = np.bincount(owners, minlength=len(budgets))
     sorted_words = np.lexsort((order, owners))
     ranks = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
     grid = np.full((counts.max(initial=0), len(budgets)), np.iinfo(np.int64).max)  # [most words, B]
-    taken = np.zeros(grid.shape, dtype=np.bool_)
+    fits = np.zeros(grid.shape, dtype=np.bool_)
     grid[ranks, owners[sorted_words]] = lengths[sorted_words]
-    left = budgets.copy()
+    remaining = budgets.copy()
     for rank, row in enumerate(grid):
-        taken[rank] = row <= left
-        left -= np.where(taken[rank], row, 0)
-    bare = np.flatnonzero((left == budgets) & (counts > 0))
-    if len(bare):
-        taken[grid[:, bare].argmin(axis=0), bare] = True
+        fits[rank] = row <= remaining
+        remaining -= np.where(fits[rank], row, 0)
+    untouched = np.flatnonzero((remaining == budgets) & (counts > 0))
+    if len(untouched):
+        fits[grid[:, untouched].argmin(axis=0), untouched] = True
     result = np.zeros(len(owners), dtype=np.bool_)
-    result[sorted_words] = taken[ranks, owners[sorted_words]]
+    result[sorted_words] = fits[ranks, owners[sorted_words]]
     return result
 
 
-def _instead(plain: Numbers, drawn: Bits, words: Words) -> Numbers:
-    """[m] what stands in the place of each hidden token."""
-    share = (drawn >> HALF).astype(np.int64)
-    other = words.ordinary[lower(drawn, len(words.ordinary))]
-    return np.select([share < MASKED, share < RANDOM], [np.full_like(plain, words.mask), other], plain)
+def _instead(original_ids: Numbers, random_values: Bits, words: Words) -> Numbers:
+    """[m] the replacement of each masked token."""
+    fraction = (random_values >> HALF).astype(np.int64)
+    random_ids = words.ordinary[lower(random_values, len(words.ordinary))]
+    return np.select([fraction < MASKED, fraction < RANDOM], [np.full_like(original_ids, words.mask), random_ids], original_ids)

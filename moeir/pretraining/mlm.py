@@ -1,4 +1,4 @@
-"""Masked language modelling alone: what BERT learns from, and the ground of every other objective here."""
+"""Masked language modelling alone, the objective of BERT and a part of every other objective here."""
 
 from torch import Tensor
 
@@ -8,15 +8,15 @@ from moeir.pretraining.batches import Batch
 
 
 class Mlm(Pretraining):
-    """Masked language modelling: tell the hidden tokens of each span from the others (Devlin et al. 2019).
+    """Masked language modelling: predict the masked tokens of each span (Devlin et al. 2019).
 
-    Spans are read as documents: an expert or encoder for queries stays as it is.
+    Spans are encoded as documents: an expert or encoder for queries is not trained.
     """
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.15) -> None:
         super().__init__(architecture, rate=rate)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
-        """Cross-entropy, its mean over all hidden tokens of the batch."""
-        read = self.encode(batch.anchors)
-        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder)})
+        """Mean cross-entropy over all masked tokens of the batch."""
+        encoded = self.encode(batch.anchors)
+        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder)})

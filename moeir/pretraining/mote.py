@@ -1,4 +1,4 @@
-"""CoT-MoTE's pre-training: queries and passages through experts of their own, dense and sparse bottlenecks (Ma et al. 2023)."""
+"""CoT-MoTE pre-training: separate experts for queries and passages, dense and sparse bottlenecks (Ma et al. 2023)."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -20,13 +20,13 @@ SMALL = 1e-4
 
 
 class Mote(Pretraining):
-    """Textual experts: query and passage encoded each on its own side, the query written from dense and from sparse vectors.
+    """Textual experts: query and passage are encoded on their own sides; a query is decoded from dense and from sparse vectors.
 
     loss = MLM of passages + MLM of queries + `decoder_weight` · Σ CLM(dense) + `sparse_weight` · Σ CLM(sparse), each a mean over its
-    tokens; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc). The passage's vectors write the
-    query; the query's write what `decode_from_query` says. The sparse bottleneck is Σ_v w_v E_v / (Σ w + 1e-4) with w the
+    tokens; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc). The passage's vectors decode to
+    the query; the query's to the text set by `decode_from_query`. The sparse bottleneck is Σ_v w_v E_v / (Σ w + 1e-4) with w the
     log-saturated maximum of the vocabulary logits over all but the special tokens, and E the word embeddings without gradient: our
-    reading, as LexMAE's. `switch_corpus` reads queries by the passage's expert and passages by the query's (Table 4).
+    reading, as LexMAE's. `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
     """
 
     context: ClassVar[str] = "query"
@@ -54,47 +54,50 @@ class Mote(Pretraining):
         self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
-        """Parts are named after what was encoded: `mlm.document`, `dense.document`, `sparse.query`, …"""
+        """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
-        given = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
-        reads = {side: self.encode(self._sided(texts)) for side, texts in given.items()}
-        parts = {f"mlm.{side}": masked_loss(read.states, read.texts, read.encoder) for side, read in reads.items()}
+        texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
+        encoded = {side: self.encode(self._sided(texts)) for side, texts in texts_by_side.items()}
+        parts = {
+            f"mlm.{side}": masked_loss(encoded_texts.states, encoded_texts.texts, encoded_texts.encoder)
+            for side, encoded_texts in encoded.items()
+        }
         weights = {}
-        for side, wanted in self._wanted(batch).items():
+        for side, targets in self._wanted(batch).items():
             for kind, weight in self.weights.items():
-                parts[f"{kind}.{side}"] = self._decoded(reads[side], kind, wanted)
+                parts[f"{kind}.{side}"] = self._decoded(encoded[side], kind, targets)
                 weights[f"{kind}.{side}"] = weight
         return self.outcome(parts, weights)
 
     def _sided(self, texts: MaskedTexts) -> MaskedTexts:
-        """Texts with the side whose expert reads them."""
+        """Texts with the side whose expert encodes them."""
         if not self.switch_corpus:
             return texts
         other = SIDES[1 - SIDES.index(texts.tokens.side)]
         return replace(texts, tokens=replace(texts.tokens, side=other))
 
     def _wanted(self, batch: Batch) -> dict[str, MaskedTexts]:
-        """What the decoder writes from the vectors of each side."""
+        """Texts to decode from the vectors of each side."""
         assert batch.contexts is not None
-        found = {"document": batch.contexts}
+        targets = {"document": batch.contexts}
         if self.decode_from_query != "none":
-            found["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
-        return found
+            targets["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
+        return targets
 
-    def _decoded(self, read: Read, kind: str, wanted: MaskedTexts) -> Loss:
-        vectors = read.vectors if kind == "dense" else self.bottleneck(read)
-        told: Loss = self.decoder(vectors, wanted, read.encoder)
-        return told
+    def _decoded(self, encoded: Read, kind: str, targets: MaskedTexts) -> Loss:
+        vectors = encoded.vectors if kind == "dense" else self.bottleneck(encoded)
+        loss: Loss = self.decoder(vectors, targets, encoded.encoder)
+        return loss
 
-    def bottleneck(self, read: Read) -> Tensor:
-        """The sparse representation of each text as a mean of word embeddings, [B, H], in the order the texts came in."""
-        tokens = replace(read.texts.tokens, silent=special(read.texts, self.architecture.signs))  # silent tokens never win
-        sparse = Lexical()(read.states, tokens, read.encoder)
+    def bottleneck(self, encoded: Read) -> Tensor:
+        """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
+        tokens = replace(encoded.texts.tokens, silent=special(encoded.texts, self.architecture.signs))  # excluded from the maximum
+        sparse = Lexical()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
         sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)
-        words, project = read.encoder.embeddings.words.weight.detach(), read.encoder.embeddings.project
+        words, project = encoded.encoder.embeddings.words.weight.detach(), encoded.encoder.embeddings.project
         means = F.embedding_bag(sparse.terms, words, sparse.starts[:-1], mode="sum", per_sample_weights=sparse.weights)
         means = means / (sums[:, None] + SMALL)
         if project is not None:  # to the width of the states
             means = F.linear(means, project.weight.detach(), project.bias.detach())
-        return means.index_select(0, read.back)
+        return means.index_select(0, encoded.back)

@@ -1,6 +1,6 @@
-"""The tokens of the queries that belong to the documents of a corpus, kept on disk beside them.
+"""Cache of the tokens of queries that belong to the documents of a corpus.
 
-They come as `generate-queries` writes them, or as queries and judgements: a query belongs to the documents judged above 0 for it.
+Input is the output of `generate-queries`, or queries and judgements: a query belongs to the documents judged above 0 for it.
 """
 
 from array import array
@@ -29,8 +29,8 @@ ARRAYS = ("ids", "starts", "links", "documents")
 
 @dataclass(frozen=True)
 class QueryCache:
-    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links [n] the queries of the documents, one
-    document after the other, documents [N+1] where each begins among them. All memory-mapped."""
+    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links [n] the queries of each document,
+    document by document, documents [N+1] the offsets of each among them. All memory-mapped."""
 
     folder: Path
     ids: Ids
@@ -40,11 +40,11 @@ class QueryCache:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """From a folder that `cached` has made."""
+        """Open a folder built by `build_query_cache`."""
         return cls(folder, *(mapped(folder / f"{name}.npy") for name in ARRAYS))
 
     def __len__(self) -> int:
-        """Queries."""
+        """Number of queries."""
         return len(self.starts) - 1
 
     def asked(self) -> npt.NDArray[np.bool_]:
@@ -52,10 +52,10 @@ class QueryCache:
         return np.diff(self.documents) > 0
 
     def drawn(self, documents: Numbers, keys: Bits) -> tuple[Numbers, Numbers]:
-        """[B] bounds of one query of each document, drawn by its key; every document must have one."""
+        """[B] token bounds of a random query of each document, chosen by its key; every document must have one."""
         first = self.documents[documents]
-        picked = first + upper(bits(keys, np.zeros(1, dtype=np.int64)), self.documents[documents + 1] - first)
-        queries = self.links[picked]
+        rows = first + upper(bits(keys, np.zeros(1, dtype=np.int64)), self.documents[documents + 1] - first)
+        queries = self.links[rows]
         return self.starts[queries], self.starts[queries + 1]
 
 
@@ -64,33 +64,33 @@ def cached(
     corpus: TokenCache,
     queries: Sequence[Path],
     judgements: Path | None,
-    reader: TextReader,
+    tokenizer: TextReader,
     *,
     digests: Mapping[str, Sequence[str]],
 ) -> QueryCache:
-    """The tokens of the queries of a corpus, from `folder` if they are there, otherwise made.
+    """The query cache of a corpus, from `folder` if it exists, otherwise built.
 
-    Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` says what the
-    files are. Queries without a token, or that no judgement names, are left out.
+    Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` identify the
+    files. Queries without a token or without a judgement are left out.
     """
-    sources = {"documents": [manifests.digest(corpus.folder)], "tokenizer": [reader.digest], **digests}
+    sources = {"documents": [manifests.digest(corpus.folder)], "tokenizer": [tokenizer.digest], **digests}
 
-    def fill(place: Path) -> dict[str, int]:
+    def fill(target: Path) -> dict[str, int]:
         rows = {name: row for row, name in enumerate(corpus.names())}
         pairs = _written(queries, rows) if judgements is None else _judged(queries, judgements, rows)
-        owners, members, empty = _read(place, pairs, reader)
+        owners, members, empty = _read(target, pairs, tokenizer)
         if not members:
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
         linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=len(rows))
-        _whole(place / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        _whole(place / "documents.npy", np.concatenate([[0], np.cumsum(counts)]))
+        _whole(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
+        _whole(target / "documents.npy", np.concatenate([[0], np.cumsum(counts)]))
         return {"queries": 1 + max(members), "links": len(members), "empty": empty}
 
     return QueryCache.open(kept(folder, "queries", {"judged": judgements is not None}, sources, fill))
 
 
 def _written(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Queries that were written for one document each, and its row."""
+    """Queries generated for one document each, with its row."""
     for file in files:
         for record in generated.read(file, part=len(files) > 1):
             if record.id not in rows:
@@ -99,7 +99,7 @@ def _written(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[s
 
 
 def _judged(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Queries that a judgement names, and the rows of the documents that answer each."""
+    """Judged queries, with the rows of their relevant documents."""
     answers = {query: [name for name, grade in grades.items() if grade > 0] for query, grades in qrels.read(judgements).items()}
     for query, names in answers.items():
         if (missing := next((name for name in names if name not in rows), None)) is not None:
@@ -112,32 +112,32 @@ def _judged(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) ->
         raise DataError(f"{judgements}: query {unknown!r} is not among the queries")
 
 
-def _read(place: Path, pairs: Iterable[tuple[str, list[int]]], reader: TextReader) -> tuple["array[int]", "array[int]", int]:
-    """Tokens to disk; which document has which query, and how many queries have no token."""
-    ids, starts = (GrowingArray(place / f"{name}.npy", kind) for name, kind in (("ids", reader.id_type), ("starts", np.int64)))
+def _read(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenizer: TextReader) -> tuple["array[int]", "array[int]", int]:
+    """Write tokens to disk; returns document and query of each pair, and the number of queries without a token."""
+    ids, starts = (GrowingArray(folder / f"{name}.npy", kind) for name, kind in (("ids", tokenizer.id_type), ("starts", np.int64)))
     owners, members = array("q"), array("q")
     queries = empty = 0
-    walked = iter(pairs)
+    remaining = iter(pairs)
     starts.append(np.zeros(1))
-    with meter("reading tokens of queries") as counter:
-        while chunk := list(islice(walked, CHUNK)):
-            found = [tokens[1:-1] for tokens in reader.ids([text for text, _ in chunk])]
-            for tokens, (_, documents) in zip(found, chunk, strict=True):
+    with meter("tokenizing queries") as counter:
+        while chunk := list(islice(remaining, CHUNK)):
+            token_lists = [tokens[1:-1] for tokens in tokenizer.ids([text for text, _ in chunk])]
+            for tokens, (_, documents) in zip(token_lists, chunk, strict=True):
                 if tokens:
                     owners.extend(documents)
                     members.extend([queries] * len(documents))
                     queries += 1
                 else:
                     empty += 1
-            starts.append(np.array(list(accumulate((len(tokens) for tokens in found if tokens), initial=ids.rows))[1:]))
-            ids.append(np.array([number for tokens in found for number in tokens], dtype=np.int64))
+            starts.append(np.array(list(accumulate((len(tokens) for tokens in token_lists if tokens), initial=ids.rows))[1:]))
+            ids.append(np.array([number for tokens in token_lists for number in tokens], dtype=np.int64))
             counter.advance(len(chunk))
-    for growing in (ids, starts):
-        growing.close()
+    for writer in (ids, starts):
+        writer.close()
     return owners, members, empty
 
 
 def _whole(path: Path, values: npt.NDArray[Any]) -> None:
-    growing = GrowingArray(path, np.int64)
-    growing.append(values)
-    growing.close()
+    writer = GrowingArray(path, np.int64)
+    writer.append(values)
+    writer.close()

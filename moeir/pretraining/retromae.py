@@ -1,4 +1,4 @@
-"""RetroMAE: a lightly masked span is encoded, and all of it told again from its vector (Xiao et al. 2022)."""
+"""RetroMAE: a lightly masked span is encoded and reconstructed from its vector by an enhanced decoder (Xiao et al. 2022)."""
 
 from torch import Tensor
 
@@ -10,21 +10,21 @@ from moeir.pretraining.enhanced import EnhancedDecoder
 
 
 class Retromae(Pretraining):
-    """Asymmetric masking: the encoder sees most of a span, a one-layer decoder tells every token from the vector and few others.
+    """Asymmetric masking: the encoder sees most of a span, a one-layer decoder predicts every token from the vector and few others.
 
-    loss = MLM at `rate` + mean cost of every token but the special ones, each told from the vector, its position and a sample of the
-    other tokens in which each is missing with probability `decoder_rate` (Xiao et al. 2022, enhanced decoding). The samples follow from
-    the text and how it was hidden, so the data side has nothing to hide a second time.
+    loss = MLM at `rate` + mean cross-entropy of every token but the special ones, each predicted from the vector, its position and a
+    sample of the other tokens in which each is missing with probability `decoder_rate` (Xiao et al. 2022, enhanced decoding). The samples
+    follow from the text and its masks, so batches need no second masks.
     """
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.5) -> None:
         super().__init__(architecture, rate=rate)
         if not 0 <= decoder_rate < 1:
-            raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of tokens that is hidden")
+            raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of masked tokens")
         self.decoder = EnhancedDecoder(architecture.encoder.shape, rate=decoder_rate)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
         """Parts `mlm` and `decoder`."""
-        read = self.encode(batch.anchors)
-        told = self.decoder(read.vectors, batch.anchors, read.encoder, self.architecture.signs)
-        return self.outcome({"mlm": masked_loss(read.states, read.texts, read.encoder), "decoder": told})
+        encoded = self.encode(batch.anchors)
+        decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.signs)
+        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})

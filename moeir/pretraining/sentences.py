@@ -1,12 +1,12 @@
-"""Where sentences begin in a text, by rules: a full stop ends one unless it belongs to an abbreviation, an initial or a number."""
+"""Rule-based sentence splitting: a full stop ends a sentence unless it belongs to an abbreviation, an initial or a number."""
 
 import re
 from itertools import pairwise
 
 _OPENING, _CLOSING = "\"'“‘«([{", "\"'”’»)\\]}"
 _CANDIDATE = re.compile(
-    rf"(?<![.!?…])(?P<mark>[.!?…؟۔।॥]++)[{_CLOSING}]*+(?=\s)"  # a mark before white space, with what it closes
-    r"|[。！？｡]++[」』”’）】》]*+"  # CJK: no white space follows
+    rf"(?<![.!?…])(?P<mark>[.!?…؟۔।॥]++)[{_CLOSING}]*+(?=\s)"  # a mark and closing quotes or brackets, before white space
+    r"|[。！？｡]++[」』”’）】》]*+"  # CJK: no white space required
     r"|(?P<blank>\n)(?:[^\S\n]*+\n)++"  # empty lines
 )
 _FOLLOWING = re.compile(rf"\s*[{re.escape(_OPENING)}]*(\w*)")
@@ -18,14 +18,14 @@ def _words(*lines: str) -> frozenset[str]:
     return frozenset(word for line in lines for word in line.split())
 
 
-# Words whose full stop is their own, whatever follows.
+# Abbreviations whose full stop never ends a sentence.
 _TITLES = _words(
     "mr mrs ms dr prof rev hon gen col capt lt sgt maj cmdr adm gov sen rep pres st mt ft messrs mme mlle vs cf viz fig figs eq eqs",
     "ref refs e.g i.e ca approx resp univ dept est ave blvd jan feb mar apr jun jul aug sep sept oct nov dec",
 )
-# Words that are abbreviations before a number.
+# Abbreviations only before a number.
 _COUNTED = _words("no nos p pp vol vols ch sec art par para cap op sect")
-# Words that may end a sentence all the same: they do before a word that usually begins one.
+# Abbreviations that end a sentence only before a word that usually begins one.
 _LATE = _words("etc inc ltd co corp jr sr bros al a.m p.m ph.d")
 _BEGINNERS = _words(
     "a an and as at but by for from he her his how however i if in it its many most my no on one our she since so some such that the their",
@@ -34,29 +34,29 @@ _BEGINNERS = _words(
 
 
 def breaks(text: str) -> list[int]:
-    """The characters at which sentences begin, 0 first; white space between two belongs to the later one, so that nothing is lost.
+    """Character offsets at which sentences begin, 0 first; white space between two belongs to the later one.
 
     >>> breaks('Dr. Owl slept. "Why?" he asked. It was 3.5 km.')
     [0, 14, 31]
     """
     begins, last = [0], len(text.rstrip())
-    for found in _CANDIDATE.finditer(text):
-        place = found.start() if found["blank"] else found.end()
-        if not begins[-1] < place < last:
+    for match in _CANDIDATE.finditer(text):
+        boundary = match.start() if match["blank"] else match.end()
+        if not begins[-1] < boundary < last:
             continue
-        if found["mark"] is None or _ends(text, begins[-1], found.end("mark") - 1, place, found["mark"]):
-            begins.append(place)
+        if match["mark"] is None or _ends(text, begins[-1], match.end("mark") - 1, boundary, match["mark"]):
+            begins.append(boundary)
     return begins
 
 
 def split(text: str) -> list[str]:
-    """The sentences of a text; end to end they are the text."""
+    """The sentences of a text; concatenated, they are the text."""
     return [text[begin:end] for begin, end in pairwise([*breaks(text), len(text)])]
 
 
-def _ends(text: str, begin: int, stop: int, place: int, mark: str) -> bool:
-    """Whether a mark that stops at `stop`, what it closes at `place`, ends the sentence that begins at `begin`."""
-    following = _FOLLOWING.match(text, place)
+def _ends(text: str, begin: int, stop: int, boundary: int, mark: str) -> bool:
+    """Whether a mark at `stop`, followed by closing quotes up to `boundary`, ends the sentence that begins at `begin`."""
+    following = _FOLLOWING.match(text, boundary)
     word = following[1] if following else ""
     if word[:1].islower():
         return False

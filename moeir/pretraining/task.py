@@ -1,4 +1,4 @@
-"""Pre-training as a task of the training loop, and how near it comes to what the machine can multiply."""
+"""Pre-training as a task of the trainer, with its speed in FLOP/s relative to the measured peak of the machine."""
 
 import time
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from moeir.kernels.grouped_linear import grouped_flops
 from moeir.pretraining.base import Facts, Others, Pretraining
 from moeir.pretraining.batches import Batch, Plan, ahead
 
-SIDE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the product that is measured
+SIDE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
 
 
 class Task:
-    """An objective learns from the batches of a plan, which are made a few steps ahead; the loop asks for them one after another.
+    """Trains an objective on the batches of a sampler, which are prefetched in consecutive steps.
 
-    Several processes share each batch, as equal parts of it.
+    Several processes split each batch into equal parts.
     """
 
     def __init__(self, objective: Pretraining, plan: Plan, dtype: torch.dtype, others: Others | None = None) -> None:
@@ -36,11 +36,11 @@ class Task:
 
     @property
     def size(self) -> int:
-        """Spans."""
+        """Number of spans that are anchors."""
         return self._plan.spans
 
     def outcome(self, step: int) -> tuple[Tensor, Facts, int]:
-        """The objective on a batch, counted from 0, and how many tokens were read."""
+        """Loss and metrics of a batch, counted from 0, and its number of tokens."""
         if step != self._next:
             rank, ranks = (0, 1) if self._others is None else (self._others.rank, self._others.size)
             pinned = next(self.model.parameters()).is_cuda
@@ -59,8 +59,8 @@ class Task:
             formulas = {**varlen_flops(), **grouped_flops()} if device.type == "cuda" else {}
             with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
                 loss, facts = self._cost(batch, device)
-                learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-                torch.autograd.grad(loss, learning, retain_graph=True, allow_unused=True)  # counted only: the loop steps on its own
+                parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+                torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)  # for counting only
             self._products, self._products_tokens = counter.get_total_flops(), tokens
             return loss, facts
         if self._began is None:
@@ -75,9 +75,9 @@ class Task:
         return loss, facts
 
     def speed(self) -> dict[str, float]:
-        """Tokens a second over the steps after the first, the operations of matrix products they took, and which share of the machine's
-        largest measured rate that is; nothing for a single step. The products of the first step, forward and backward as torch counts
-        them, stand for those of the others, token by token. Of several processes these are this one's."""
+        """Tokens per second after the first step, FLOP/s of matrix products, and their share of the machine's measured peak; empty for a
+        single step. FLOPs per token are those of the first step, forward and backward as counted by torch. With several processes the
+        numbers are those of this one."""
         if self._began is None or not self._tokens:
             return {}
         device = next(self.model.parameters()).device
@@ -90,25 +90,25 @@ class Task:
 
 @torch.no_grad()
 def measured_peak(dtype: torch.dtype, device: torch.device) -> float:
-    """Multiplications and additions a second of a large matrix product on a device, the best of five.
+    """FLOP/s of a large matrix product on a device, the best of five.
 
-    On CUDA the matrices are 8,192 wide: smaller ones leave much of a device idle, and the share of such a peak would be too large. On a CPU
-    2,048 fill every core already, and 8,192 would take a slow one minutes.
+    On CUDA the matrices are 8,192 wide: smaller ones leave much of a device idle and would understate the peak. On a CPU 2,048 use every
+    core, and 8,192 could take minutes.
     """
     side = SIDE[device.type]
     first, second = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    best = float("inf")
+    fastest = float("inf")
     for _ in range(ROUNDS):
         _finish(device)
-        began = time.perf_counter()
+        started = time.perf_counter()
         product = first @ second
         _finish(device)
-        best = min(best, time.perf_counter() - began)
+        fastest = min(fastest, time.perf_counter() - started)
     assert product.shape == (side, side)
-    return 2 * side**3 / best
+    return 2 * side**3 / fastest
 
 
 def _finish(device: torch.device) -> None:
-    """Wait until a CUDA device has done what it was told to do, so that a clock that is read then counts it."""
+    """Wait for pending work of a CUDA device, so that timings include it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""COIL, SPLADE and ColBERT: parameter counts, and every option against what a hand would do to the same states."""
+"""COIL, SPLADE and ColBERT: parameter counts, and every option against plain computations on the same states."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def split(representation):
 
 @torch.no_grad()
 def states(model, checkpoint, side, *, mask=None):
-    """States [L, H] of every text, by transformers; `mask` says what each token looks at."""
+    """States [L, H] of every text, by transformers; `mask` selects the tokens attended to."""
     theirs = BertModel.from_pretrained(model).eval()
     ids = checkpoint.ids(TEXTS, side)[0]
     return ids, [theirs(input_ids=torch.tensor([text]), attention_mask=mask and mask(text)).last_hidden_state[0] for text in ids]
@@ -68,8 +68,8 @@ def test_coil_scores_are_those_of_loops_over_the_states(tiny_model, options):
         pairs = [list(zip(text[1:last], part[1:last].tolist(), strict=True)) for text, part in zip(ids, tokens, strict=True)]
         sides[side] = [part.tolist() for part in first], pairs
     queries, documents = (checkpoint.encode(TEXTS, side) for side in ("query", "document"))
-    for name, place, score in (("global", 0, oracles.dense), ("exact", 1, oracles.exact_match)):
-        expected = [[score(query, document) for document in sides["document"][place]] for query in sides["query"][place]]
+    for name, index, score in (("global", 0, oracles.dense), ("exact", 1, oracles.exact_match)):
+        expected = [[score(query, document) for document in sides["document"][index]] for query in sides["query"][index]]
         assert torch.allclose(queries[name].scores(documents[name]), torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
@@ -91,23 +91,23 @@ def test_a_scale_multiplies_the_scores_of_its_part_and_no_other(tiny_model):
 def test_company_order_and_batches_change_nothing(tiny_model):
     checkpoint = made(tiny_model, "coil:dim=4,cls_dim=6")
     together = checkpoint.encode(TEXTS, max_tokens=20)
-    for place, text in enumerate(TEXTS):
+    for index, text in enumerate(TEXTS):
         alone = checkpoint.encode([text])
         for name, part in alone.representations.items():
-            found = together[name].select(torch.tensor([place]))
-            assert all(torch.allclose(found.columns()[key], column, atol=1e-5) for key, column in part.columns().items())
+            actual = together[name].select(torch.tensor([index]))
+            assert all(torch.allclose(actual.columns()[key], column, atol=1e-5) for key, column in part.columns().items())
 
 
 def test_splade_sums_the_weights_of_all_positions_where_asked(tiny_model_with_head):
     checkpoint = made(tiny_model_with_head, "splade:pooling=sum")
     largest = made(tiny_model_with_head, "splade").encode(TEXTS)["lexical"].matrix()
-    found = checkpoint.encode(TEXTS)["lexical"].matrix()
+    actual = checkpoint.encode(TEXTS)["lexical"].matrix()
     encoder = checkpoint.architecture.encoder
-    for row, text in zip(found.tolist(), TEXTS, strict=True):
+    for row, text in zip(actual.tolist(), TEXTS, strict=True):
         with torch.no_grad():
             expected = oracles.summed_lexical(encoder.logits(encoder(checkpoint.read([text], "document"))).tolist())
         assert row == pytest.approx([expected.get(term, 0.0) for term in range(len(row))], rel=1e-4, abs=1e-5)
-    assert bool((found >= largest - 1e-5).all()) and bool((found > largest + 1e-3).any())
+    assert bool((actual >= largest - 1e-5).all()) and bool((actual > largest + 1e-3).any())
 
 
 @pytest.mark.parametrize("attended", [False, True])
@@ -116,8 +116,8 @@ def test_masks_of_a_query_are_looked_at_only_where_asked(tiny_model, attended):
     sign = checkpoint.reader.signs.mask
     _, every = states(tiny_model, checkpoint, "query", mask=lambda ids: torch.tensor([[int(attended or one != sign) for one in ids]]))
     weight = checkpoint.architecture.heads["local"].projection.weight
-    for found, part in zip(split(checkpoint.encode(TEXTS, "query")["local"]), every, strict=True):
-        assert torch.allclose(found, torch.nn.functional.normalize(part @ weight.T, dim=-1), atol=1e-4)
+    for actual, part in zip(split(checkpoint.encode(TEXTS, "query")["local"]), every, strict=True):
+        assert torch.allclose(actual, torch.nn.functional.normalize(part @ weight.T, dim=-1), atol=1e-4)
 
 
 def test_colbert_as_published(tiny_model):
@@ -127,12 +127,12 @@ def test_colbert_as_published(tiny_model):
     assert {len(part) for part in split(queries)} == {12}
     ids = checkpoint.ids(TEXTS, "document")[0]
     words = [[checkpoint.reader.token(number) for number in text] for text in ids]
-    kept = [[place for place, word in enumerate(text) if word not in tuple(",.?!")] for text in words]
-    assert [len(part) for part in split(documents)] == [len(places) for places in kept]
+    kept_rows = [[index for index, word in enumerate(text) if word not in tuple(",.?!")] for text in words]
+    assert [len(part) for part in split(documents)] == [len(positions) for positions in kept_rows]
     _, every = states(tiny_model, checkpoint, "document")
     weight = checkpoint.architecture.heads["local"].projection.weight
-    for found, part, places in zip(split(documents), every, kept, strict=True):
-        assert torch.allclose(found, torch.nn.functional.normalize(part[places] @ weight.T, dim=-1), atol=1e-4)
+    for actual, part, positions in zip(split(documents), every, kept_rows, strict=True):
+        assert torch.allclose(actual, torch.nn.functional.normalize(part[positions] @ weight.T, dim=-1), atol=1e-4)
     assert float(queries.scores(documents).detach().abs().max()) <= 12.001
 
 
@@ -144,7 +144,7 @@ def test_colbert_as_published(tiny_model):
         ("coil:cls_dim=0,cls_norm=true", "with cls_dim=0 there is no"),
         ("coil:exact_scale=-1", "coil:exact_scale=-1.0: expected 0 or more"),
         ("splade:pooling=mean", "lexical pooling=mean: expected max or sum"),
-        ("colbert:attend_masks=true", "there are no .MASK. tokens without augmentation=true"),
+        ("colbert:attend_masks=true", "it needs augmentation=true, which adds the .MASK. tokens"),
     ],
 )
 def test_impossible_options_are_refused(tiny_model, spec, message):

@@ -1,4 +1,4 @@
-"""Plain weights → checkpoint → saved → opened again: the same bits, the same encodings, the same reading rules."""
+"""Saving and loading of checkpoints: the same bits, encodings and input configuration."""
 
 import json
 
@@ -69,8 +69,8 @@ def test_what_a_checkpoint_is_stands_in_it(tiny_model_with_head, tmp_path):
 @torch.no_grad()
 def test_a_dense_checkpoint_opens_in_transformers(tiny_model, tmp_path):
     checkpoint = saved(tiny_model, "dense:pooling=mean", tmp_path / "here")
-    theirs, said = AutoModel.from_pretrained(tmp_path / "here", output_loading_info=True)
-    assert all("pooler" in name for name in said["missing_keys"]) and not said["unexpected_keys"]
+    theirs, loading_info = AutoModel.from_pretrained(tmp_path / "here", output_loading_info=True)
+    assert all("pooler" in name for name in loading_info["missing_keys"]) and not loading_info["unexpected_keys"]
     ids, _ = checkpoint.ids(TEXTS, "document")
     expected = torch.stack([theirs.eval()(input_ids=torch.tensor([text])).last_hidden_state[0].mean(0) for text in ids])
     assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors, expected, atol=1e-5)
@@ -79,14 +79,14 @@ def test_a_dense_checkpoint_opens_in_transformers(tiny_model, tmp_path):
 @torch.no_grad()
 def test_a_splade_checkpoint_opens_in_transformers_with_the_same_logits(tiny_model_with_head, tmp_path):
     checkpoint = saved(tiny_model_with_head, "splade", tmp_path / "here")
-    theirs, said = AutoModelForMaskedLM.from_pretrained(tmp_path / "here", output_loading_info=True)
-    assert not said["missing_keys"] and not said["unexpected_keys"]
+    theirs, loading_info = AutoModelForMaskedLM.from_pretrained(tmp_path / "here", output_loading_info=True)
+    assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
     tokens = checkpoint.read(TEXTS, "document")
     encoder = checkpoint.architecture.eval().encoder
     logits = encoder.logits(encoder(tokens)).split(tokens.lengths)
-    for ids, found in zip(tokens.ids.split(tokens.lengths), logits, strict=True):
+    for ids, actual in zip(tokens.ids.split(tokens.lengths), logits, strict=True):
         expected = theirs.eval()(input_ids=ids[None]).logits[0]
-        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+        assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[5]])
@@ -109,9 +109,9 @@ def test_a_checkpoint_takes_other_options_without_training(tiny_model_with_head,
     after = start(tmp_path / "here", "came:local_scale=3,pooling=mean", {"query_prefix": ""})
     assert after.architecture.scales == {"lexical": 1.0, "local": 3.0, "global": 20.0}
     assert after.rules.query_prefix == "" and after.rules.document_prefix == RULES["document_prefix"]
-    assert variants.resolve("architectures", after.spec)[1]["normalise"] is True  # what was not said stays
-    weights, kept = before.architecture.state_dict(), after.architecture.state_dict()
-    assert all(torch.equal(weights[name], kept[name]) for name in weights)
+    assert variants.resolve("architectures", after.spec)[1]["normalise"] is True  # options not given stay
+    weights, reopened = before.architecture.state_dict(), after.architecture.state_dict()
+    assert all(torch.equal(weights[name], reopened[name]) for name in weights)
     same(before.encode(TEXTS), start(tmp_path / "here", None, {}).encode(TEXTS))
 
 
@@ -141,12 +141,12 @@ def test_options_that_own_weights_cannot_be_changed(spec, other, message, tiny_m
 def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
     with pytest.raises(ArtifactError, match=r"plain weights, not a checkpoint; moeir init --model"):
         open_checkpoint(tiny_model)
-    with pytest.raises(UsageError, match="plain weights; say what they become: --arch came, dense, …; see: moeir variants"):
+    with pytest.raises(UsageError, match="plain weights; name an architecture: --arch came, dense, …; see: moeir variants"):
         start(tiny_model, None, {})
     for change, message in (
         (lambda facts: "{", "damaged: not JSON"),
         (lambda facts: json.dumps(facts | {"format": 9}), "format 9; this version of moeir reads format 1"),
-        (lambda facts: json.dumps(facts | {"reading": {"query_length": 3}}), "reading rules are"),
+        (lambda facts: json.dumps(facts | {"reading": {"query_length": 3}}), "has the fields"),
     ):
         folder = tmp_path / message.split()[0]
         saved(tiny_model, "dense", folder)

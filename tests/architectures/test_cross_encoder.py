@@ -1,4 +1,4 @@
-"""Cross-encoders: the numbers, the files and the tokens of transformers' sequence classification, in every family."""
+"""Cross-encoders give the scores, files and tokens of transformers' sequence classification, in every family."""
 
 import json
 
@@ -26,8 +26,8 @@ RULES = {"query_length": 12, "document_length": 16}
 
 def classifier(name, labels=1, **changes):
     """transformers' sequence classification with every parameter random."""
-    family, said = SMALL[name]
-    config = getattr(transformers, f"{family}Config")(**(said | changes), num_labels=labels)
+    family, settings = SMALL[name]
+    config = getattr(transformers, f"{family}Config")(**(settings | changes), num_labels=labels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         model = getattr(transformers, f"{family}ForSequenceClassification")(config)
@@ -40,23 +40,23 @@ def classifier(name, labels=1, **changes):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """`published(family)`: a folder of a classifier with its tokenizer."""
-    place = tmp_path_factory.mktemp("published")
+    root = tmp_path_factory.mktemp("published")
 
     def folder(name, labels=1, **changes):
-        found = place / "-".join([name, str(labels), *map(str, changes.values())])
-        if not found.exists():
-            size = EVERY[name](found)
-            classifier(name, labels, vocab_size=size, **changes).save_pretrained(found)
-        return found
+        path = root / "-".join([name, str(labels), *map(str, changes.values())])
+        if not path.exists():
+            size = EVERY[name](path)
+            classifier(name, labels, vocab_size=size, **changes).save_pretrained(path)
+        return path
 
     return folder
 
 
 def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
     """Every query with every document, as packed tokens."""
-    held = [Ragged.of(checkpoint.ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
+    ragged = [Ragged.of(checkpoint.ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
     query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
-    return checkpoint.pairing.joined(*held, query, document).packed(range(len(query)))
+    return checkpoint.pairing.joined(*ragged, query, document).packed(range(len(query)))
 
 
 @torch.no_grad()
@@ -66,15 +66,15 @@ def scores(checkpoint, tokens):
 
 @torch.no_grad()
 def theirs(model, tokens):
-    """Logits of each text alone."""
-    found, first = [], 0
+    """Logits of transformers for each text, unbatched."""
+    logits, first = [], 0
     typed = tokens.segments is not None
     for length in tokens.lengths:
-        given = {"input_ids": tokens.ids[None, first : first + length]}
-        given |= {"token_type_ids": tokens.segments[None, first : first + length]} if typed else {}
-        found.append(model(**given).logits[0])
+        inputs = {"input_ids": tokens.ids[None, first : first + length]}
+        inputs |= {"token_type_ids": tokens.segments[None, first : first + length]} if typed else {}
+        logits.append(model(**inputs).logits[0])
         first += length
-    return torch.stack(found)
+    return torch.stack(logits)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -83,14 +83,14 @@ def test_scores_are_those_of_transformers_and_files_open_there(name, published, 
     checkpoint = start(folder, "cross-encoder", RULES)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokens = pairs(checkpoint)
-    found, expected = scores(checkpoint, tokens), theirs(model, tokens)[:, 0]
-    assert close(found, expected) and float(expected.std()) > 1e-3
+    actual, expected = scores(checkpoint, tokens), theirs(model, tokens)[:, 0]
+    assert close(actual, expected) and float(expected.std()) > 1e-3
     checkpoint.save(tmp_path)
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     assert type(again) is type(model) and torch.equal(theirs(again, tokens)[:, 0], expected)
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
-    assert torch.equal(scores(open_checkpoint(tmp_path), tokens), found)
+    assert torch.equal(scores(open_checkpoint(tmp_path), tokens), actual)
 
 
 def test_modernbert_with_the_mean_of_all_tokens(published):
@@ -109,11 +109,11 @@ def test_pairs_are_read_as_the_familys_tokenizer_joins_them(name, published):
     tokens, first = pairs(checkpoint), 0
     for query in QUERIES:
         for document in DOCUMENTS:
-            said = tokenizer(query, document, truncation="only_second", max_length=RULES["document_length"], return_token_type_ids=True)
-            length = len(said["input_ids"])
-            assert tokens.ids[first : first + length].tolist() == said["input_ids"]
+            encoding = tokenizer(query, document, truncation="only_second", max_length=RULES["document_length"], return_token_type_ids=True)
+            length = len(encoding["input_ids"])
+            assert tokens.ids[first : first + length].tolist() == encoding["input_ids"]
             kinds = [0] * length if tokens.segments is None else tokens.segments[first : first + length].tolist()
-            assert kinds == said["token_type_ids"]
+            assert kinds == encoding["token_type_ids"]
             first += length
     assert first == len(tokens.ids) and max(tokens.lengths) == RULES["document_length"]
 
@@ -139,7 +139,7 @@ def test_two_classes_are_one_number(published, tmp_path, caplog):
     tokens = pairs(checkpoint)
     logits = theirs(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)
     torch.testing.assert_close(scores(checkpoint, tokens), logits[:, 1] - logits[:, 0], atol=1e-5, rtol=1e-5)
-    with pytest.raises(ArtifactError, match=r"classifies 3 ways; expected one output \(or two, no and yes\)"):
+    with pytest.raises(ArtifactError, match=r"the head has 3 classes; expected 1, or 2 \(no and yes\)"):
         start(published("bert", 3), "cross-encoder", RULES)
 
 
@@ -182,8 +182,8 @@ def test_a_linear_head_is_one_product_with_the_first_token(published, tmp_path):
 def test_scores_are_float32_under_half_precision(published):
     checkpoint = start(published("bert"), "cross-encoder", RULES)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = scores(checkpoint, pairs(checkpoint))
-    assert found.dtype == torch.float32 and not torch.equal(found, found.bfloat16().float())
+        actual = scores(checkpoint, pairs(checkpoint))
+    assert actual.dtype == torch.float32 and not torch.equal(actual, actual.bfloat16().float())
 
 
 def test_a_batch_changes_no_score(published):
@@ -203,7 +203,7 @@ def _one(tokens, number):
     ("spec", "rules", "message"),
     [
         ("cross-encoder:head=mean", {}, "head=mean: expected hf or linear"),
-        ("cross-encoder:bias=false", {}, "bias=false: the heads of transformers have one; it goes with head=linear"),
+        ("cross-encoder:bias=false", {}, "bias=false: the head of transformers has a bias; use head=linear"),
         ("cross-encoder:fields=text+body", {}, r"fields=text\+body: expected some of url, title, text"),
         ("cross-encoder:fields=text+text", {}, r"fields=text\+text: expected some of"),
         ("cross-encoder", {"query_length": 15}, "a query of 15 tokens leaves no room for a document in a pair of 16"),
@@ -227,10 +227,10 @@ def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):
     checkpoint: OpenCheckpoint = start(published("bert"), "cross-encoder", RULES)
     with pytest.raises(ArtifactError, match="reads a query and a document together; moeir rerank uses it"):
         checkpoint.encode(["owl"])
-    said = moeir("init", "--model", published("bert"), "--arch", "cross-encoder", "--output", tmp_path / "ckpt")
-    assert said.code == 0, said.stderr
+    result = moeir("init", "--model", published("bert"), "--arch", "cross-encoder", "--output", tmp_path / "ckpt")
+    assert result.code == 0, result.stderr
     assert "A cross-encoder reranker" in (tmp_path / "ckpt" / "README.md").read_text()
-    said = moeir("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
-    assert said.code == 4 and "moeir rerank uses it" in said.stderr and not (tmp_path / "enc").exists()
-    said = moeir("info", tmp_path / "ckpt")
-    assert said.code == 0 and "relevance" in said.stdout, said.stderr
+    result = moeir("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
+    assert result.code == 4 and "moeir rerank uses it" in result.stderr and not (tmp_path / "enc").exists()
+    result = moeir("info", tmp_path / "ckpt")
+    assert result.code == 0 and "relevance" in result.stdout, result.stderr

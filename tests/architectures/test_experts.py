@@ -1,4 +1,4 @@
-"""Architectures of experts: who reads what, what learns, what is saved, and what refuses what."""
+"""Architectures with experts: inputs, trained parameters, saved files, refused options."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def scores(checkpoint, texts=TEXTS):
 
 
 def shaken(checkpoint, seed=5):
-    """Weights as if they had learned: copies no longer alike."""
+    """Perturb the weights, so that copies of an expert differ."""
     torch.manual_seed(seed)
     for parameter in checkpoint.architecture.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
@@ -41,8 +41,8 @@ def test_saved_and_opened_it_scores_the_same(tiny_model_with_head, tmp_path, spe
     checkpoint.save(tmp_path)
     opened = open_checkpoint(tmp_path)
     assert opened.spec.startswith(spec.split(":")[0])
-    for name, found in scores(opened).items():
-        assert torch.equal(found, scores(checkpoint)[name])
+    for name, actual in scores(opened).items():
+        assert torch.equal(actual, scores(checkpoint)[name])
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if "sbmoe" not in spec and "global_experts" not in spec])
@@ -52,20 +52,20 @@ def test_copied_experts_start_as_the_plain_model(tiny_model_with_head, spec):
     if name == "mote" and "similarity" in spec:
         plain += "," + spec.split(":")[1]
     reference = scores(started(tiny_model_with_head, plain))
-    for expert, found in scores(started(tiny_model_with_head, spec)).items():
-        if expert == "local":  # its projection is drawn, after the gate has been
+    for expert, actual in scores(started(tiny_model_with_head, spec)).items():
+        if expert == "local":  # its projection is initialised after the gate
             continue
-        assert torch.allclose(found, reference[expert], atol=1e-4), expert
+        assert torch.allclose(actual, reference[expert], atol=1e-4), expert
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if spec != "taser:routing=shared"])
 def test_padding_batch_and_order_change_nothing(tiny_model_with_head, spec):
     checkpoint = shaken(started(tiny_model_with_head, spec))
     together = scores(checkpoint)
-    for name, found in together.items():
+    for name, actual in together.items():
         alone = torch.stack([scores(checkpoint, [text])[name][0, 0] for text in TEXTS])
-        assert torch.allclose(found.diagonal(), alone, atol=1e-4), name
-        assert torch.allclose(scores(checkpoint, TEXTS[::-1])[name].flip(0, 1), found, atol=1e-4)
+        assert torch.allclose(actual.diagonal(), alone, atol=1e-4), name
+        assert torch.allclose(scores(checkpoint, TEXTS[::-1])[name].flip(0, 1), actual, atol=1e-4)
 
 
 ROLES = ["taser", "mote", "mote:encoders=separate", "dense:encoders=separate", "came:shared_layers=2,routing=role"]
@@ -117,10 +117,10 @@ def _gradients(architecture, checkpoint):
 
 def test_routers_say_where_they_sent_each_text(tiny_model_with_head):
     checkpoint = shaken(started(tiny_model_with_head, "taser:routing=sequence,experts=3,every=1"))
-    said = checkpoint.encode(TEXTS, "query", max_tokens=8).routing
-    assert list(said) == ["layer2", "layer4"] and all(len(routing) == len(TEXTS) for routing in said.values())
+    outputs = checkpoint.encode(TEXTS, "query", max_tokens=8).routing
+    assert list(outputs) == ["layer2", "layer4"] and all(len(routing) == len(TEXTS) for routing in outputs.values())
     alone = [checkpoint.encode([text], "query").routing["layer4"].probabilities[0] for text in TEXTS]
-    assert torch.allclose(said["layer4"].probabilities, torch.stack(alone), atol=1e-5)
+    assert torch.allclose(outputs["layer4"].probabilities, torch.stack(alone), atol=1e-5)
     by_token = shaken(started(tiny_model_with_head, "taser:routing=token")).encode(TEXTS, "document").routing["layer3"]
     assert (by_token.starts[1:] - by_token.starts[:-1]).tolist() == [len(ids) for ids in checkpoint.ids(TEXTS, "document")[0]]
     assert list(started(tiny_model_with_head, "came:shared_layers=2,global_experts=3").encode(TEXTS).routing) == ["gate"]
@@ -130,23 +130,25 @@ def test_routers_say_where_they_sent_each_text(tiny_model_with_head):
 @pytest.mark.parametrize("routing", ["sequence", "token"])
 @pytest.mark.parametrize("gates", ["one", "per_layer"])
 def test_a_fresh_router_has_no_favourite(tiny_model, routing, gates):
-    """A gate as drawn sends nearly all texts to one expert: what all of them share decides."""
+    """A random gate sends nearly all texts to one expert, because their common component decides."""
     who = ["owl", "bat", "bee", "ant", "cat", "dog", "fox", "hen", "pig", "rat"]
     what = ["eats", "sees", "hunts", "finds", "hears"] * 2
     words = [f"{one} {other}" for one, other in zip(who, what, strict=True)]
     checkpoint = start(tiny_model, f"taser:routing={routing},gates={gates},every=1", RULES, words)
-    for name, said in checkpoint.encode(words[::2]).routing.items():
-        assert torch.allclose(said.probabilities.mean(0), torch.full((2,), 0.5), atol=0.05), name
-        assert len(set(said.probabilities.argmax(1).tolist())) == 2, name
+    for name, output in checkpoint.encode(words[::2]).routing.items():
+        assert torch.allclose(output.probabilities.mean(0), torch.full((2,), 0.5), atol=0.05), name
+        assert len(set(output.probabilities.argmax(1).tolist())) == 2, name
 
 
 def test_an_inference_mode_is_rewritten_without_training(tiny_model_with_head, tmp_path):
     trained = shaken(started(tiny_model_with_head, "sbmoe:experts=3"))
     trained.save(tmp_path)
     modes = {mode: start(tmp_path, f"sbmoe:inference={mode}", {}) for mode in ("top1", "all", "random")}
-    found = {mode: scores(checkpoint)["global"] for mode, checkpoint in modes.items()}
-    assert torch.equal(found["top1"], scores(trained)["global"])
-    assert not torch.allclose(found["all"], found["top1"]) and not torch.allclose(found["random"], found["top1"])
+    scores_by_mode = {mode: scores(checkpoint)["global"] for mode, checkpoint in modes.items()}
+    assert torch.equal(scores_by_mode["top1"], scores(trained)["global"])
+    assert not torch.allclose(scores_by_mode["all"], scores_by_mode["top1"]) and not torch.allclose(
+        scores_by_mode["random"], scores_by_mode["top1"]
+    )
     assert "experts=3" in modes["all"].spec and "inference=all" in modes["all"].spec
 
 

@@ -1,4 +1,4 @@
-"""Every family goes the whole way: plain weights → checkpoint → encodings, under every kind of architecture."""
+"""Every family, from plain weights to checkpoint to encodings, with every kind of architecture."""
 
 import json
 import logging
@@ -32,15 +32,15 @@ ARCHITECTURES = {
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A folder for each family and for each of head and none: weights as transformers writes them, the tokenizer beside them."""
-    place = tmp_path_factory.mktemp("families")
+    """`weights(family, head)`: a folder with weights written by transformers, with or without head, and the tokenizer."""
+    root = tmp_path_factory.mktemp("families")
 
     def folder(name, head=True):
-        found = place / f"{name}-{head}"
-        if not found.exists():
-            size = EVERY[name](found)
-            made(name, head=head, vocab_size=size).save_pretrained(found)
-        return found
+        path = root / f"{name}-{head}"
+        if not path.exists():
+            size = EVERY[name](path)
+            made(name, head=head, vocab_size=size).save_pretrained(path)
+        return path
 
     return folder
 
@@ -49,13 +49,13 @@ def weights(tmp_path_factory):
 def test_the_command_line_makes_and_uses_a_checkpoint(name, weights, tmp_path, moeir):
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"_id": str(n), "text": text}) + "\n" for n, text in enumerate(TEXTS)))
     for arch in ("dense", "splade", CAME):
-        place = tmp_path / arch.split(":")[0]
+        folder = tmp_path / arch.split(":")[0]
         lengths = ("--query-length", 8, "--document-length", 16)
-        said = moeir("init", "--model", weights(name), "--arch", arch, *lengths, "--output", place / "ckpt")
-        assert said.code == 0, said.stderr
-        said = moeir("encode", "--model", place / "ckpt", "--corpus", tmp_path / "corpus.jsonl", "--output", place / "enc")
-        assert said.code == 0, said.stderr
-        experts = {path.name for path in (place / "enc").iterdir() if path.is_dir()}
+        result = moeir("init", "--model", weights(name), "--arch", arch, *lengths, "--output", folder / "ckpt")
+        assert result.code == 0, result.stderr
+        result = moeir("encode", "--model", folder / "ckpt", "--corpus", tmp_path / "corpus.jsonl", "--output", folder / "enc")
+        assert result.code == 0, result.stderr
+        experts = {path.name for path in (folder / "enc").iterdir() if path.is_dir()}
         assert experts == set(ARCHITECTURES.get(arch, {"global": None}))
 
 
@@ -64,12 +64,12 @@ def test_the_command_line_makes_and_uses_a_checkpoint(name, weights, tmp_path, m
 def test_a_saved_checkpoint_says_the_same(name, arch, weights, tmp_path):
     checkpoint = start(weights(name), arch, RULES)
     checkpoint.save(tmp_path)
-    again, found = open_checkpoint(tmp_path), checkpoint.encode(TEXTS)
+    again, expected = open_checkpoint(tmp_path), checkpoint.encode(TEXTS)
     reopened = again.encode(TEXTS)
-    assert set(found.representations) == set(ARCHITECTURES[arch]) and again.spec == checkpoint.spec
+    assert set(expected.representations) == set(ARCHITECTURES[arch]) and again.spec == checkpoint.spec
     for expert, shape in ARCHITECTURES[arch].items():
-        assert shape is None or tuple(found[expert].vectors.shape) == shape
-        for column, values in found[expert].columns().items():
+        assert shape is None or tuple(expected[expert].vectors.shape) == shape
+        for column, values in expected[expert].columns().items():
             assert torch.equal(values, reopened[expert].columns()[column]) and bool(torch.as_tensor(values).isfinite().all())
     before, after = checkpoint.architecture.state_dict(), again.architecture.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
@@ -83,22 +83,22 @@ def test_a_plain_checkpoint_opens_in_transformers(name, weights, tmp_path):
         folder.mkdir()
         checkpoint = start(weights(name), arch, RULES)
         checkpoint.save(folder)
-        theirs, found = opener.from_pretrained(folder).eval(), checkpoint.encode(TEXTS)
+        theirs, actual = opener.from_pretrained(folder).eval(), checkpoint.encode(TEXTS)
         for text, ids in enumerate(checkpoint.ids(TEXTS, "document")[0]):
-            said = theirs(input_ids=torch.tensor([ids]))[0][0]
+            loading_info = theirs(input_ids=torch.tensor([ids]))[0][0]
             if arch == "dense":
-                assert torch.allclose(found["global"].vectors[text], said[0], atol=1e-5 * float(said.abs().max()))
+                assert torch.allclose(actual["global"].vectors[text], loading_info[0], atol=1e-5 * float(loading_info.abs().max()))
                 continue
-            expected = torch.log1p(torch.relu(said.amax(0)))
-            row = slice(*found["lexical"].starts[text : text + 2].tolist())
-            weights_found = torch.zeros_like(expected).index_put((found["lexical"].terms[row].long(),), found["lexical"].weights[row])
-            assert torch.allclose(weights_found, expected, atol=1e-5 * float(said.abs().max()))
+            expected = torch.log1p(torch.relu(loading_info.amax(0)))
+            row = slice(*actual["lexical"].starts[text : text + 2].tolist())
+            weights_found = torch.zeros_like(expected).index_put((actual["lexical"].terms[row].long(),), actual["lexical"].weights[row])
+            assert torch.allclose(weights_found, expected, atol=1e-5 * float(loading_info.abs().max()))
 
 
 @pytest.mark.parametrize("shared", [0, 2, 5])
 @torch.no_grad()
 def test_untrained_towers_of_modernbert_say_what_its_layers_say(shared, weights):
-    """The last layer holds the closing normalisation, so every tower ends normalised; with all layers shared, the encoder does."""
+    """The final norm belongs to the last layer, so every tower ends with it, or the encoder if all layers are shared."""
     plain = start(weights("modernbert"), "dense", RULES).encode(TEXTS)["global"].vectors
     came = start(weights("modernbert"), f"came:shared_layers={shared},local_dim=8", RULES)
     assert torch.allclose(came.encode(TEXTS)["global"].vectors, plain, atol=1e-5)
@@ -108,23 +108,23 @@ def test_untrained_towers_of_modernbert_say_what_its_layers_say(shared, weights)
 def test_a_missing_vocabulary_head_is_fitted_in_every_family(name, weights, caplog):
     with caplog.at_level(logging.INFO):
         checkpoint = start(weights(name, head=False), "splade", RULES)
-    assert "the weights bring no vocabulary head: fitted one" in caplog.text and "lists of words" in caplog.text
-    found = checkpoint.encode(TEXTS)["lexical"].weights
-    assert bool(found.isfinite().all()) and len(found) > 0 and float(found.max()) < 10
+    assert "no vocabulary head in the weights: fitted one" in caplog.text and "lists of words" in caplog.text
+    actual = checkpoint.encode(TEXTS)["lexical"].weights
+    assert bool(actual.isfinite().all()) and len(actual) > 0 and float(actual.max()) < 10
 
 
 @torch.no_grad()
 def test_a_head_without_a_bias_is_fitted_too(weights):
-    """ModernBERT's transform has no bias to shift it by: most tokens still find their own word."""
+    """ModernBERT's transform has no bias for the shift; most tokens still recover their own word."""
     encoder = start(weights("modernbert"), "splade", RULES).architecture.encoder
     torch.manual_seed(0)
     words = torch.randn(300, 24) * 0.05
     encoder.vocabulary_head.bias = torch.nn.Parameter(torch.zeros(300))
     ids = torch.randint(0, 300, (3000,))
     states = words[ids] @ torch.randn(24, 24) + 0.02 * torch.randn(3000, 24)
-    said = vocabulary_start.fit(encoder.vocabulary_head, words, states, ids)
-    assert encoder.vocabulary_head.transform.bias is None and said.recovered > 0.8
-    assert said.positive == pytest.approx(2 / 300, rel=0.1)
+    report = vocabulary_start.fit(encoder.vocabulary_head, words, states, ids)
+    assert encoder.vocabulary_head.transform.bias is None and report.recovered > 0.8
+    assert report.positive == pytest.approx(2 / 300, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
@@ -138,8 +138,8 @@ def test_markers_need_a_vocabulary_that_has_them(name, weights):
 def test_punctuation_is_dropped_with_the_space_before_it(weights):
     checkpoint = start(weights("roberta"), "colbert:punctuation=false,dim=8", RULES)
     ids = checkpoint.ids(["the sea (the end)"], "document")[0][0]
-    kept = [number for number in ids if checkpoint.reader.token(number) not in ("Ġ(", ")")]
-    assert len(kept) == len(ids) - 2 == len(checkpoint.encode(["the sea (the end)"])["local"].vectors)
+    kept_ids = [number for number in ids if checkpoint.reader.token(number) not in ("Ġ(", ")")]
+    assert len(kept_ids) == len(ids) - 2 == len(checkpoint.encode(["the sea (the end)"])["local"].vectors)
 
 
 def test_what_a_family_cannot_hold_is_refused(weights):

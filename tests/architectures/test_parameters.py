@@ -1,4 +1,4 @@
-"""How many parameters an architecture has (specs/came §1, to the last digit), and which of them experts share."""
+"""Parameter counts of architectures (specs/came §1, exact), and which parameters the experts share."""
 
 import pytest
 import torch
@@ -86,24 +86,24 @@ def test_small_backbones_of_sbmoe_have_the_papers_sizes(width, layers, heads, in
 def test_every_subset_of_experts_has_the_parameters_of_its_parts(experts, shared):
     chosen = experts.split("+")
     expected = EMBEDDINGS + LAYER * (shared + (12 - shared) * len(chosen)) + HEAD * ("lexical" in chosen) + PROJECTION * ("local" in chosen)
-    made = bert_base(f"came:shared_layers={shared},experts={experts}")
-    assert made.parameter_count() == expected and set(made.kinds) == set(chosen)
+    architecture = bert_base(f"came:shared_layers={shared},experts={experts}")
+    assert architecture.parameter_count() == expected and set(architecture.kinds) == set(chosen)
 
 
 @pytest.mark.parametrize("experts", SUBSETS)
 def test_private_embeddings_are_one_table_for_each_expert(experts):
     chosen = experts.split("+")
-    made, shared = (
+    architecture, shared = (
         bert_base(f"came:shared_layers=0,experts={experts},embeddings={word}").parameter_count() for word in ("private", "shared")
     )
-    assert made - shared == EMBEDDINGS * (len(chosen) - 1)
+    assert architecture - shared == EMBEDDINGS * (len(chosen) - 1)
 
 
 def touched(architecture, expert):
-    """Names of the weights that learn from one expert alone."""
+    """Names of the weights with a gradient from one expert alone."""
     architecture.zero_grad()
-    found = architecture(Tokens.pack([[1, 11, 12, 2], [1, 13, 2]], "document"))[expert]
-    sum(column.square().sum() for column in found.columns().values() if column.is_floating_point()).backward()
+    output = architecture(Tokens.pack([[1, 11, 12, 2], [1, 13, 2]], "document"))[expert]
+    sum(column.square().sum() for column in output.columns().values() if column.is_floating_point()).backward()
     return {
         name for name, parameter in architecture.named_parameters() if parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
     }
@@ -140,8 +140,8 @@ def test_training_one_tower_leaves_the_others_as_they_are():
     optimiser = torch.optim.SGD(architecture.towers["global"].parameters(), lr=1.0)
     touched(architecture, "global")
     optimiser.step()
-    moved = {name for name, value in architecture.state_dict().items() if not torch.equal(value, before[name])}
-    assert moved and all(name.startswith("towers.global.") for name in moved)
+    changed = {name for name, value in architecture.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed and all(name.startswith("towers.global.") for name in changed)
 
 
 def test_towers_start_as_copies_of_the_upper_layers():
@@ -162,7 +162,7 @@ def test_towers_start_as_copies_of_the_upper_layers():
         ("came:shared_layers=2,experts=local+local", "each once"),
         ("came:shared_layers=2,embeddings=own", "embeddings=own: expected shared or private"),
         ("came:shared_layers=2,embeddings=private", "embeddings=private needs shared_layers=0, found 2"),
-        ("came:shared_layers=0,routing=role", "routing=role: experts stand in shared layers, found shared_layers=0"),
+        ("came:shared_layers=0,routing=role", "routing=role: routed experts need shared layers, found shared_layers=0"),
         ("came:shared_layers=2,experts=local,global_experts=3", "global_experts=3: the experts local have no global one"),
         ("came:shared_layers=2,local_padding=none", "padding=none: expected one of neginf, zero"),
         ("came:shared_layers=2,pooling=max", "pooling=max: expected one of cls, mean"),
@@ -188,5 +188,5 @@ def test_lengths_that_cannot_be_read_are_refused():
     for rules in (ReadingRules(query_length=2), ReadingRules(query_length=33, document_length=3)):
         with pytest.raises(UsageError, match=r"--query-length [0-9]+: expected 3 to 32, the encoder's positions"):
             rules.check(32)
-    with pytest.raises(ArtifactError, match=r"x: reading rules are \['query_prefix'\]"):
+    with pytest.raises(ArtifactError, match=r"x: `reading` has the fields \['query_prefix'\]"):
         ReadingRules.from_dict({"query_prefix": ""}, "x")

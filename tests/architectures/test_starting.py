@@ -1,4 +1,4 @@
-"""Plain weights become a checkpoint: what a sentence-transformers folder brings, and a vocabulary head for weights that lack one."""
+"""Checkpoints from plain weights: configuration of sentence-transformers folders, and fitted vocabulary heads."""
 
 import json
 import logging
@@ -71,9 +71,9 @@ def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
     (sentence_transformer / "modules.json").write_text(json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}]))
     with caplog.at_level(logging.WARNING):
         assert "pooling" not in sentence_transformers_rules(sentence_transformer)[1]
-    assert "neither cls nor mean" in caplog.text and "module Dense is not read" in caplog.text
+    assert "neither cls nor mean" in caplog.text and "module Dense is not supported" in caplog.text
     (sentence_transformer / "modules.json").write_text("{")
-    with pytest.raises(ArtifactError, match="its sentence-transformers files cannot be read"):
+    with pytest.raises(ArtifactError, match="sentence-transformers files cannot be read"):
         sentence_transformers_rules(sentence_transformer)
 
 
@@ -104,12 +104,12 @@ def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
 
 
 def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
-    kept = start(tiny_model_with_head, "dense:head=true", RULES)
-    assert kept.architecture.encoder.vocabulary_head is not None
-    kept.save(tmp_path)
+    checkpoint = start(tiny_model_with_head, "dense:head=true", RULES)
+    assert checkpoint.architecture.encoder.vocabulary_head is not None
+    checkpoint.save(tmp_path)
     dropped = start(tmp_path, "dense:head=false", {})
     assert dropped.architecture.encoder.vocabulary_head is None and start(tmp_path, "splade", {}).spec.startswith("splade")
-    same(kept.encode(TEXTS), dropped.encode(TEXTS))
+    same(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
 
 
 def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):

@@ -1,4 +1,4 @@
-"""Every switch of every architecture, against what a hand would do to the same states."""
+"""Every option of every architecture, against plain computations on the same states."""
 
 from itertools import pairwise
 
@@ -37,7 +37,7 @@ def model(tiny_model_with_head):
 
 @torch.no_grad()
 def by_hand(model, texts, reader, normalise=True):
-    """transformers, mean pooling, unit length."""
+    """Mean-pooled states of transformers, optionally normalised."""
     theirs = BertModel.from_pretrained(model).eval()
     vectors = [theirs(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in reader.ids(texts)]
     return F.normalize(torch.stack(vectors), dim=-1) if normalise else torch.stack(vectors)
@@ -46,9 +46,9 @@ def by_hand(model, texts, reader, normalise=True):
 @pytest.mark.parametrize("normalise", [True, False])
 def test_dense_is_transformers_mean_pooled_and_normalised(model, normalise):
     checkpoint = made(model, f"dense:pooling=mean,normalise={normalise}".lower())
-    found = checkpoint.encode(TEXTS)["global"].vectors
+    actual = checkpoint.encode(TEXTS)["global"].vectors
     expected = by_hand(model, TEXTS, checkpoint.reader, normalise)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_dense_cls_is_the_first_state(model):
@@ -67,8 +67,8 @@ def test_an_untrained_came_says_what_its_experts_say_alone(model, spec, others):
         if expert == "local":
             single.architecture.heads["local"].load_state_dict(together.architecture.heads["local"].state_dict())
         for side in ("query", "document"):
-            found, expected = together.encode(TEXTS, side)[expert], single.encode(TEXTS, side)[expert]
-            assert all(torch.allclose(found.columns()[name], column, atol=1e-5) for name, column in expected.columns().items())
+            actual, expected = together.encode(TEXTS, side)[expert], single.encode(TEXTS, side)[expert]
+            assert all(torch.allclose(actual.columns()[name], column, atol=1e-5) for name, column in expected.columns().items())
 
 
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,markers=true", "colbert:markers=true"])
@@ -93,9 +93,9 @@ def test_augmentation_fills_queries_with_masks_that_nobody_looks_at(model, spec)
     assert tokens_of(checkpoint, "bee", "query") == ["[CLS]", "bee", "[SEP]", *["[MASK]"] * 9]
     assert tokens_of(checkpoint, "bee") == ["[CLS]", "bee", "[SEP]"]
     assert checkpoint.ids(["bee"], "query")[1] == [9]
-    found = split(checkpoint.encode(TEXTS, "query")["local"])
+    actual = split(checkpoint.encode(TEXTS, "query")["local"])
     theirs = BertModel.from_pretrained(model).eval()
-    for vectors, ids in zip(found, checkpoint.reader.ids(TEXTS), strict=True):
+    for vectors, ids in zip(actual, checkpoint.reader.ids(TEXTS), strict=True):
         ids = ids if len(ids) <= 12 else [*ids[:11], ids[-1]]
         padded = torch.tensor([ids + [checkpoint.reader.signs.mask] * (12 - len(ids))])
         mask = torch.tensor([[1] * len(ids) + [0] * (12 - len(ids))])
@@ -119,15 +119,15 @@ def test_separator_and_punctuation_can_be_left_out(model, arch, prefix, separato
     spec = f"{arch},{prefix}separator={separator},{prefix}punctuation={punctuation}".lower()
     checkpoint = made(model, spec)
     for side in ("query", "document"):
-        every, found = (split(one.encode(TEXTS, side)["local"]) for one in (plain, checkpoint))
-        for text, vectors, left in zip(TEXTS, every, found, strict=True):
+        every, actual = (split(one.encode(TEXTS, side)["local"]) for one in (plain, checkpoint))
+        for text, vectors, left in zip(TEXTS, every, actual, strict=True):
             words = tokens_of(plain, text, side)
-            kept = [
-                place
-                for place, word in enumerate(words)
+            kept_rows = [
+                index
+                for index, word in enumerate(words)
                 if (separator or word != "[SEP]") and (punctuation or side == "query" or word not in ",.?!")
             ]
-            assert torch.allclose(left, vectors[kept], atol=1e-5)
+            assert torch.allclose(left, vectors[kept_rows], atol=1e-5)
 
 
 @pytest.mark.parametrize("arch, prefix", [(CAME, "local_"), ("colbert:dim=8", "")])
@@ -163,7 +163,7 @@ def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch, o
         factor = 2.5 if name == expert else 1.0
         assert torch.allclose(after[0][name].scores(after[1][name]), factor * before[0][name].scores(before[1][name]), rtol=1e-4, atol=1e-4)
         stored = [encoded[1][name].columns() for encoded in (before, after)]
-        assert all(torch.equal(stored[0][column], stored[1][column]) for column in stored[0])  # documents stay: the scale is the query's
+        assert all(torch.equal(stored[0][column], stored[1][column]) for column in stored[0])  # the scale is applied to queries only
 
 
 def test_a_prefix_stands_before_every_text_of_its_side(model):
@@ -189,10 +189,10 @@ def test_company_order_and_batches_change_nothing(model, spec):
     def holds(rows, side, most):
         encoded = checkpoint.encode([TEXTS[row] for row in rows], side, max_tokens=most)
         for expert, representation in encoded.representations.items():
-            for place, row in enumerate(rows):
-                found, expected = representation.select(torch.tensor([place])), single[side][row][expert]
+            for index, row in enumerate(rows):
+                actual, expected = representation.select(torch.tensor([index])), single[side][row][expert]
                 for name, column in expected.columns().items():
-                    assert torch.allclose(found.columns()[name], column, rtol=1e-5, atol=1e-5 * float(column.abs().max()))
+                    assert torch.allclose(actual.columns()[name], column, rtol=1e-5, atol=1e-5 * float(column.abs().max()))
 
     holds()
 

@@ -1,4 +1,4 @@
-"""The heads of COIL: which tokens stay, what becomes of their states, and the summed lexical weights beside them."""
+"""Heads of COIL (which tokens are kept, their vectors), and lexical weights summed over positions."""
 
 import pytest
 import torch
@@ -30,12 +30,12 @@ def states(seed=0):
 def test_every_token_but_the_beginning_has_its_term_and_a_vector(side, separator, kept):
     torch.manual_seed(0)
     head = TokenMatch(H, SIGNS, dimension=4, separator=separator)
-    made = head(states(), tokens(side))
-    assert made.starts.tolist() == torch.tensor([0, *map(len, kept)]).cumsum(0).tolist()
-    assert made.terms.tolist() == [ids[place] for ids, places in zip(IDS, kept, strict=True) for place in places]
+    output = head(states(), tokens(side))
+    assert output.starts.tolist() == torch.tensor([0, *map(len, kept)]).cumsum(0).tolist()
+    assert output.terms.tolist() == [ids[index] for ids, positions in zip(IDS, kept, strict=True) for index in positions]
     expected = states() @ head.projection.weight.T + head.projection.bias
-    rows = [int(start) + place for start, places in zip(tokens().starts, kept, strict=False) for place in places]
-    assert torch.allclose(made.vectors, expected[rows], atol=1e-6) and made.vectors.dtype == torch.float32
+    rows = [int(start) + index for start, positions in zip(tokens().starts, kept, strict=False) for index in positions]
+    assert torch.allclose(output.vectors, expected[rows], atol=1e-6) and output.vectors.dtype == torch.float32
 
 
 def test_a_layer_norm_stands_behind_the_map_and_relu_behind_that():
@@ -53,8 +53,8 @@ def test_a_layer_norm_stands_behind_the_map_and_relu_behind_that():
 def test_projected_is_a_linear_map_with_bias_of_the_first_token():
     head = Projected(H, dimension=3)
     torch.nn.init.normal_(head.projection.bias)
-    found = head(states(), tokens()).vectors
-    assert torch.allclose(found, states()[[0, 5, 8]] @ head.projection.weight.T + head.projection.bias, atol=1e-6)
+    actual = head(states(), tokens()).vectors
+    assert torch.allclose(actual, states()[[0, 5, 8]] @ head.projection.weight.T + head.projection.bias, atol=1e-6)
 
 
 def test_the_maps_start_with_the_spread_of_bert():
@@ -64,8 +64,8 @@ def test_the_maps_start_with_the_spread_of_bert():
 
 def test_half_precision_ends_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        made = TokenMatch(H, SIGNS, layer_norm=True)(states(), tokens()), Projected(H, layer_norm=True)(states(), tokens())
-    assert {part.vectors.dtype for part in made} == {torch.float32}
+        output = TokenMatch(H, SIGNS, layer_norm=True)(states(), tokens()), Projected(H, layer_norm=True)(states(), tokens())
+    assert {part.vectors.dtype for part in output} == {torch.float32}
 
 
 @pytest.mark.parametrize("silent", [None, (1, 0, 1)])
@@ -73,12 +73,12 @@ def test_summed_lexical_weights_add_up_all_positions_that_are_looked_at(silent):
     torch.manual_seed(0)
     encoder = Encoder(Shape(20, H, 1, 2, 8, spread=1.0), vocabulary_head=True).eval()
     encoder.vocabulary_head.bias.data.normal_()
-    made = Lexical(pooling="sum")(states(), tokens("query", silent), encoder)
+    output = Lexical(pooling="sum")(states(), tokens("query", silent), encoder)
     logits = encoder.logits(states()).detach().split([len(text) for text in IDS])
-    for weights, text, quiet in zip(made.matrix().tolist(), logits, silent or (0, 0, 0), strict=True):
+    for weights, text, quiet in zip(output.matrix().tolist(), logits, silent or (0, 0, 0), strict=True):
         expected = oracles.summed_lexical(text[: len(text) - quiet].tolist())
         assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)
-    assert bool((made.weights > 0).all())
+    assert bool((output.weights > 0).all())
 
 
 def test_impossible_options_are_refused():

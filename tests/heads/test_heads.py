@@ -1,4 +1,4 @@
-"""Pooled, lexical, tokenwise: each option against what a hand would compute from the states."""
+"""Pooling, lexical and token vector heads: each option against a plain computation from the states."""
 
 import math
 from itertools import pairwise
@@ -50,10 +50,10 @@ def unit(vector):
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
 def test_pooled_is_the_first_token_or_the_mean_of_those_that_are_looked_at(pooling, normalise, silent):
-    made = Pooled(pooling=pooling, normalise=normalise)(states(), tokens("query", silent)).vectors
-    for found, text, quiet in zip(made, rows(states()), silent or (0, 0, 0), strict=True):
+    output = Pooled(pooling=pooling, normalise=normalise)(states(), tokens("query", silent)).vectors
+    for actual, text, quiet in zip(output, rows(states()), silent or (0, 0, 0), strict=True):
         expected = text[0] if pooling == "cls" else oracles.mean(text[: len(text) - quiet])
-        assert found.tolist() == pytest.approx(unit(expected) if normalise else expected, abs=1e-6)
+        assert actual.tolist() == pytest.approx(unit(expected) if normalise else expected, abs=1e-6)
 
 
 def test_pooled_refuses_an_unknown_pooling():
@@ -66,29 +66,29 @@ def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
     torch.manual_seed(0)
     encoder = Encoder(Shape(20, H, 1, 2, 8, spread=1.0), vocabulary_head=True).eval()
     encoder.vocabulary_head.bias.data.normal_()
-    made = Lexical()(states(), tokens("query", silent), encoder)
+    output = Lexical()(states(), tokens("query", silent), encoder)
     logits = rows(encoder.logits(states()).detach())
-    found = [row.tolist() for row in made.matrix()]
-    for weights, text, quiet in zip(found, logits, silent or (0, 0, 0), strict=True):
+    actual = [row.tolist() for row in output.matrix()]
+    for weights, text, quiet in zip(actual, logits, silent or (0, 0, 0), strict=True):
         expected = oracles.lexical(text[: len(text) - quiet])
         assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)
-    assert bool((made.weights > 0).all())
+    assert bool((output.weights > 0).all())
 
 
 def test_lexical_weights_are_positive_under_autocast_too():
     torch.manual_seed(0)
     encoder = Encoder(Shape(3000, H, 1, 2, 8, spread=0.02), vocabulary_head=True).eval()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        made = Lexical()(states(), tokens(), encoder)
-    assert made.weights.dtype == torch.float32 and bool((made.weights > 0).all())
+        output = Lexical()(states(), tokens(), encoder)
+    assert output.weights.dtype == torch.float32 and bool((output.weights > 0).all())
 
 
 def test_tokenwise_is_one_linear_map_without_bias():
     head = tokenwise()
     assert [name for name, _ in head.named_parameters()] == ["projection.weight"]
     for side in ("query", "document"):
-        for found, text in zip(vectors(head(states(), tokens(side))), rows(states()), strict=True):
-            assert torch.allclose(found, torch.tensor(text) @ head.projection.weight.T, atol=1e-6)
+        for actual, text in zip(vectors(head(states(), tokens(side))), rows(states()), strict=True):
+            assert torch.allclose(actual, torch.tensor(text) @ head.projection.weight.T, atol=1e-6)
 
 
 def test_tokenwise_starts_with_the_spread_of_bert():
@@ -97,9 +97,9 @@ def test_tokenwise_starts_with_the_spread_of_bert():
 
 
 def test_normalise_makes_unit_vectors():
-    made = tokenwise(normalise=True)(states(), tokens())
-    assert torch.allclose(made.vectors.norm(dim=-1), torch.ones(12))
-    assert torch.allclose(made.vectors, torch.nn.functional.normalize(tokenwise()(states(), tokens()).vectors, dim=-1))
+    output = tokenwise(normalise=True)(states(), tokens())
+    assert torch.allclose(output.vectors.norm(dim=-1), torch.ones(12))
+    assert torch.allclose(output.vectors, torch.nn.functional.normalize(tokenwise()(states(), tokens()).vectors, dim=-1))
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_normalise_makes_unit_vectors():
 )
 def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
     every = vectors(tokenwise()(states(), tokens(side)))
-    made = vectors(tokenwise(**options)(states(), tokens(side)))
-    for found, text, places in zip(made, every, kept, strict=True):
-        assert torch.equal(found, text[places])
+    output = vectors(tokenwise(**options)(states(), tokens(side)))
+    for actual, text, positions in zip(output, every, kept, strict=True):
+        assert torch.equal(actual, text[positions])
 
 
 def test_every_text_keeps_a_token():
-    """Even where the beginning is a sign that is dropped, as in vocabularies that have one sign for both ends."""
+    """Even if the first token is dropped, as in vocabularies with one special token for both ends."""
     signs = Signs(SEP, SEP, MASK, None, None, punctuation=(COMMA,))
     texts = Tokens.pack([[SEP, COMMA, SEP], [SEP, SEP]], "document")
     head = Tokenwise(H, signs, dimension=4, separator=False, punctuation=False)
@@ -146,17 +146,17 @@ def test_padding_zero_floors_every_maximum_at_zero():
 
 
 def test_padding_zero_and_dropping_work_together():
-    made = vectors(tokenwise(padding="zero", separator=False, punctuation=False)(states(), tokens()))
-    kept = vectors(tokenwise(separator=False, punctuation=False)(states(), tokens()))
-    for found, text in zip(made, kept, strict=True):
-        assert torch.equal(found, torch.cat([text, torch.zeros(1, 4)]))
+    output = vectors(tokenwise(padding="zero", separator=False, punctuation=False)(states(), tokens()))
+    without_zero = vectors(tokenwise(separator=False, punctuation=False)(states(), tokens()))
+    for actual, text in zip(output, without_zero, strict=True):
+        assert torch.equal(actual, torch.cat([text, torch.zeros(1, 4)]))
 
 
 def test_gradients_reach_the_states_through_every_option():
-    given = states().requires_grad_()
-    tokenwise(padding="zero", separator=False, normalise=True)(given, tokens()).vectors.sum().backward()
+    leaf_states = states().requires_grad_()
+    tokenwise(padding="zero", separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
     dropped = torch.tensor([number == SEP for text in IDS for number in text])
-    assert bool((given.grad[dropped] == 0).all()) and bool((given.grad[~dropped].abs().sum(-1) > 0).all())
+    assert bool((leaf_states.grad[dropped] == 0).all()) and bool((leaf_states.grad[~dropped].abs().sum(-1) > 0).all())
 
 
 def test_impossible_options_are_refused():

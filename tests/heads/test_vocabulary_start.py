@@ -1,4 +1,4 @@
-"""A vocabulary head fitted to weights that lack one knows the words it reads, and starts sparse."""
+"""A fitted vocabulary head recovers the input words and starts sparse."""
 
 import pytest
 import torch
@@ -19,26 +19,26 @@ def read():
     return words, states, ids
 
 
-def fitted(read, activation="gelu", seed=0, **options):
+def fitted(inputs, activation="gelu", seed=0, **options):
     torch.manual_seed(seed)
     head = Encoder(Shape(V, H, 0, 4, 8, activation=activation), vocabulary_head=True).vocabulary_head
-    return head, vocabulary_start.fit(head, *read, **options)
+    return head, vocabulary_start.fit(head, *inputs, **options)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
 def test_most_tokens_find_their_own_word(read, activation):
-    head, said = fitted(read, activation)
-    assert said.tokens == COUNT and said.recovered > 0.9
+    head, report = fitted(read, activation)
+    assert report.tokens == COUNT and report.recovered > 0.9
     words, states, ids = read
     with torch.no_grad():
         logits = head(states) @ words.T + head.bias
-    assert (logits.argmax(1) == ids).float().mean() > 0.9  # the head that is kept says so too, not the fit alone
+    assert (logits.argmax(1) == ids).float().mean() > 0.9  # of the head itself, not only of the report
 
 
 @pytest.mark.parametrize("positive", [2e-2, 1e-2])
 def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
-    head, said = fitted(read, positive=positive)
-    assert said.positive == pytest.approx(positive, rel=0.1)
+    head, report = fitted(read, positive=positive)
+    assert report.positive == pytest.approx(positive, rel=0.1)
     words, states, _ = read
     with torch.no_grad():
         assert ((head(states) @ words.T + head.bias) > 0).float().mean() == pytest.approx(positive, rel=0.2)
@@ -66,6 +66,6 @@ def test_a_few_tokens_are_enough_to_stay_finite(read):
 
 
 def test_a_small_vocabulary_keeps_two_terms_a_token(read):
-    head, said = fitted(read, positive=2e-4)
-    assert said.positive == pytest.approx(2 / V, rel=0.1)
+    head, report = fitted(read, positive=2e-4)
+    assert report.positive == pytest.approx(2 / V, rel=0.1)
     assert head.norm.weight.abs().max() < 1000

@@ -1,4 +1,4 @@
-"""SB-MoE's block: what each combination adds, whose gate learns, and that a random gate repeats itself."""
+"""SB-MoE's block: what each combination adds, which gates get gradients, and that a random gate is deterministic."""
 
 import pytest
 import torch
@@ -41,16 +41,16 @@ def gradients(combine, noise=True):
     mixture, x = made(combine=combine, noise=noise).train(), vectors()
     targets = torch.randn_like(x)
     (mixture(x, TOKENS) @ targets.T).log_softmax(-1).diag().mean().backward()
-    found = {name: [p.grad.norm() for p in part.parameters() if p.grad is not None] for name, part in mixture.named_children()}
-    return {name: float(torch.stack(norms).norm()) for name, norms in found.items() if norms}
+    norms_by_part = {name: [p.grad.norm() for p in part.parameters() if p.grad is not None] for name, part in mixture.named_children()}
+    return {name: float(torch.stack(norms).norm()) for name, norms in norms_by_part.items() if norms}
 
 
 @pytest.mark.parametrize("combine, learns", [("norm_expert", True), ("weighted", True), ("release", False)])
 def test_the_gate_learns_unless_the_weight_cancels(combine, learns):
-    found = gradients(combine)
-    ratio = found["gate"] / found["experts"]
-    assert ratio > 1e-3 if learns else ratio < 1e-5, f"gate {found['gate']:.2e}, experts {found['experts']:.2e}"
-    assert (found["noise"] / found["experts"] > 1e-4) == learns
+    norms_by_part = gradients(combine)
+    ratio = norms_by_part["gate"] / norms_by_part["experts"]
+    assert ratio > 1e-3 if learns else ratio < 1e-5, f"gate {norms_by_part['gate']:.2e}, experts {norms_by_part['experts']:.2e}"
+    assert (norms_by_part["noise"] / norms_by_part["experts"] > 1e-4) == learns
 
 
 def test_training_is_noisy_and_takes_one_expert():
@@ -78,8 +78,8 @@ def test_a_random_gate_depends_on_the_text_alone_and_spreads_evenly(options):
     first, again = mixture(vectors(), TOKENS), mixture(vectors(), TOKENS)
     assert torch.equal(first, again) and mixture.routed is None
     back = list(range(len(TEXTS)))[::-1]
-    turned = mixture(vectors()[back], Tokens.pack([TEXTS[row] for row in back], "query"))
-    assert torch.allclose(turned[back], first, atol=1e-6)
+    permuted = mixture(vectors()[back], Tokens.pack([TEXTS[row] for row in back], "query"))
+    assert torch.allclose(permuted[back], first, atol=1e-6)
     many = Tokens.pack([[1, one, other] for one in range(60) for other in range(50)], "document")
     numbers = embedding.hashed_uniform(many, 3)
     share = torch.bincount(numbers.argmax(-1), minlength=3) / len(many)

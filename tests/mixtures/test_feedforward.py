@@ -1,4 +1,4 @@
-"""Routed feed-forward experts: who runs, what comes out, and that the gate learns."""
+"""Routed feed-forward experts: chosen experts, outputs, and gradients of the gate."""
 
 import copy
 
@@ -25,11 +25,11 @@ def tokens(side="query"):
 
 def mixture(routing, experts=3, seed=0, **options):
     torch.manual_seed(seed)
-    made = RoutedFeedForward(FeedForward(SHAPE), experts=experts, routing=routing, **options)
-    for expert in made.experts:  # copies differ once they have learned
+    experts_layer = RoutedFeedForward(FeedForward(SHAPE), experts=experts, routing=routing, **options)
+    for expert in experts_layer.experts:  # makes the copies differ
         for parameter in expert.parameters():
             parameter.data += 0.2 * torch.randn_like(parameter)
-    return made
+    return experts_layer
 
 
 def states(seed=1):
@@ -42,39 +42,39 @@ def test_every_expert_starts_as_the_layer_it_replaces():
     plain = FeedForward(SHAPE)
     x, block, packed = states()
     for routing in feedforward.ROUTINGS:
-        made = RoutedFeedForward(plain, experts=4, routing=routing).eval()
-        assert torch.allclose(made(x, packed, block), plain(x, packed, block), atol=1e-6)
-        assert made.experts[0].up.weight is not made.experts[1].up.weight
+        experts_layer = RoutedFeedForward(plain, experts=4, routing=routing).eval()
+        assert torch.allclose(experts_layer(x, packed, block), plain(x, packed, block), atol=1e-6)
+        assert experts_layer.experts[0].up.weight is not experts_layer.experts[1].up.weight
 
 
 @pytest.mark.parametrize("experts", [2, 3, 5])
 def test_a_role_is_a_group_of_experts(experts):
-    made = mixture("role", experts).eval()
+    experts_layer = mixture("role", experts).eval()
     x, block, packed = states()
     half = experts // 2
     for side, expert in (("query", 0), ("document", half)):
-        assert torch.equal(made(x, Tokens.pack(TEXTS, side), block), made.experts[expert](x, packed, block))
-    made.train()
+        assert torch.equal(experts_layer(x, Tokens.pack(TEXTS, side), block), experts_layer.experts[expert](x, packed, block))
+    experts_layer.train()
     torch.manual_seed(3)
-    drawn = made(x, Tokens.pack(TEXTS, "document"), block)
-    own = {tuple(row.tolist()) for expert in list(made.experts)[half:] for row in expert(x, packed, block).round(decimals=4)}
-    assert all(tuple(row.tolist()) in own for row in drawn.round(decimals=4)), "a document's token comes from a document's expert"
+    output = experts_layer(x, Tokens.pack(TEXTS, "document"), block)
+    own = {tuple(row.tolist()) for expert in list(experts_layer.experts)[half:] for row in expert(x, packed, block).round(decimals=4)}
+    assert all(tuple(row.tolist()) in own for row in output.round(decimals=4)), "a document's token comes from a document's expert"
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
 @pytest.mark.parametrize("gate_input", feedforward.GATE_INPUTS)
 def test_in_use_the_most_probable_expert_runs(routing, gate_input):
-    made = mixture(routing, gate_input=gate_input).eval()
+    experts_layer = mixture(routing, gate_input=gate_input).eval()
     x, block, packed = states()
-    seen = x if gate_input == "ffn_input" else block
-    seen = seen[packed.starts[:-1]] if routing == "sequence" else seen
-    said = (seen @ made.gate.weight.T + made.gate.bias).softmax(-1)
-    choice = said.argmax(-1)
+    gate_inputs = x if gate_input == "ffn_input" else block
+    gate_inputs = gate_inputs[packed.starts[:-1]] if routing == "sequence" else gate_inputs
+    probabilities = (gate_inputs @ experts_layer.gate.weight.T + experts_layer.gate.bias).softmax(-1)
+    choice = probabilities.argmax(-1)
     choice = choice[packed.owners()] if routing == "sequence" else choice
     assert len(set(choice.tolist())) > 1, "the example is no example if one expert takes all"
-    assert torch.allclose(made(x, packed, block), oracles.feedforward(made.experts, x, choice), atol=1e-6)
-    assert torch.allclose(made.routed.probabilities, said, atol=1e-6)
-    assert made.routed.starts.tolist() == ([0, 1, 2, 3, 4] if routing == "sequence" else packed.starts.tolist())
+    assert torch.allclose(experts_layer(x, packed, block), oracles.feedforward(experts_layer.experts, x, choice), atol=1e-6)
+    assert torch.allclose(experts_layer.routed.probabilities, probabilities, atol=1e-6)
+    assert experts_layer.routed.starts.tolist() == ([0, 1, 2, 3, 4] if routing == "sequence" else packed.starts.tolist())
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
@@ -90,54 +90,54 @@ def test_only_the_chosen_expert_runs_and_its_gate_learns_as_its_part_of_all(rout
     assert torch.allclose(one, everyone, atol=1e-5), "the forward pass of both is the chosen expert's"
 
     torch.manual_seed(9)
-    seen = x[packed.starts[:-1]] if routing == "sequence" else x
-    logits = seen @ chosen.gate.weight.T + chosen.gate.bias
-    drawn = feedforward.gumbel_softmax(logits, 1.0, feedforward.uniform_like(logits))
-    drawn = drawn[packed.owners()] if routing == "sequence" else drawn
-    strength, choice = drawn.max(-1)
+    gate_inputs = x[packed.starts[:-1]] if routing == "sequence" else x
+    logits = gate_inputs @ chosen.gate.weight.T + chosen.gate.bias
+    sampled = feedforward.gumbel_softmax(logits, 1.0, feedforward.uniform_like(logits))
+    sampled = sampled[packed.owners()] if routing == "sequence" else sampled
+    strength, choice = sampled.max(-1)
     by_hand = oracles.feedforward(chosen.experts, x, choice, 1.0 + strength - strength.detach())
     weights = torch.randn_like(one)
-    wanted = torch.autograd.grad((by_hand * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
-    found = torch.autograd.grad((one * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
-    for left, right in zip(wanted, found, strict=True):
+    expected = torch.autograd.grad((by_hand * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
+    actual = torch.autograd.grad((one * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
+    for left, right in zip(expected, actual, strict=True):
         assert torch.allclose(left, right, atol=1e-5) and left.norm() > 1e-3
 
 
 def test_without_straight_through_the_gate_gets_no_gradient():
-    made = mixture("token", gradient="none")
+    experts_layer = mixture("token", gradient="none")
     x, block, packed = states()
-    made(x, packed, block).square().sum().backward()
-    assert made.gate.weight.grad is None and made.experts[0].up.weight.grad is not None
+    experts_layer(x, packed, block).square().sum().backward()
+    assert experts_layer.gate.weight.grad is None and experts_layer.experts[0].up.weight.grad is not None
 
 
 def test_straight_through_changes_no_bit_of_what_the_chosen_expert_says():
     torch.manual_seed(2)
     x, packed, outputs = torch.randn(2000, SHAPE.hidden), Tokens.pack([[1] * 20] * 100, "query"), []
     for gradient in ("chosen", "none"):
-        made = mixture("token", gradient=gradient)
+        experts_layer = mixture("token", gradient=gradient)
         torch.manual_seed(4)
-        outputs.append(made(x, packed, x))
+        outputs.append(experts_layer(x, packed, x))
     assert torch.equal(*outputs)
 
 
 def test_full_straight_through_reaches_every_expert_and_the_gate():
-    made = mixture("token", gradient="full")
+    experts_layer = mixture("token", gradient="full")
     x, block, packed = states()
-    (made(x, packed, block) * torch.randn_like(x)).sum().backward()
-    assert made.gate.weight.grad.norm() > 1e-3
-    assert all(expert.up.weight.grad is not None for expert in made.experts)
+    (experts_layer(x, packed, block) * torch.randn_like(x)).sum().backward()
+    assert experts_layer.gate.weight.grad.norm() > 1e-3
+    assert all(expert.up.weight.grad is not None for expert in experts_layer.experts)
 
 
 def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
     logits = torch.tensor([0.0, 1.0, -1.0])
-    drawn = feedforward.gumbel_softmax(logits.expand(40_000, 3), 1.0, feedforward.uniform_like(logits.expand(40_000, 3)))
-    counts = torch.bincount(drawn.argmax(-1), minlength=3) / 40_000
-    assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(drawn.sum(-1), torch.ones(40_000), atol=1e-5)
+    weights = feedforward.gumbel_softmax(logits.expand(40_000, 3), 1.0, feedforward.uniform_like(logits.expand(40_000, 3)))
+    counts = torch.bincount(weights.argmax(-1), minlength=3) / 40_000
+    assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(weights.sum(-1), torch.ones(40_000), atol=1e-5)
 
 
 def test_experts_share_a_normalisation_if_they_are_told_to():
     apart, together = mixture("role", 2), RoutedFeedForward(FeedForward(SHAPE), experts=2, routing="role", expert_ln=False)
-    count = {made: sum(parameter.numel() for parameter in made.parameters()) for made in (apart, together)}
+    count = {layer: sum(parameter.numel() for parameter in layer.parameters()) for layer in (apart, together)}
     assert count[apart] - count[together] == 2 * SHAPE.hidden
     assert together.experts[0].norm is together.experts[1].norm
     copied = copy.deepcopy(together)
@@ -187,33 +187,33 @@ def test_a_fresh_gate_forgets_what_all_inputs_share():
 
 
 def test_half_precision_routes_in_float32():
-    made = mixture("token").eval()
+    experts_layer = mixture("token").eval()
     x, block, packed = states()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        made(x, packed, block)
-    assert made.routed.probabilities.dtype == torch.float32
+        experts_layer(x, packed, block)
+    assert experts_layer.routed.probabilities.dtype == torch.float32
 
 
 @pytest.mark.parametrize("prenorm", [False, True])
 @pytest.mark.parametrize("learned", [True, False])
 def test_grouped_products_say_what_expert_by_expert_says(prenorm, learned):
-    """What CUDA takes under bfloat16 autocast, on a CPU: the same expert for each token, its values and gradients within bfloat16."""
+    """The CUDA path under bfloat16 autocast, on a CPU: the same expert for each token, values and gradients within bfloat16."""
     torch.manual_seed(3)
     plain = GatedFeedForward(SHAPE, PreNorm(windows=(None,) * 4, thetas=(10.0,) * 4)) if prenorm else FeedForward(SHAPE)
-    made = RoutedFeedForward(plain, experts=3, routing="token").train()
-    for expert in made.experts:
+    experts_layer = RoutedFeedForward(plain, experts=3, routing="token").train()
+    for expert in experts_layer.experts:
         for parameter in expert.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
     states = torch.randn(40, SHAPE.hidden, requires_grad=True)
     choice, slopes = torch.randint(3, (40,)), torch.randn(40, SHAPE.hidden)
     strength = torch.ones(40, 1, requires_grad=True) if learned else None
-    leaves = [states, *made.experts.parameters(), *([strength] if learned else [])]
-    found = []
+    leaves = [states, *experts_layer.experts.parameters(), *([strength] if learned else [])]
+    results = []
     for grouped in (True, False):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             groups = ExpertGroups.from_choice(choice, 3)
-            out = made._grouped(states, groups, strength) if grouped else made._by_choice(states, choice, strength)
+            out = experts_layer._grouped(states, groups, strength) if grouped else experts_layer._by_choice(states, choice, strength)
         gradients = torch.autograd.grad((out.float() * slopes).sum(), leaves, allow_unused=True)
-        found.append([out.detach().float(), *(one.float() for one in gradients if one is not None)])
-    for one, other in zip(*found, strict=True):
+        results.append([out.detach().float(), *(one.float() for one in gradients if one is not None)])
+    for one, other in zip(*results, strict=True):
         assert (one - other).norm() < 0.03 * other.norm()

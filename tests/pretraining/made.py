@@ -1,4 +1,4 @@
-"""Small seeded architectures with vocabulary heads, and masked texts: what the tests of objectives are run on."""
+"""Small seeded architectures with vocabulary heads, and masked texts, for the tests of objectives."""
 
 import torch
 
@@ -24,40 +24,43 @@ OTHERS = [[1, 9, 21, 2], [1, 22, 23, 8, 24, 5, 2], [1, 25, 2], [1, 26, 27, 28, 2
 
 
 def masked(texts, side, *hidden):
-    """Texts with the places `hidden` of each text replaced by [MASK]."""
-    given = [[MASK if place in gone else word for place, word in enumerate(text)] for text, gone in zip(texts, hidden, strict=True)]
+    """Texts with the positions `hidden` of each text replaced by [MASK]."""
+    input_ids = [
+        [MASK if position in masked_positions else word for position, word in enumerate(text)]
+        for text, masked_positions in zip(texts, hidden, strict=True)
+    ]
     starts = torch.tensor([0, *map(len, texts)]).cumsum(0).tolist()
-    places = [start + place for start, gone in zip(starts, hidden) for place in sorted(gone)]
+    flat_positions = [start + position for start, masked_positions in zip(starts, hidden) for position in sorted(masked_positions)]
     plain = torch.tensor([word for text in texts for word in text])
-    return MaskedTexts(Tokens.pack(given, side), plain, torch.tensor(places, dtype=torch.int64))
+    return MaskedTexts(Tokens.pack(input_ids, side), plain, torch.tensor(flat_positions, dtype=torch.int64))
 
 
 def batch(context="span", again=True):
     """Four spans, and for each another span or a query."""
     side = "query" if context == "query" else "document"
     anchors, contexts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1}), masked(OTHERS, side, {1}, {3, 5}, {1}, set())
-    anchors_again = masked(SPANS, "document", {1, 3}, {1}, {2, 4, 5}, {1, 2}) if again else None
-    contexts_again = masked(OTHERS, side, {2}, {1, 2}, {1}, {2, 4}) if again else None
-    return Batch(anchors, contexts, anchors_again, contexts_again, 0, 10)
+    decoder_anchors = masked(SPANS, "document", {1, 3}, {1}, {2, 4, 5}, {1, 2}) if again else None
+    decoder_contexts = masked(OTHERS, side, {2}, {1, 2}, {1}, {2, 4}) if again else None
+    return Batch(anchors, contexts, decoder_anchors, decoder_contexts, 0, 10)
 
 
 def architecture(name="dense", shape=BERT, seed=0, **options):
-    """Weights as if they had learned: copies of an expert are no longer alike, normalisations and biases not as they start."""
+    """An architecture with perturbed weights: copies of an expert differ, norms and biases are not at their initial values."""
     torch.manual_seed(seed)
-    made = FAMILIES[name](Encoder(shape, vocabulary_head=True), SIGNS, **options)
-    for encoder in (made.encoder, made.encoder_of("document")):
+    model = FAMILIES[name](Encoder(shape, vocabulary_head=True), SIGNS, **options)
+    for encoder in (model.encoder, model.encoder_of("document")):
         if encoder.vocabulary_head is None:
             encoder.vocabulary_head = VocabularyHead(shape)
-    for parameter in made.parameters():
+    for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    return made
+    return model
 
 
-def objective(kind, given, seed=1, **options):
-    """An objective over an architecture; its decoder's weights as if they had learned."""
+def objective(kind, base_model, seed=1, **options):
+    """An objective over an architecture, its decoder's weights perturbed."""
     torch.manual_seed(seed)
-    made = kind(given, **options)
-    for name, parameter in made.named_parameters():
+    model = kind(base_model, **options)
+    for name, parameter in model.named_parameters():
         if not name.startswith("architecture."):
             parameter.data += 0.1 * torch.randn_like(parameter)
-    return made
+    return model

@@ -1,7 +1,7 @@
-"""Batches are a pure function of the step: what a span meets depends on (seed, epoch, span), whoever stands beside it."""
+"""Batches are a pure function of the step: context and masks of a span depend on (seed, epoch, span) alone."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import islice
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from moeir.architectures.starting import start
 from moeir.backbones.tokenizer import TextReader
 from moeir.errors import DataError, UsageError
 from moeir.pretraining import batches, corpus, queries
-from moeir.pretraining.batches import Needs, Plan, Reading, ahead
+from moeir.pretraining.batches import Batch, Needs, Plan, Reading, ahead
 from moeir.pretraining.masking import Words, hide
 from tests.pretraining.test_corpus import generated, made, many, written
 
 LAST = ("bee", "fox", "hen", "oak", "eel")
-PARTS = ("anchors", "contexts", "anchors_again", "contexts_again")
+PARTS = ANCHORS, CONTEXTS, DECODER_ANCHORS, DECODER_CONTEXTS = tuple(item.name for item in fields(Batch)[:4])
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +39,31 @@ def cache(tmp_path_factory, reader) -> corpus.TokenCache:
 def questions(cache, reader) -> queries.QueryCache:
     """Two queries for each of five documents."""
     folder = cache.folder.parent
-    given = [(f"d{row}", ["the owl hunts the bat", f"a {LAST[row]}"]) for row in range(5)]
-    return queries.cached(folder, cache, [generated(folder / "q.jsonl", given)], None, reader, digests={"queries": ["q"]})
+    queries_by_document = [(f"d{row}", ["the owl hunts the bat", f"a {LAST[row]}"]) for row in range(5)]
+    return queries.cached(folder, cache, [generated(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]})
 
 
 def reading(reader, length=8, **before):
     return Reading(reader.signs, Words.of(reader), length, before)
 
 
-def plan(cache, reader, needs=None, asked=None, **options):
+def plan(cache, reader, needs=None, questions=None, **options):
     needs = needs or Needs("mixed", 0.3, 0.45)
-    return Plan(cache, asked, options.pop("read", None) or reading(reader), needs, **({"size": 16, "steps": 50, "seed": 3} | options))
+    template = options.pop("template", None) or reading(reader)
+    return Plan(cache, questions, template, needs, **({"size": 16, "steps": 50, "seed": 3} | options))
 
 
 def said(texts):
-    """A side of a batch in plain numbers, text by text: as read, as it was, where hidden."""
+    """The texts of a batch as lists: masked ids, original ids, masked positions."""
     if texts is None:
         return None
-    tokens, found = texts.tokens, []
+    tokens, entries = texts.tokens, []
     for begin, end in zip(tokens.starts[:-1].tolist(), tokens.starts[1:].tolist(), strict=True):
-        places = [place - begin for place in texts.hidden.tolist() if begin <= place < end]
-        found.append((tokens.ids[begin:end].tolist(), texts.plain[begin:end].tolist(), places))
-    assert tokens.lengths == tuple(len(ids) for ids, _, _ in found)
+        positions = [position - begin for position in texts.hidden.tolist() if begin <= position < end]
+        entries.append((tokens.ids[begin:end].tolist(), texts.plain[begin:end].tolist(), positions))
+    assert tokens.lengths == tuple(len(ids) for ids, _, _ in entries)
     assert texts.hidden.tolist() == sorted(texts.hidden.tolist())
-    return found
+    return entries
 
 
 def all_of(batch):
@@ -70,30 +71,30 @@ def all_of(batch):
 
 
 def epoch(made_plan, number=0):
-    """Everything that the spans of an epoch meet, by span."""
-    found = {}
+    """All texts of an epoch, by span."""
+    by_span = {}
     for step in range(number * made_plan.steps_per_epoch, (number + 1) * made_plan.steps_per_epoch):
         whole = all_of(made_plan.at(step))
         for row, span in enumerate(made_plan.anchors(step).tolist()):
-            found[span] = {name: texts and texts[row] for name, texts in whole.items()}
-    return found
+            by_span[span] = {name: texts and texts[row] for name, texts in whole.items()}
+    return by_span
 
 
 def check_alignment(cache, reader):
-    """Every text is the cache's, and differs from it where it is hidden and nowhere else."""
+    """Every text equals the cache's except at its masked positions."""
     signs, parts = reader.signs, cache.parts
-    for span, met in epoch(plan(cache, reader)).items():
+    for span, texts in epoch(plan(cache, reader)).items():
         begin, end = (int(bound[0]) for bound in parts.bounds(np.array([span])))
         own = [signs.beginning, *cache.ids[begin:end].tolist(), signs.separator]
-        for name, (read, plain, places) in met.items():
+        for name, (masked_ids, plain, positions) in texts.items():
             assert 2 <= len(plain) <= 16
-            assert plain == own or name.startswith("contexts")
-            assert places
-            assert not set(places) & {0, len(plain) - 1}
-            assert all(read[place] == plain[place] for place in set(range(len(plain))) - set(places))
-        assert met["contexts"][1] == met["contexts_again"][1]
-        assert met["contexts"][2] != met["contexts_again"][2] or len(met["contexts"][1]) < 8
-        assert tuple(met["contexts"][1][1:-1]) in windows(cache, int(parts.owners(np.array([span]))[0]))
+            assert plain == own or name in (CONTEXTS, DECODER_CONTEXTS)
+            assert positions
+            assert not set(positions) & {0, len(plain) - 1}
+            assert all(masked_ids[position] == plain[position] for position in set(range(len(plain))) - set(positions))
+        assert texts[CONTEXTS][1] == texts[DECODER_CONTEXTS][1]
+        assert texts[CONTEXTS][2] != texts[DECODER_CONTEXTS][2] or len(texts[CONTEXTS][1]) < 8
+        assert tuple(texts["contexts"][1][1:-1]) in windows(cache, int(parts.owners(np.array([span]))[0]))
 
 
 def windows(cache, document):
@@ -110,9 +111,9 @@ def test_texts_are_what_the_cache_holds_and_masks_lie_on_their_own_tokens(cache,
 
 def test_masks_of_another_cut_of_the_text_would_be_seen(cache, reader, monkeypatch):
     def elsewhere(ids, starts, keys, rate, words):
-        """The fault of the released scripts: masks are made on one cut of a text, ids on another."""
-        read, hidden = hide(ids, starts, keys, rate, words)
-        return np.roll(read, 1), hidden
+        """The fault of the released scripts: masks and ids come from differently truncated texts."""
+        masked_ids, hidden = hide(ids, starts, keys, rate, words)
+        return np.roll(masked_ids, 1), hidden
 
     monkeypatch.setattr(batches, "hide", elsewhere)
     with pytest.raises(AssertionError):
@@ -120,10 +121,10 @@ def test_masks_of_another_cut_of_the_text_would_be_seen(cache, reader, monkeypat
 
 
 def test_the_rates_are_the_encoders_and_the_decoders(cache, reader):
-    met = epoch(plan(cache, reader, size=1)).values()
-    for name, rate in (("anchors", 0.3), ("contexts", 0.3), ("anchors_again", 0.45), ("contexts_again", 0.45)):
-        budgets = [max(1, round(rate * (len(one[name][1]) - 2))) for one in met]
-        hidden = [len(one[name][2]) for one in met]
+    by_span = epoch(plan(cache, reader, size=1)).values()
+    for name, rate in zip(PARTS, (0.3, 0.3, 0.45, 0.45), strict=True):
+        budgets = [max(1, round(rate * (len(one[name][1]) - 2))) for one in by_span]
+        hidden = [len(one[name][2]) for one in by_span]
         assert all(1 <= count <= budget for count, budget in zip(hidden, budgets, strict=True))
         assert sum(hidden) > 0.9 * sum(budgets)
 
@@ -140,7 +141,7 @@ def test_a_step_is_the_same_whenever_and_however_it_is_asked_for(cache, reader):
 
 def test_what_a_span_meets_depends_on_nothing_but_seed_and_epoch(cache, reader):
     alone, together = epoch(plan(cache, reader, size=1)), epoch(plan(cache, reader))
-    assert all(alone[span] == met for span, met in together.items())
+    assert all(alone[span] == texts for span, texts in together.items())
     later, other = epoch(plan(cache, reader, size=1), 1), epoch(plan(cache, reader, size=1, seed=4))
     for different in (later, other):
         assert different.keys() == alone.keys()
@@ -165,49 +166,51 @@ def test_an_epoch_meets_every_span_that_has_companions_once(cache, reader):
 
 def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
     assert [name for name, texts in all_of(plan(cache, reader, Needs("none", 0.15)).at(0)).items() if texts] == ["anchors"]
-    wanted = ["anchors", "anchors_again"]
-    assert [name for name, texts in all_of(plan(cache, reader, Needs("none", 0.15, 0.5)).at(0)).items() if texts] == wanted
+    expected = [ANCHORS, DECODER_ANCHORS]
+    assert [name for name, texts in all_of(plan(cache, reader, Needs("none", 0.15, 0.5)).at(0)).items() if texts] == expected
     assert [name for name, texts in all_of(plan(cache, reader, Needs("random", 0.15)).at(0)).items() if texts] == ["anchors", "contexts"]
 
 
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
-    made_plan = plan(cache, reader, Needs("query", 0.3), questions, size=1, read=reading(reader, 5))
-    met, signs = epoch(made_plan), reader.signs
+    made_plan = plan(cache, reader, Needs("query", 0.3), questions, size=1, template=reading(reader, 5))
+    by_span, signs = epoch(made_plan), reader.signs
     assert made_plan.spans == int(cache.parts.documents[5])
     assert made_plan.at(0).contexts.tokens.side == "query"
     assert made_plan.at(0).anchors.tokens.side == "document"
-    for span, one in met.items():
+    for span, one in by_span.items():
         row = int(cache.parts.owners(np.array([span]))[0])
         last = [reader.ids([text])[0][1:-1] for text in ("the owl hunts", f"a {LAST[row]}")]  # cut at 3 tokens
         assert one["contexts"][1][1:-1] in last
         assert (one["contexts"][1][0], one["contexts"][1][-1]) == (signs.beginning, signs.separator)
-    drawn = [[one["contexts"][1] for one in epoch(made_plan, number).values()] for number in range(2)]
-    assert drawn[0] != drawn[1]
+    queries_by_epoch = [[one["contexts"][1] for one in epoch(made_plan, number).values()] for number in range(2)]
+    assert queries_by_epoch[0] != queries_by_epoch[1]
 
 
 def test_what_stands_before_a_text_counts_and_is_never_hidden(cache, reader, questions):
-    read = reading(reader, 6, query=(1, 90, 91), document=(2,))
-    batch = all_of(plan(cache, reader, Needs("query", 0.9), questions, read=read).at(0))
+    template = reading(reader, 6, query=(1, 90, 91), document=(2,))
+    batch = all_of(plan(cache, reader, Needs("query", 0.9), questions, template=template).at(0))
     for name, before in (("anchors", [2]), ("contexts", [1, 90, 91])):
-        for ids, plain, places in batch[name]:
+        for ids, plain, positions in batch[name]:
             assert ids[1 : 1 + len(before)] == plain[1 : 1 + len(before)] == before
-            assert min(places) > len(before)
+            assert min(positions) > len(before)
     assert {len(plain) for _, plain, _ in batch["contexts"]} == {6}
 
 
 def test_a_checkpoints_rules_say_what_stands_before_a_text(tiny_model, reader):
     rules = ReadingRules(query_prefix="owl: ", query_length=9, document_length=32)
     plain = start(tiny_model, "dense", asdict(rules), [], 1)
-    marked = start(tiny_model, "colbert:markers=true,augmentation=false", asdict(rules), [], 1)
+    with_markers = start(tiny_model, "colbert:markers=true,augmentation=false", asdict(rules), [], 1)
     prefix = reader.ids(["owl:"])[0][1:-1]
     assert Reading.of(plain).ahead == {"query": prefix, "document": []}
-    assert Reading.of(marked).ahead == {"query": [reader.signs.query_marker, *prefix], "document": [reader.signs.document_marker]}
-    for checkpoint in (plain, marked):
-        read = Reading.of(checkpoint)
-        [wanted], _ = checkpoint.ids(["the owl hunts the bat and the bee"], "query")
-        size = read.room("query", rules.query_length)
+    assert Reading.of(with_markers).ahead == {"query": [reader.signs.query_marker, *prefix], "document": [reader.signs.document_marker]}
+    for checkpoint in (plain, with_markers):
+        template = Reading.of(checkpoint)
+        [expected_ids], _ = checkpoint.ids(["the owl hunts the bat and the bee"], "query")
+        size = template.room("query", rules.query_length)
         own = reader.ids(["the owl hunts the bat and the bee"])[0][1:-1][:size]
-        assert [reader.signs.beginning, *read.ahead["query"], *own, reader.signs.separator] == wanted[: size + 2 + len(read.ahead["query"])]
+        assert [reader.signs.beginning, *template.ahead["query"], *own, reader.signs.separator] == expected_ids[
+            : size + 2 + len(template.ahead["query"])
+        ]
 
 
 def test_a_batch_moves_as_a_whole(cache, reader):
@@ -222,8 +225,8 @@ def test_what_cannot_be_planned_is_refused(tmp_path, cache, reader, questions):
         (lambda: plan(cache, reader, size=0), "--batch-size 0"),
         (lambda: Needs("far", 0.3), "contexts far: expected none, query, random, nearby, overlap, mixed"),
         (lambda: plan(cache, reader, Needs("query", 0.3)), "--queries: missing"),
-        (lambda: plan(cache, reader, asked=questions), "--queries: given"),
-        (lambda: plan(cache, reader, read=reading(reader, 4, query=(1, 2))), "--query-length 4: no room"),
+        (lambda: plan(cache, reader, questions=questions), "--queries: given"),
+        (lambda: plan(cache, reader, template=reading(reader, 4, query=(1, 2))), "--query-length 4: no room"),
     ):
         with pytest.raises(UsageError, match=words):
             fault()

@@ -1,4 +1,4 @@
-"""Tokens read once: every token is there, in order, in one span; a cache is used again, grows in bounded memory, and survives a kill."""
+"""Token caches: every token is in one span, in order; a cache is reused, built in bounded memory, and resumed after a kill."""
 
 import gc
 import json
@@ -12,7 +12,7 @@ from moeir.artifacts import checksums
 from moeir.backbones.tokenizer import TextReader
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.pretraining import corpus as corpora
-from moeir.pretraining import queries as asked
+from moeir.pretraining import queries as query_caches
 from moeir.pretraining.sentences import split
 from moeir.records import lines, texts
 from tests.deaths import deaths, died
@@ -36,8 +36,8 @@ def written(path, documents):
 def many(count, sentences=6):
     """Documents of sentences like `The owl hunts the bat.`"""
     for row in range(count):
-        chosen = [(ANIMALS[(row + place) % 8], ANIMALS[(3 * row + place) % 7]) for place in range(sentences)]
-        yield f"d{row}", "", " ".join(f"The {one} hunts the {other}." for one, other in chosen)
+        animals = [(ANIMALS[(row + index) % 8], ANIMALS[(3 * row + index) % 7]) for index in range(sentences)]
+        yield f"d{row}", "", " ".join(f"The {one} hunts the {other}." for one, other in animals)
 
 
 def made(folder, path, reader, **options):
@@ -49,7 +49,7 @@ def tokens(cache, begin, end):
 
 
 def contents(folder):
-    """Every product file of the caches in a folder, but for manifests, which hold times."""
+    """Every file of the caches in a folder except manifests, which hold times."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
 
 
@@ -111,20 +111,20 @@ def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
     monkeypatch.setattr(corpora, "CHUNK_TEXTS", 3)
     path = written(tmp_path / "c.jsonl", many(8))
     made(tmp_path / "whole", path, reader)
-    wanted = contents(tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
     for moment in deaths(every=3):
         folder = tmp_path / f"killed{moment}"
         if not died(lambda folder=folder: made(folder, path, reader), moment):
             break
         made(folder, path, reader)
-        assert contents(folder) == wanted
+        assert contents(folder) == expected
     assert moment > 10
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
     monkeypatch.setattr(corpora, "CHUNK_TEXTS", 30)
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr(checksums, "MOST_THREADS", 1)  # each holds 256 KiB of a file, and how many do at once is chance
+    monkeypatch.setattr(checksums, "MOST_THREADS", 1)  # each holds 256 KiB of a file, and the number of concurrent ones varies
     peaks = []
     for count in (90, 90, 600):  # the first warms up
         path = written(tmp_path / f"{count}.jsonl", many(count, sentences=20))
@@ -134,7 +134,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(cache.names()) == count
-    grown = (peaks[2] - peaks[1]) / (600 - 90)  # bytes for each text more: its name is kept, its 600 characters and 120 tokens are not
+    grown = (peaks[2] - peaks[1]) / (600 - 90)  # bytes per additional text: only its id stays in memory
     assert grown < 250
 
 
@@ -161,8 +161,8 @@ def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):
 LINES = [("d3", ["the owl", "", "a bat"]), ("d0", ["the fox"]), ("d1", [])]
 
 
-def generated(path, given=LINES):
-    path.write_text("".join(json.dumps({"_id": name, "queries": queries}) + "\n" for name, queries in given))
+def generated(path, inputs=LINES):
+    path.write_text("".join(json.dumps({"_id": name, "queries": queries}) + "\n" for name, queries in inputs))
     return path
 
 
@@ -174,12 +174,12 @@ def of(cache, reader, row):
 
 def test_generated_queries_belong_to_their_documents(tmp_path, reader):
     cache = made(tmp_path, written(tmp_path / "c.jsonl", many(5)), reader)
-    found = asked.cached(tmp_path, cache, [generated(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]})
-    assert [of(found, reader, row) for row in range(5)] == [["the fox"], [], [], ["the owl", "a bat"], []]
-    assert found.asked().tolist() == [True, False, False, True, False]
-    begins, _ = found.drawn(np.full(200, 3), np.arange(200, dtype=np.uint64))
-    assert 60 < (begins == found.starts[0]).sum() < 140
-    assert set(begins.tolist()) == {int(found.starts[0]), int(found.starts[1])}
+    query_cache = query_caches.cached(tmp_path, cache, [generated(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]})
+    assert [of(query_cache, reader, row) for row in range(5)] == [["the fox"], [], [], ["the owl", "a bat"], []]
+    assert query_cache.asked().tolist() == [True, False, False, True, False]
+    begins, _ = query_cache.drawn(np.full(200, 3), np.arange(200, dtype=np.uint64))
+    assert 60 < (begins == query_cache.starts[0]).sum() < 140
+    assert set(begins.tolist()) == {int(query_cache.starts[0]), int(query_cache.starts[1])}
 
 
 def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reader):
@@ -187,9 +187,9 @@ def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reade
     queries = written(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])
     qrels = tmp_path / "train.qrels"
     qrels.write_text("q2 0 d2 1\nq1 0 d2 1\nq1 0 d0 1\nq1 0 d1 0\n")
-    found = asked.cached(tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]})
-    assert [of(found, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
-    assert len(found) == 2  # nobody judged the other one
+    query_cache = query_caches.cached(tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]})
+    assert [of(query_cache, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
+    assert len(query_cache) == 2  # the other one has no judgement
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_queries_that_belong_to_nothing_are_refused(tmp_path, reader, given, jud
     if qrels:
         qrels.write_text(judged)
     with pytest.raises(DataError, match=words):
-        asked.cached(tmp_path, cache, [path], qrels, reader, digests={"queries": ["q"]})
+        query_caches.cached(tmp_path, cache, [path], qrels, reader, digests={"queries": ["q"]})

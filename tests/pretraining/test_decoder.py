@@ -1,4 +1,4 @@
-"""Decoders: what they are given, what each position sees, how large they are, and the way of their gradient."""
+"""Decoders: inputs, attention masks, parameter counts, gradients."""
 
 import math
 from dataclasses import replace
@@ -31,12 +31,12 @@ def shaken(decoder, seed=4):
 
 
 def test_the_input_of_a_decoder_by_hand():
-    """Two texts of 3 and 2 tokens: their first places, 0 and 3, hold the vectors."""
+    """Two texts of 3 and 2 tokens: positions 0 and 3 hold the vectors."""
     texts = masked([[1, 7, 2], [1, 2]], "document", {1}, set())
     assert texts.tokens.ids.tolist() == [1, 3, 2, 1, 2] and texts.hidden.tolist() == [1]
     states = torch.arange(5.0)[:, None].expand(5, 2)
-    found = placed(torch.tensor([[70.0, 71.0], [80.0, 81.0]]), states, texts.tokens)
-    assert found.tolist() == [[70, 71], [1, 1], [2, 2], [80, 81], [4, 4]]
+    actual = placed(torch.tensor([[70.0, 71.0], [80.0, 81.0]]), states, texts.tokens)
+    assert actual.tolist() == [[70, 71], [1, 1], [2, 2], [80, 81], [4, 4]]
 
 
 def test_sorted_by_length_the_hidden_tokens_are_the_same():
@@ -58,57 +58,57 @@ def test_two_batches_end_to_end():
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("window, layers", [(1, 1), (3, 1), (-1, 1), (2, 2)])
 def test_one_changed_token_moves_what_sees_it_and_nothing_else(shape, window, layers):
-    """Token j is seen from j to j + window - 1, through two blocks from j to j + 2 (window - 1), or from everywhere after it."""
-    given, decoder = architecture(shape=shape), shaken(CausalDecoder(shape, layers=layers, window=window))
+    """Token j is visible from j to j + window - 1, through two blocks to j + 2 (window - 1), or from every later position."""
+    model, decoder = architecture(shape=shape), shaken(CausalDecoder(shape, layers=layers, window=window))
     texts = masked([SPANS[2], SPANS[0]], "document", set(), set())
-    before = decoder.states(vectors(2), texts, given.encoder)
-    for place in range(1, 7):  # of the first text
+    before = decoder.states(vectors(2), texts, model.encoder)
+    for index in range(1, 7):  # of the first text
         plain = texts.plain.clone()
-        plain[place] = 33
-        moved = (decoder.states(vectors(2), replace(texts, plain=plain), given.encoder) - before).abs().amax(1) > 1e-6
+        plain[index] = 33
+        affected = (decoder.states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
         reach = 7 if window == -1 else layers * (window - 1)
-        assert moved.nonzero()[:, 0].tolist() == list(range(place, min(7, place + reach + 1))), place
+        assert affected.nonzero()[:, 0].tolist() == list(range(index, min(7, index + reach + 1))), index
     changed = vectors(2)
     changed[0] *= -1.0  # a shift would be normalised away
-    moved = (decoder.states(changed, texts, given.encoder) - before).abs().amax(1) > 1e-6
-    assert moved.nonzero()[:, 0].tolist() == list(range(7)), "the vector is seen from everywhere in its text"
+    affected = (decoder.states(changed, texts, model.encoder) - before).abs().amax(1) > 1e-6
+    assert affected.nonzero()[:, 0].tolist() == list(range(7)), "the vector is seen from everywhere in its text"
     plain = texts.plain.clone()
     plain[0] = 33
-    assert torch.equal(decoder.states(vectors(2), replace(texts, plain=plain), given.encoder), before), "the first word is not"
+    assert torch.equal(decoder.states(vectors(2), replace(texts, plain=plain), model.encoder), before), "the first word is not"
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_in_a_window_the_order_of_words_matters(shape):
-    """Also where the embeddings say nothing of places."""
-    given, decoder = architecture(shape=shape), shaken(CausalDecoder(shape, window=3))
-    one, other = (decoder.states(vectors(1), masked([text], "document", set()), given.encoder) for text in ([1, 7, 9, 8], [1, 9, 7, 8]))
+    """Also for embeddings without positions."""
+    model, decoder = architecture(shape=shape), shaken(CausalDecoder(shape, window=3))
+    one, other = (decoder.states(vectors(1), masked([text], "document", set()), model.encoder) for text in ([1, 7, 9, 8], [1, 9, 7, 8]))
     assert (one[3] - other[3]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("window", [-1, 1, 3])
 def test_the_causal_loss_is_that_of_a_padded_batch(window):
-    given, decoder = architecture(), shaken(CausalDecoder(BERT, window=window))
-    found = []
+    model, decoder = architecture(), shaken(CausalDecoder(BERT, window=window))
+    results = []
     for loss in (
-        lambda rows: oracles.causal(decoder, given.encoder, rows, SPANS, window),
-        lambda rows: decoder(rows, masked(SPANS, "document", *[set()] * 4), given.encoder).value,
+        lambda rows: oracles.causal(decoder, model.encoder, rows, SPANS, window),
+        lambda rows: decoder(rows, masked(SPANS, "document", *[set()] * 4), model.encoder).value,
     ):
         rows = vectors().requires_grad_()
         value = loss(rows)
-        wanted = [rows, *decoder.parameters(), *given.encoder.embeddings.parameters(), *given.encoder.vocabulary_head.parameters()]
-        found.append([value.detach(), *torch.autograd.grad(value, wanted)])
-    for expected, value in zip(*found, strict=True):
+        parameters = [rows, *decoder.parameters(), *model.encoder.embeddings.parameters(), *model.encoder.vocabulary_head.parameters()]
+        results.append([value.detach(), *torch.autograd.grad(value, parameters)])
+    for expected, value in zip(*results, strict=True):
         assert torch.allclose(value, expected, atol=1e-5)
 
 
 def test_every_token_but_the_first_is_told_from_the_one_before():
-    given, decoder = architecture(), shaken(CausalDecoder(BERT))
-    told = decoder(vectors(), masked(SPANS, "document", *[set()] * 4), given.encoder)
-    alone = [decoder(vectors()[[row]], masked([text], "document", set()), given.encoder) for row, text in enumerate(SPANS)]
-    assert told.count == sum(map(len, SPANS)) - 4 and [part.count for part in alone] == [5, 3, 6, 3]
-    assert int(told.correct) == sum(int(part.correct) for part in alone)
-    assert torch.allclose(told.value * told.count, sum(part.value * part.count for part in alone), atol=1e-4)
-    assert decoder(vectors(1), masked([[1]], "document", set()), given.encoder).count == 0
+    model, decoder = architecture(), shaken(CausalDecoder(BERT))
+    loss = decoder(vectors(), masked(SPANS, "document", *[set()] * 4), model.encoder)
+    alone = [decoder(vectors()[[row]], masked([text], "document", set()), model.encoder) for row, text in enumerate(SPANS)]
+    assert loss.count == sum(map(len, SPANS)) - 4 and [part.count for part in alone] == [5, 3, 6, 3]
+    assert int(loss.correct) == sum(int(part.correct) for part in alone)
+    assert torch.allclose(loss.value * loss.count, sum(part.value * part.count for part in alone), atol=1e-4)
+    assert decoder(vectors(1), masked([[1]], "document", set()), model.encoder).count == 0
 
 
 def test_sizes_are_those_of_bert_base():
@@ -131,13 +131,13 @@ def test_weights_start_as_the_release_draws_them():
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(shape):
-    given, decoder = architecture(shape=shape), shaken(BidirectionalDecoder(shape, layers=2))
+    model, decoder = architecture(shape=shape), shaken(BidirectionalDecoder(shape, layers=2))
     texts = masked(SPANS, "document", *[set()] * 4)
-    found = decoder(vectors(), given.encoder.embeddings(texts.tokens), texts.tokens).split(texts.tokens.lengths)
-    for row, (text, states) in enumerate(zip(SPANS, found, strict=True)):
-        alone = given.encoder.embeddings(masked([text], "document", set()).tokens)
+    actual = decoder(vectors(), model.encoder.embeddings(texts.tokens), texts.tokens).split(texts.tokens.lengths)
+    for row, (text, states) in enumerate(zip(SPANS, actual, strict=True)):
+        alone = model.encoder.embeddings(masked([text], "document", set()).tokens)
         assert torch.allclose(states, oracles.bidirectional(decoder.layers, vectors()[row], alone), atol=1e-5)
-    assert type(decoder.layers[0].attention) is type(given.encoder.layers[1].attention)
+    assert type(decoder.layers[0].attention) is type(model.encoder.layers[1].attention)
     assert (decoder.layers[1].closing is None) == (shape.prenorm is None)
 
 
@@ -145,57 +145,57 @@ def test_samples_of_the_enhanced_decoder_leave_out_half_and_the_token_itself():
     ids = [[1, *range(3, 33), 2]] * 30
     hidden = [{1 + number % 30, 1 + number * 7 % 30} for number in range(30)]
     numbers = enhanced.seeds(masked(ids, "document", *hidden))
-    seen = enhanced.sampled(numbers, 0.5)(torch.arange(30), 32)
-    assert seen[:, :, 0].all() and not seen[:, range(1, 32), range(1, 32)].any()
+    visible = enhanced.sampled(numbers, 0.5)(torch.arange(30), 32)
+    assert visible[:, :, 0].all() and not visible[:, range(1, 32), range(1, 32)].any()
     others = ~torch.eye(32, dtype=torch.bool)
     others[:, 0] = False
-    assert seen[:, others].float().mean().item() == pytest.approx(0.5, abs=0.02)
-    assert seen[:, others].float().mean(1).std() < 0.05 and len({tuple(row.flatten().tolist()) for row in seen}) == len(
+    assert visible[:, others].float().mean().item() == pytest.approx(0.5, abs=0.02)
+    assert visible[:, others].float().mean(1).std() < 0.05 and len({tuple(row.flatten().tolist()) for row in visible}) == len(
         set(numbers.tolist())
     )
     assert enhanced.sampled(numbers, 0.9)(torch.arange(30), 32)[:, others].float().mean().item() == pytest.approx(0.1, abs=0.02)
     padded = enhanced.sampled(numbers, 0.5)(torch.tensor([4, 2]), 9)
-    assert torch.equal(padded, seen[[4, 2], :9, :9]), "neither batch nor padding changes a sample"
+    assert torch.equal(padded, visible[[4, 2], :9, :9]), "neither batch nor padding changes a sample"
 
 
 def test_samples_follow_from_the_text_and_what_is_hidden_of_it():
-    one, other = (enhanced.seeds(masked(SPANS, "document", {1}, {2}, gone, {1})) for gone in ({3, 4}, {3, 5}))
+    one, other = (enhanced.seeds(masked(SPANS, "document", {1}, {2}, positions, {1})) for positions in ({3, 4}, {3, 5}))
     assert (one == other).tolist() == [True, True, False, True] and len(set(one.tolist())) == 4
     assert enhanced.seeds(masked(SPANS[2:3], "document", {3, 4})).tolist() == one[2:3].tolist()
 
 
 def test_the_enhanced_loss_is_that_of_text_by_text():
-    given, decoder = architecture(), shaken(EnhancedDecoder(BERT, rate=0.5))
+    model, decoder = architecture(), shaken(EnhancedDecoder(BERT, rate=0.5))
     texts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    looked = enhanced.sampled(enhanced.seeds(texts), 0.5)
-    seen = [looked(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
-    expected = oracles.enhanced(decoder, given.encoder, vectors(), SPANS, seen)
-    told = decoder(vectors(), texts, given.encoder, given.signs)
-    assert torch.allclose(told.value, expected, atol=1e-5) and told.count == sum(map(len, SPANS)) - 8
+    visibility = enhanced.sampled(enhanced.seeds(texts), 0.5)
+    visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
+    expected = oracles.enhanced(decoder, model.encoder, vectors(), SPANS, visible)
+    loss = decoder(vectors(), texts, model.encoder, model.signs)
+    assert torch.allclose(loss.value, expected, atol=1e-5) and loss.count == sum(map(len, SPANS)) - 8
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_enhanced_decoder_tells_no_token_from_itself(shape):
-    given, decoder = architecture(shape=shape), shaken(EnhancedDecoder(shape, rate=0.0))
+    model, decoder = architecture(shape=shape), shaken(EnhancedDecoder(shape, rate=0.0))
     texts = masked([SPANS[2], SPANS[0]], "document", set(), set())
-    before = decoder.states(vectors(2), texts, given.encoder)
+    before = decoder.states(vectors(2), texts, model.encoder)
     assert (decoder.places is None) == (shape is BERT)
-    for place in range(1, 7):
+    for index in range(1, 7):
         plain = texts.plain.clone()
-        plain[place] = 33
-        moved = (decoder.states(vectors(2), replace(texts, plain=plain), given.encoder) - before).abs().amax(1) > 1e-6
-        assert moved.nonzero()[:, 0].tolist() == [other for other in range(7) if other != place]
+        plain[index] = 33
+        affected = (decoder.states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
+        assert affected.nonzero()[:, 0].tolist() == [other for other in range(7) if other != index]
 
 
 def test_only_hidden_positions_meet_the_vocabulary_head():
-    given = architecture()
-    seen = []
-    given.encoder.vocabulary_head.register_forward_pre_hook(lambda _, states: seen.append(len(states[0])))
+    model = architecture()
+    row_counts = []
+    model.encoder.vocabulary_head.register_forward_pre_hook(lambda _, states: row_counts.append(len(states[0])))
     texts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1})
     states = torch.randn(len(texts.plain), BERT.hidden)
-    told = masked_loss(states, texts, given.encoder)
-    assert seen == [5] and told.count == 5
-    assert torch.allclose(told.value, predicted(states[texts.hidden], torch.tensor([7, 5, 5, 15, 17]), given.encoder).value)
+    loss = masked_loss(states, texts, model.encoder)
+    assert row_counts == [5] and loss.count == 5
+    assert torch.allclose(loss.value, predicted(states[texts.hidden], torch.tensor([7, 5, 5, 15, 17]), model.encoder).value)
 
 
 @pytest.mark.parametrize("wrong", [{"window": 0}, {"window": -2}, {"layers": 0}])

@@ -1,4 +1,4 @@
-"""What is hidden: worked by hand, as a loop over one text says, and in the shares that were promised."""
+"""Whole-word masking: a worked example, a slow loop over one text, and the documented shares."""
 
 from pathlib import Path
 
@@ -25,22 +25,22 @@ def packed(texts):
 
 
 def hidden(texts, rate, *, seed=1, epoch=0, copy=0, numbers=None):
-    """For each text the ids read and the places hidden."""
+    """The masked ids and masked positions of each text."""
     ids, starts = packed(texts)
-    drawn = keys(seed, epoch, copy, np.arange(len(texts)) if numbers is None else np.array(numbers))
-    read, chosen = hide(ids, starts, drawn, rate, WORDS)
+    random_keys = keys(seed, epoch, copy, np.arange(len(texts)) if numbers is None else np.array(numbers))
+    masked_ids, is_masked = hide(ids, starts, random_keys, rate, WORDS)
     cuts = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
-    return [(read[begin:end].tolist(), np.flatnonzero(chosen[begin:end]).tolist()) for begin, end in cuts]
+    return [(masked_ids[begin:end].tolist(), np.flatnonzero(is_masked[begin:end]).tolist()) for begin, end in cuts]
 
 
 def test_a_worked_example():
-    # "owl ##s , sleep ##ing [UNK] day": words 0-1, 2, 3-4, 6; the unknown word 5 is never hidden; half of 7 tokens is a budget of 4.
+    # "owl ##s , sleep ##ing [UNK] day": words 0-1, 2, 3-4, 6; the unknown word 5 is never masked; half of 7 tokens is a budget of 4.
     text = [5, 30, 25, 6, 31, 1, 7]
     assert oracle.words(text, set(range(5, 30)), {0, 1, 2, 3, 4, 25}) == [[0, 1], [2], [3, 4], [5], [6]]
     key = oracle.key(293, 0, 0, 0)
     order = sorted([0, 2, 3, 6], key=lambda first: oracle.bits(key, 2 * first))
     assert order == [2, 0, 3, 6]  # one token, then two, then two that do not fit into what is left, then one that does
-    shares = [round(oracle.bits(key, 2 * place + 1) / 2**64, 2) for place in (0, 1, 2, 6)]
+    shares = [round(oracle.bits(key, 2 * index + 1) / 2**64, 2) for index in (0, 1, 2, 6)]
     assert shares == [0.03, 0.99, 0.0, 0.83]  # a mask, the token as it was, a mask, a random token:
     assert oracle.bits(key, 2 * 6 + 1) % 2**32 * 35 >> 32 == 13  # the 13th of the ordinary ones, which begin at 5
     assert hidden([text], 0.5, seed=293) == [([4, 30, 4, 6, 31, 1, 18], [0, 1, 2, 6])]
@@ -50,19 +50,19 @@ def test_a_worked_example():
 @given(TEXTS, st.floats(0.01, 1), st.integers(0, 10**6), st.integers(0, 50), st.integers(0, 3))
 def test_all_texts_at_once_are_as_each_by_itself_in_a_loop(texts, rate, seed, epoch, copy):
     sets = {"begins": set(range(5, 30)), "alone": {*range(5), *range(25, 30)}, "special": set(range(5)), "ordinary": list(range(5, 40))}
-    wanted = [oracle.hide(text, oracle.key(seed, epoch, copy, row), rate, **sets, mask=4) for row, text in enumerate(texts)]
-    assert hidden(texts, rate, seed=seed, epoch=epoch, copy=copy) == wanted
+    expected = [oracle.hide(text, oracle.key(seed, epoch, copy, row), rate, **sets, mask=4) for row, text in enumerate(texts)]
+    assert hidden(texts, rate, seed=seed, epoch=epoch, copy=copy) == expected
 
 
 @given(TEXTS, st.floats(0.01, 1))
 def test_whole_words_are_hidden_and_never_a_special_token(texts, rate):
-    for text, (read, places) in zip(texts, hidden(texts, rate), strict=True):
+    for text, (masked_ids, positions) in zip(texts, hidden(texts, rate), strict=True):
         for word in oracle.words(text, set(range(5, 30)), {*range(5), *range(25, 30)}):
-            assert len(set(word) & set(places)) in (0, len(word))
-        assert all(text[place] >= 5 for place in places)
-        assert all(read[place] >= 4 for place in places)  # the mask, or an ordinary token
-        assert all(read[place] == text[place] for place in set(range(len(text))) - set(places))
-        assert bool(places) == (max(text) >= 5)
+            assert len(set(word) & set(positions)) in (0, len(word))
+        assert all(text[index] >= 5 for index in positions)
+        assert all(masked_ids[index] >= 4 for index in positions)  # the mask, or an ordinary token
+        assert all(masked_ids[index] == text[index] for index in set(range(len(text))) - set(positions))
+        assert bool(positions) == (max(text) >= 5)
 
 
 @given(TEXTS, st.randoms())
@@ -78,16 +78,16 @@ def test_the_shares_are_those_promised():
     dice = np.random.default_rng(5)
     texts = [dice.integers(5, 40, size=100).tolist() for _ in range(2000)]
     ids, starts = packed(texts)
-    read, chosen = hide(ids, starts, keys(1, 0, 0, np.arange(2000)), 0.3, WORDS)
-    assert np.diff(np.concatenate([[0], np.cumsum(chosen)])[starts]).max() == 30
-    assert 0.295 < chosen.mean() <= 0.3
-    count = chosen.sum()
-    masked, same = (read[chosen] == 4).sum() / count, (read[chosen] == ids[chosen]).sum() / count
+    masked_ids, is_masked = hide(ids, starts, keys(1, 0, 0, np.arange(2000)), 0.3, WORDS)
+    assert np.diff(np.concatenate([[0], np.cumsum(is_masked)])[starts]).max() == 30
+    assert 0.295 < is_masked.mean() <= 0.3
+    count = is_masked.sum()
+    masked, same = (masked_ids[is_masked] == 4).sum() / count, (masked_ids[is_masked] == ids[is_masked]).sum() / count
     assert abs(masked - 0.8) < 0.006  # four standard deviations and more of 60,000 draws
-    assert abs(same - 0.1 - 0.1 / 35) < 0.006  # kept, or drawn by chance
-    drawn = read[chosen & (read != 4) & (read != ids)]
-    assert set(drawn.tolist()) == set(range(5, 40))
-    assert np.bincount(drawn, minlength=40)[5:].std() < 0.15 * len(drawn) / 35
+    assert abs(same - 0.1 - 0.1 / 35) < 0.006  # unchanged, or replaced by itself
+    random_tokens = masked_ids[is_masked & (masked_ids != 4) & (masked_ids != ids)]
+    assert set(random_tokens.tolist()) == set(range(5, 40))
+    assert np.bincount(random_tokens, minlength=40)[5:].std() < 0.15 * len(random_tokens) / 35
 
 
 def test_the_same_seed_hides_the_same_and_another_epoch_or_copy_does_not():
@@ -100,7 +100,7 @@ def test_the_same_seed_hides_the_same_and_another_epoch_or_copy_does_not():
 
 
 def test_a_text_whose_words_are_all_too_long_gives_its_shortest():
-    assert [places for _, places in hidden([[5, 30, 30, 6, 30, 7, 30, 30]], 0.1)] == [[3, 4]]
+    assert [positions for _, positions in hidden([[5, 30, 30, 6, 30, 7, 30, 30]], 0.1)] == [[3, 4]]
 
 
 def vocabulary(folder, tokenizer):
@@ -131,7 +131,7 @@ def test_words_of_word_pieces(tiny_model):
 def test_words_of_byte_pairs(tmp_path: Path):
     pieces = {piece: number for number, piece in enumerate(["<s>", "</s>", "<mask>", *pre_tokenizers.ByteLevel.alphabet()])}
     merges = [("o", "w"), ("ow", "l"), ("Ġ", "a"), ("Ġ", "b")]
-    pieces |= {"".join(pair): len(pieces) + place for place, pair in enumerate(merges)}
+    pieces |= {"".join(pair): len(pieces) + index for index, pair in enumerate(merges)}
     tokenizer = Tokenizer(models.BPE(pieces, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     reader = vocabulary(tmp_path / "bytes", tokenizer)
@@ -140,7 +140,7 @@ def test_words_of_byte_pairs(tmp_path: Path):
 
 def test_words_of_sentence_pieces(tmp_path: Path):
     pieces = ["<s>", "</s>", "<unk>", "<mask>", "▁", "▁owl", "s", "▁a", "b", ",", "猫", "狗", "が", "한"]
-    tokenizer = Tokenizer(models.Unigram([(piece, -float(place)) for place, piece in enumerate(pieces)], unk_id=2))
+    tokenizer = Tokenizer(models.Unigram([(piece, -float(index)) for index, piece in enumerate(pieces)], unk_id=2))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     reader = vocabulary(tmp_path / "pieces", tokenizer)
     assert words_of(reader, "owls a,b 猫狗が 한s") == ["▁owls", "▁a", ",", "b", "▁", "猫", "狗", "が", "▁한s"]

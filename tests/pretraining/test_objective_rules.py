@@ -1,4 +1,4 @@
-"""Objectives: what learns from what, what they ask of the data, and what they refuse."""
+"""Objectives: gradients, required data, refused options."""
 
 from dataclasses import replace
 
@@ -21,28 +21,28 @@ from tests.pretraining.made import BERT, OTHERS, SIGNS, SPANS, architecture, bat
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
 
 
-def gradients(model, given):
-    """Of the encoder's layers, of what the decoder shares with it, and of the decoder."""
+def gradients(model, texts):
+    """Gradients of the encoder's layers, of the weights it shares with the decoder, and of the decoder."""
     encoder = model.architecture.encoder
     shared = [encoder.embeddings.words.weight, encoder.vocabulary_head.transform.weight]
     groups = [list(encoder.layers.parameters()), shared, list(model.decoder.parameters())]
-    found = iter(torch.autograd.grad(model(given)[0], [part for group in groups for part in group], allow_unused=True))
-    return [[next(found) for _ in group] for group in groups]
+    part_gradients = iter(torch.autograd.grad(model(texts)[0], [part for group in groups for part in group], allow_unused=True))
+    return [[next(part_gradients) for _ in group] for group in groups]
 
 
 @pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Mote, Retromae])
 def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, monkeypatch):
-    """Nothing is hidden from the encoder, so the loss is the decoder's: with the vectors detached no layer learns from it."""
-    model, given = objective(kind, architecture("mote")), batch(kind.context)
+    """Nothing is masked for the encoder, so all loss is the decoder's: with the vectors detached no layer gets a gradient."""
+    model, texts = objective(kind, architecture("mote")), batch(kind.context)
     side = "query" if kind.context == "query" else "document"
     open_texts = {"anchors": masked(SPANS, "document", *[set()] * 4), "contexts": masked(OTHERS, side, *[set()] * 4)}
-    given = replace(given, **open_texts)
-    layers, shared, decoder = gradients(model, given)
+    texts = replace(texts, **open_texts)
+    layers, shared, decoder = gradients(model, texts)
     assert sum(part.abs().sum() for part in layers if part is not None) > 0.1
     monkeypatch.setattr(Read, "vectors", property(lambda read: read.pooled.index_select(0, read.back).detach()))
     bottleneck = Mote.bottleneck
     monkeypatch.setattr(Mote, "bottleneck", lambda self, read: bottleneck(self, read).detach())
-    apart, still, own = gradients(model, given)
+    apart, still, own = gradients(model, texts)
     assert all(part is None or not part.any() for part in apart)
     for left, right in zip(shared + decoder, still + own, strict=True):
         assert right is not None and right.shape == left.shape
@@ -50,23 +50,23 @@ def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, 
 
 
 def test_the_query_of_qc_never_meets_the_encoders_layers():
-    model, given = objective(CotmaeQc, architecture("mote")), batch("query")
+    model, texts = objective(CotmaeQc, architecture("mote")), batch("query")
     sides = []
     model.architecture.encoder.layers[0].register_forward_pre_hook(lambda _, inputs: sides.append((inputs[1].side, len(inputs[0]))))
-    model(given)
+    model(texts)
     assert sides == [("document", sum(map(len, SPANS)))]
 
 
 def test_the_decoder_goes_with_the_objective_and_nothing_of_the_encoder_is_doubled():
-    given = architecture("mote")
-    own = {parameter for parameter in given.parameters()}
+    model = architecture("mote")
+    own = {parameter for parameter in model.parameters()}
     for kind in KINDS:
-        added = [name for name, parameter in objective(kind, given).named_parameters() if parameter not in own]
+        added = [name for name, parameter in objective(kind, model).named_parameters() if parameter not in own]
         assert all(name.startswith("decoder.") for name in added) and bool(added) == (kind is not Mlm)
 
 
 def test_what_the_data_side_must_bring():
-    needs = {kind: (kind.context, made.encoder_rate, made.decoder_rate) for kind in KINDS for made in [kind(architecture())]}
+    needs = {kind: (kind.context, model.encoder_rate, model.decoder_rate) for kind in KINDS for model in [kind(architecture())]}
     assert needs == {
         Mlm: ("none", 0.15, None),
         Cotmae: ("span", 0.30, 0.45),
@@ -79,20 +79,20 @@ def test_what_the_data_side_must_bring():
 
 
 def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
-    model, given = objective(Mote, architecture("mote")), batch("query")
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tuple(tensor.shape)) or tensor, lambda tensor: tensor):
-        model(given)
+    model, texts = objective(Mote, architecture("mote")), batch("query")
+    saved_shapes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_shapes.append(tuple(tensor.shape)) or tensor, lambda tensor: tensor):
+        model(texts)
     positions = {sum(map(len, SPANS)), sum(map(len, OTHERS)), sum(map(len, OTHERS)) - 4}
-    assert not [shape for shape in kept if len(shape) > 1 and shape[-1] == BERT.vocabulary and shape[0] in positions]
+    assert not [shape for shape in saved_shapes if len(shape) > 1 and shape[-1] == BERT.vocabulary and shape[0] in positions]
 
 
 def test_routers_keep_no_graph_of_a_past_step():
-    given = Came(Encoder(BERT), SIGNS, shared_layers=4, experts=("global",), routing="token")
-    given.encoder.vocabulary_head = architecture().encoder.vocabulary_head
-    model = Mlm(given)
+    came = Came(Encoder(BERT), SIGNS, shared_layers=4, experts=("global",), routing="token")
+    came.encoder.vocabulary_head = architecture().encoder.vocabulary_head
+    model = Mlm(came)
     model(batch())
-    assert given.routers() and all(router.routed is None for router in given.routers().values())
+    assert came.routers() and all(router.routed is None for router in came.routers().values())
 
 
 WRONG = [
@@ -110,9 +110,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("kind, wrong, said", WRONG)
-def test_an_option_that_cannot_be_is_refused_with_what_was_found(kind, wrong, said):
-    with pytest.raises(UsageError, match=f"^{said}: expected"):
+@pytest.mark.parametrize("kind, wrong, message", WRONG)
+def test_an_option_that_cannot_be_is_refused_with_what_was_found(kind, wrong, message):
+    with pytest.raises(UsageError, match=f"^{message}: expected"):
         kind(architecture(), **wrong)
 
 

@@ -1,6 +1,6 @@
-"""Objectives: the loss and gradients of the slow plain form, what learns from what, and that learning works."""
+"""Objectives: loss and gradients against slow plain versions, and that training lowers the loss."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ ARCHITECTURES |= {"siamese": ("mote", {"encoders": "siamese"}), "dense-separate"
 
 def encoded(encoder, texts, side):
     """(middle, last) states of each text, from its masked ids."""
-    return [oracles.read(encoder, given, side) for _, given, _ in oracles.split(texts)]
+    return [oracles.read(encoder, masked_ids, side) for _, masked_ids, _ in oracles.split(texts)]
 
 
 def tops(states):
@@ -40,80 +40,80 @@ def read(model, texts, side="document"):
     return encoder, encoded(encoder, texts, side)
 
 
-def plain_mlm(model, given):
-    encoder, states = read(model, given.anchors)
-    return mlm(encoder, states, given.anchors)
+def plain_mlm(model, texts):
+    encoder, states = read(model, texts.anchors)
+    return mlm(encoder, states, texts.anchors)
 
 
-def plain_cotmae(model, given):
-    encoder, anchors = read(model, given.anchors)
-    _, contexts = read(model, given.contexts)
-    texts = oracles.split(given.anchors) + oracles.split(given.contexts)
-    again = oracles.split(given.contexts_again) + oracles.split(given.anchors_again)
-    made = []
+def plain_cotmae(model, inputs):
+    encoder, anchors = read(model, inputs.anchors)
+    _, contexts = read(model, inputs.contexts)
+    texts = oracles.split(inputs.anchors) + oracles.split(inputs.contexts)
+    again = oracles.split(inputs.contexts_again) + oracles.split(inputs.anchors_again)
+    decoded = []
     for vector, (_, ids, _) in zip(tops(anchors + contexts), again, strict=True):
         embedded = encoder.embeddings(masked([ids], "document", set()).tokens)
-        made.append(oracles.bidirectional(model.decoder.layers, vector, embedded))
-    return oracles.masked(encoder, [last for _, last in anchors + contexts], texts) + oracles.masked(encoder, made, again)
+        decoded.append(oracles.bidirectional(model.decoder.layers, vector, embedded))
+    return oracles.masked(encoder, [last for _, last in anchors + contexts], texts) + oracles.masked(encoder, decoded, again)
 
 
-def plain_cotmae_qc(model, given):
-    encoder, states = read(model, given.anchors)
-    return mlm(encoder, states, given.anchors) + oracles.causal(model.decoder, encoder, tops(states), OTHERS, 3)
+def plain_cotmae_qc(model, texts):
+    encoder, states = read(model, texts.anchors)
+    return mlm(encoder, states, texts.anchors) + oracles.causal(model.decoder, encoder, tops(states), OTHERS, 3)
 
 
-def plain_mote(model, given, other="query", switched=False, sparse=True):
+def plain_mote(model, inputs, other="query", switched=False, sparse=True):
     sides = ("query", "document") if switched else ("document", "query")
     total = 0.0
-    for side, texts, wanted in zip(
-        sides, (given.anchors, given.contexts), (OTHERS, {"query": OTHERS, "passage": SPANS, "none": None}[other])
+    for side, texts, expected in zip(
+        sides, (inputs.anchors, inputs.contexts), (OTHERS, {"query": OTHERS, "passage": SPANS, "none": None}[other])
     ):
         encoder, states = read(model, texts, side)
         total = total + mlm(encoder, states, texts)
-        if wanted is not None:
-            total = total + oracles.causal(model.decoder, encoder, tops(states), wanted, 3)
-        if wanted is not None and sparse:
+        if expected is not None:
+            total = total + oracles.causal(model.decoder, encoder, tops(states), expected, 3)
+        if expected is not None and sparse:
             mixed = [oracles.sparse_bottleneck(encoder, last) for _, last in states]
-            total = total + oracles.causal(model.decoder, encoder, mixed, wanted, 3)
+            total = total + oracles.causal(model.decoder, encoder, mixed, expected, 3)
     return total
 
 
 def head(model, encoder, states, texts):
-    made = [oracles.bidirectional(model.decoder.layers, last[0], middle) for middle, last in states]
-    return oracles.masked(encoder, made, texts)
+    decoded = [oracles.bidirectional(model.decoder.layers, last[0], middle) for middle, last in states]
+    return oracles.masked(encoder, decoded, texts)
 
 
-def plain_condenser(model, given):
-    encoder, states = read(model, given.anchors)
-    return mlm(encoder, states, given.anchors) + head(model, encoder, states, oracles.split(given.anchors))
+def plain_condenser(model, texts):
+    encoder, states = read(model, texts.anchors)
+    return mlm(encoder, states, texts.anchors) + head(model, encoder, states, oracles.split(texts.anchors))
 
 
-def plain_cocondenser(model, given):
-    encoder, anchors = read(model, given.anchors)
-    states = anchors + read(model, given.contexts)[1]
-    texts = oracles.split(given.anchors) + oracles.split(given.contexts)
+def plain_cocondenser(model, inputs):
+    encoder, anchors = read(model, inputs.anchors)
+    states = anchors + read(model, inputs.contexts)[1]
+    texts = oracles.split(inputs.anchors) + oracles.split(inputs.contexts)
     late = oracles.masked(encoder, [last for _, last in states], texts)
     return late + head(model, encoder, states, texts) + oracles.contrasted(tops(states))
 
 
-def plain_retromae(model, given):
-    encoder, states = read(model, given.anchors)
-    looked = enhanced.sampled(enhanced.seeds(given.anchors), 0.5)
-    seen = [looked(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
-    return mlm(encoder, states, given.anchors) + oracles.enhanced(model.decoder, encoder, tops(states), SPANS, seen)
+def plain_retromae(model, texts):
+    encoder, states = read(model, texts.anchors)
+    visibility = enhanced.sampled(enhanced.seeds(texts.anchors), 0.5)
+    visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
+    return mlm(encoder, states, texts.anchors) + oracles.enhanced(model.decoder, encoder, tops(states), SPANS, visible)
 
 
 ORACLES = dict(zip(KINDS, (plain_mlm, plain_cotmae, plain_cotmae_qc, plain_mote, plain_condenser, plain_cocondenser, plain_retromae)))
 VARIANTS = {"query": {}, "passage": {"decode_from_query": "passage"}, "none": {"decode_from_query": "none"}}
 
 
-def compared(model, given, expected):
-    """The same loss, and the same gradient of every parameter."""
+def compared(model, texts, expected):
+    """Check the loss, and the gradient of every parameter, against the expected loss."""
     parameters = list(model.parameters())
-    found, facts = model(given)
+    actual, facts = model(texts)
     (facts,) = read_facts([facts])
     assert facts["loss"] == pytest.approx(expected.item(), abs=1e-5)
-    pairs = (torch.autograd.grad(loss, parameters, allow_unused=True) for loss in (expected, found))
+    pairs = (torch.autograd.grad(loss, parameters, allow_unused=True) for loss in (expected, actual))
     for (name, parameter), left, right in zip(model.named_parameters(), *pairs, strict=True):
         zero = torch.zeros_like(parameter)
         left, right = zero if left is None else left, zero if right is None else right
@@ -125,8 +125,8 @@ def compared(model, given, expected):
 @pytest.mark.parametrize("kind", KINDS)
 def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
     name, options = ARCHITECTURES[arch]
-    model, given = objective(kind, architecture(name, **options)).eval(), batch(kind.context)
-    facts = compared(model, given, ORACLES[kind](model, given))
+    model, texts = objective(kind, architecture(name, **options)).eval(), batch(kind.context)
+    facts = compared(model, texts, ORACLES[kind](model, texts))
     parts = [key.removeprefix("loss.") for key in facts if key.startswith("loss.")]
     assert facts["loss"] == pytest.approx(sum(facts[f"loss.{part}"] for part in parts), abs=1e-5)
     assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts)
@@ -138,8 +138,8 @@ def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
 def test_queries_decode_and_change_experts_as_told(arch, switched, other):
     name, options = ARCHITECTURES[arch]
     model = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=other != "none", **VARIANTS[other]).eval()
-    given = batch("query")
-    facts = compared(model, given, plain_mote(model, given, other, switched, other != "none"))
+    texts = batch("query")
+    facts = compared(model, texts, plain_mote(model, texts, other, switched, other != "none"))
     kinds = {"query": ["dense", "sparse"], "passage": ["dense", "sparse"], "none": ["dense"]}[other]
     sides = ["document"] if other == "none" else ["document", "query"]
     assert {key for key in facts if key.startswith("loss.")} == {
@@ -152,20 +152,20 @@ def test_weights_of_parts_are_those_said():
     model = objective(Mote, architecture("mote"), decoder_weight=0.5, sparse_weight=0.25).eval()
     loss, facts = model(batch("query"))
     (facts,) = read_facts([facts])
-    wanted = sum(
+    expected = sum(
         facts[f"loss.mlm.{side}"] + 0.5 * facts[f"loss.dense.{side}"] + 0.25 * facts[f"loss.sparse.{side}"]
         for side in ("document", "query")
     )
-    assert loss.item() == pytest.approx(wanted, abs=1e-5)
+    assert loss.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_spans_meet_by_hand():
     """Four unit vectors: partners 0-2 and 1-3; the pair 0-2 is alike, 1 and 3 are not."""
     vectors = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, -1]])
-    told = contrasted(vectors)
+    loss = contrasted(vectors)
     e = torch.tensor(1.0).exp()
     by_hand = torch.stack([(e + 2).log() - 1, (1 / e + 2).log() + 1, (e + 2).log() - 1, (1 / e + 2).log() + 1]).mean()
-    assert told.value.item() == pytest.approx(by_hand.item()) and int(told.correct) == 2 and told.count == 4
+    assert loss.value.item() == pytest.approx(by_hand.item()) and int(loss.correct) == 2 and loss.count == 4
     assert oracles.contrasted(vectors).item() == pytest.approx(by_hand.item())
 
 
@@ -181,19 +181,19 @@ def test_the_vector_is_pooled_as_the_architecture_pools():
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_family_runs_in_half_precision_and_the_order_of_texts_is_nothing(kind, shape):
-    model, given = objective(kind, architecture("mote", shape)).eval(), batch(kind.context)
-    loss, facts = model(given)
+    model, texts = objective(kind, architecture("mote", shape)).eval(), batch(kind.context)
+    loss, facts = model(texts)
     (facts,) = read_facts([facts])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half, _ = model(given)
+        half, _ = model(texts)
     half.backward()
     assert half.dtype == torch.float32 and half.item() == pytest.approx(loss.item(), rel=0.05)
     assert all(parameter.grad is None or bool(parameter.grad.isfinite().all()) for parameter in model.parameters())
-    (turned,) = read_facts([model(turned_round(given))[1]])
-    assert turned == pytest.approx(facts, abs=1e-4)
+    (reversed_metrics,) = read_facts([model(turned_round(texts))[1]])
+    assert reversed_metrics == pytest.approx(facts, abs=1e-4)
 
 
-def turned_round(given):
+def turned_round(inputs):
     """The same texts in the opposite order."""
 
     def turned(texts):
@@ -202,23 +202,23 @@ def turned_round(given):
         rows = oracles.split(texts)[::-1]
         return masked([plain for plain, _, _ in rows], texts.tokens.side, *(set(hidden) for _, _, hidden in rows))
 
-    parts = (turned(getattr(given, name)) for name in ("anchors", "contexts", "anchors_again", "contexts_again"))
-    return type(given)(*parts, given.step, given.steps)
+    parts = (turned(getattr(inputs, name)) for name in (item.name for item in fields(inputs)[:4]))
+    return type(inputs)(*parts, inputs.step, inputs.steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_few_steps_on_a_few_texts_lower_every_part(kind):
     shape = replace(BERT, spread=0.05, dropout=0.1, attention_dropout=0.1)
-    model, given = objective(kind, architecture("mote", shape)).train(), batch(kind.context)
+    model, texts = objective(kind, architecture("mote", shape)).train(), batch(kind.context)
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     torch.manual_seed(0)
-    told = []
+    metrics = []
     for _ in range(60):
-        loss, facts = model(given)
-        told.append(facts)
+        loss, facts = model(texts)
+        metrics.append(facts)
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-    for part in (name for name in told[0] if name.startswith("loss")):
-        first, last = (sum(facts[part] for facts in some) / 5 for some in (told[:5], told[-5:]))
+    for part in (name for name in metrics[0] if name.startswith("loss")):
+        first, last = (sum(facts[part] for facts in some) / 5 for some in (metrics[:5], metrics[-5:]))
         assert last < 0.8 * first, part

@@ -1,4 +1,4 @@
-"""Where sentences end and where a full stop means something else; end to end the sentences are the text."""
+"""Sentence boundaries and full stops that are none; concatenated, the sentences are the text."""
 
 import time
 
@@ -23,9 +23,9 @@ PARTED = [
 ]
 
 
-@pytest.mark.parametrize("parted", PARTED)
-def test_a_text_parts_where_a_reader_would_part_it(parted):
-    assert split(parted.replace("|", "")) == parted.split("|")
+@pytest.mark.parametrize("marked_text", PARTED)
+def test_a_text_parts_where_a_reader_would_part_it(marked_text):
+    assert split(marked_text.replace("|", "")) == marked_text.split("|")
 
 
 @given(
@@ -35,9 +35,9 @@ def test_a_text_parts_where_a_reader_would_part_it(parted):
 )
 def test_no_character_is_lost_and_the_order_is_kept(text):
     assert "".join(split(text)) == text
-    found = breaks(text)
-    assert found[0] == 0
-    assert found == sorted(set(found))
+    starts = breaks(text)
+    assert starts[0] == 0
+    assert starts == sorted(set(starts))
 
 
 @pytest.mark.parametrize("unit", [".", "\n", " ", "\n ", ". ", "a.", "。", '."', "(", "A. "])

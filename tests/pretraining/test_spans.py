@@ -1,4 +1,4 @@
-"""Sentences pack to spans by the rule, worked by hand; contexts are what a list of all that may be says."""
+"""Packing of sentences into spans, worked by hand; contexts against a list of all possible ones."""
 
 import random
 
@@ -24,7 +24,7 @@ def laid(documents, maximum):
 
 
 def drawn(parts, kind, span, times=300):
-    """Bounds of the contexts that a span meets under many keys."""
+    """Bounds of the contexts of a span under many keys."""
     begins, ends = parts.contexts(kind, np.full(times, span), keys(1, 0, 4, np.arange(times)))
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
@@ -58,18 +58,18 @@ def test_a_worked_example_of_contexts():
 
 def test_every_choice_is_as_likely_as_the_others():
     parts = laid([[[3]] * 7], 3)
-    met = [begin // 3 for begin, _ in drawn(parts, "random", 3, 6000)]
-    assert all(abs(met.count(other) - 1000) < 150 for other in (0, 1, 2, 4, 5, 6))
-    met = [begin // 3 for begin, _ in drawn(parts, "mixed", 3, 9000)]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
-    assert abs(met.count(3) - 3000) < 250
-    assert abs(met.count(2) - 2000) < 250
-    assert abs(met.count(0) - 500) < 150
+    sampled = [begin // 3 for begin, _ in drawn(parts, "random", 3, 6000)]
+    assert all(abs(sampled.count(other) - 1000) < 150 for other in (0, 1, 2, 4, 5, 6))
+    sampled = [begin // 3 for begin, _ in drawn(parts, "mixed", 3, 9000)]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
+    assert abs(sampled.count(3) - 3000) < 250
+    assert abs(sampled.count(2) - 2000) < 250
+    assert abs(sampled.count(0) - 500) < 150
 
 
 def test_a_random_context_is_at_most_a_hundred_spans_away():
     parts = laid([[[1]] * 5, [[1]] * 400, [[1]] * 5], 1)
-    met = {begin for begin, _ in drawn(parts, "random", 205, 5000)}
-    assert met == set(range(105, 306)) - {205}
+    sampled = {begin for begin, _ in drawn(parts, "random", 205, 5000)}
+    assert sampled == set(range(105, 306)) - {205}
     assert {begin for begin, _ in drawn(parts, "random", 6, 5000)} == set(range(5, 107)) - {6}
 
 
@@ -100,14 +100,14 @@ DOCUMENTS = st.lists(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=2
 
 @given(DOCUMENTS, st.integers(0, 2**40), st.data())
 def test_contexts_are_among_those_that_may_be(documents, seed, data):
-    maximum, place, listed = 8, 0, []
+    maximum, token, listed = 8, 0, []
     for document in documents:
         spans = []
         for lengths in document:
             spans.append([])
             for length in lengths:
-                spans[-1].append((place, place + length))
-                place += length
+                spans[-1].append((token, token + length))
+                token += length
         listed.append(spans)
     parts = laid(documents, maximum)
     assert parts.companions().all()
@@ -143,5 +143,5 @@ def test_bits_are_those_of_a_loop_in_python_numbers(seed, epoch, copy, text, pla
 
 @pytest.mark.parametrize("half", [upper, lower])
 def test_draws_are_even(half):
-    found = half(bits(keys(3, 0, 0, np.arange(30_000)), np.array([5])), 3)
-    assert [abs(int((found == number).sum()) - 10_000) < 400 for number in range(3)] == [True] * 3
+    numbers = half(bits(keys(3, 0, 0, np.arange(30_000)), np.array([5])), 3)
+    assert [abs(int((numbers == number).sum()) - 10_000) < 400 for number in range(3)] == [True] * 3

@@ -1,4 +1,4 @@
-"""Pre-training as the loop sees it: one batch after another, and products that are counted as they are made."""
+"""The pre-training task: consecutive batches, counted matrix products, speed."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.pretraining import made
 
 
 class OneBatch:
-    """A plan whose every step is the same batch."""
+    """A sampler that returns the same batch at every step."""
 
     steps, spans = 6, 4
 
@@ -32,7 +32,7 @@ def plain(states, embedding, bias, targets):
 
 
 def test_products_of_forward_and_backward_are_counted_once_each(monkeypatch):
-    """Our loss makes its gradient's products on the way forward, the plain one on the way back: the same in all."""
+    """Our loss computes its gradient's products in the forward pass, the plain one in the backward pass: the total is the same."""
     ours = task()
     ours.outcome(0)
     monkeypatch.setattr("moeir.pretraining.base.token_loss", plain)
@@ -47,7 +47,7 @@ def test_counting_leaves_no_gradient_and_changes_none():
     assert all(parameter.grad is None for parameter in counted.model.parameters())
     loss.backward()
     again.outcome(0)
-    later, _, _ = again.outcome(1)  # not counted any more
+    later, _, _ = again.outcome(1)  # the second step is not counted
     later.backward()
     for one, other in zip(counted.model.parameters(), again.model.parameters(), strict=True):
         assert (one.grad is None) == (other.grad is None) and (one.grad is None or torch.allclose(one.grad, other.grad, atol=1e-6))
@@ -66,9 +66,9 @@ def test_speed_is_said_of_the_steps_after_the_first():
     short.outcome(0)
     assert short.speed() == {}
     short.outcome(1)
-    said = short.speed()
-    assert said["share_of_peak"] == pytest.approx(said["flops_per_second"] / said["measured_peak"])
-    assert said["flops_per_second"] == pytest.approx(short._products / short._products_tokens * said["tokens_per_second"])
+    speed = short.speed()
+    assert speed["share_of_peak"] == pytest.approx(speed["flops_per_second"] / speed["measured_peak"])
+    assert speed["flops_per_second"] == pytest.approx(short._products / short._products_tokens * speed["tokens_per_second"])
 
 
 def test_the_peak_is_more_than_a_thousand_million_a_second():

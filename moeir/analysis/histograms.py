@@ -19,10 +19,10 @@ def lengths(counts: Counter[int], classes: int) -> list[Class]:
     """
     total, longest = counts.total(), max(counts)
     width = _round_width((longest + 1) / classes)
-    found = [0] * (longest // width + 1)
+    bin_counts = [0] * (longest // width + 1)
     for length, count in counts.items():
-        found[length // width] += count
-    return [(place * width, (place + 1) * width, count, count / total) for place, count in enumerate(found)]
+        bin_counts[length // width] += count
+    return [(index * width, (index + 1) * width, count, count / total) for index, count in enumerate(bin_counts)]
 
 
 def scores(numbers: Array, low: float, high: float, classes: int) -> list[Class]:
@@ -33,7 +33,7 @@ def scores(numbers: Array, low: float, high: float, classes: int) -> list[Class]
     """
     counts, edges = np.histogram(numbers, classes, range=(low, high))
     ends = edges.tolist()
-    return [(ends[place], ends[place + 1], count, count / max(1, len(numbers))) for place, count in enumerate(counts.tolist())]
+    return [(ends[index], ends[index + 1], count, count / max(1, len(numbers))) for index, count in enumerate(counts.tolist())]
 
 
 def quantile(counts: Counter[int], share: float) -> int:
@@ -42,10 +42,10 @@ def quantile(counts: Counter[int], share: float) -> int:
     >>> quantile(Counter({1: 5, 2: 4, 9: 1}), 0.5), quantile(Counter({1: 5, 2: 4, 9: 1}), 0.95)
     (1, 9)
     """
-    wanted, seen = share * counts.total(), 0
+    target, reached = share * counts.total(), 0
     for length in sorted(counts):
-        seen += counts[length]
-        if seen >= wanted - 1e-9:
+        reached += counts[length]
+        if reached >= target - 1e-9:
             return length
     raise AssertionError("a share is at most 1")
 

@@ -68,13 +68,13 @@ class Account:
         return [self._part(owner, names[owner], sides) for owner in order]
 
     def _part(self, owner: str, names: list[str], sides: tuple[str, ...]) -> Part:
-        met = {side: self._sum([name for name in names if self.meets(name, side)]) for side in sides}
-        return Part(owner, self._sum(names), {side: None if self._depends(names, side) else met[side] for side in sides})
+        active = {side: self._sum([name for name in names if self.meets(name, side)]) for side in sides}
+        return Part(owner, self._sum(names), {side: None if self._depends(names, side) else active[side] for side in sides})
 
     def _depends(self, names: list[str], side: str) -> bool:
         """Whether a router decides if a text of a side meets these."""
-        found = [self._mixture(name) for name in names]
-        return all(mixture is not None and mixture.routed and len(mixture.runs[side]) == 1 for mixture in found)
+        mixtures = [self._mixture(name) for name in names]
+        return all(mixture is not None and mixture.routed and len(mixture.runs[side]) == 1 for mixture in mixtures)
 
     def _sum(self, names: list[str]) -> int:
         return sum(math.prod(self.shapes[name]) for name in names)
@@ -112,12 +112,12 @@ class Account:
 
     def _mixture(self, name: str) -> Mixture | None:
         """The mixture whose expert alone owns this; None for what its experts share (one normalisation for all)."""
-        found = EXPERT.fullmatch(name)
-        if found is None:
+        match = EXPERT.fullmatch(name)
+        if match is None:
             return None
-        twins = (f"{found['place']}.experts.{number}.{found['rest']}" for number in (0, 1))
-        mixture = next((one for one in self.mixtures if one.place == found["place"]), None)
-        return mixture if all(twin in self.shapes for twin in twins) else None
+        same_in_experts = (f"{match['place']}.experts.{number}.{match['rest']}" for number in (0, 1))
+        mixture = next((one for one in self.mixtures if one.place == match["place"]), None)
+        return mixture if all(twin in self.shapes for twin in same_in_experts) else None
 
     def flops(self, side: str, length: int) -> int:
         """Floating-point operations for one text of `length` tokens: two for each number of a matrix, each time it is multiplied.
@@ -125,12 +125,12 @@ class Account:
         A layer's attention costs 4 · H for each pair of tokens that see each other; a sparse expert multiplies every token with the word
         embeddings.
         """
-        met = {name: shape for name, shape in self.shapes.items() if self.meets(name, side)}
-        count = sum(2 * math.prod(shape) * self._times(name, length) for name, shape in met.items() if _is_matrix(name, shape))
-        for name, shape in met.items():
-            place = name.removesuffix(".output.weight")
-            if place.endswith(".attention"):
-                pairs = length if self._narrows(name) else seen(length, self.windows.get(place, length))
+        active_shapes = {name: shape for name, shape in self.shapes.items() if self.meets(name, side)}
+        count = sum(2 * math.prod(shape) * self._times(name, length) for name, shape in active_shapes.items() if _is_matrix(name, shape))
+        for name, shape in active_shapes.items():
+            prefix = name.removesuffix(".output.weight")
+            if prefix.endswith(".attention"):
+                pairs = length if self._narrows(name) else seen(length, self.windows.get(prefix, length))
                 count += 4 * shape[0] * pairs
         encoder = "document_encoder." if self._separate and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
@@ -145,8 +145,8 @@ class Account:
         mixture = self._mixture(name)
         once = mixture is not None and mixture.once
         pooled = ".pooler." in name or (name.startswith("heads.") and self.kinds.get(owner) == "dense")
-        looked_at = name.endswith((".key.weight", ".value.weight"))
-        return 1 if once or pooled or (self._narrows(name) and not looked_at) else length
+        is_key_or_value = name.endswith((".key.weight", ".value.weight"))
+        return 1 if once or pooled or (self._narrows(name) and not is_key_or_value) else length
 
     def _narrows(self, name: str) -> bool:
         return name.startswith(tuple(f"{place}." for place in self.narrow))
@@ -163,7 +163,7 @@ def seen(length: int, window: int) -> int:
     >>> seen(4, 4), seen(4, 1), seen(4, 0)
     (16, 10, 4)
     """
-    return sum(min(place + window, length - 1) - max(place - window, 0) + 1 for place in range(length))
+    return sum(min(position + window, length - 1) - max(position - window, 0) + 1 for position in range(length))
 
 
 def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
@@ -171,6 +171,6 @@ def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _matched(name: str) -> re.Match[str]:
-    found = EXPERT.fullmatch(name)
-    assert found is not None, name
-    return found
+    match = EXPERT.fullmatch(name)
+    assert match is not None, name
+    return match

@@ -26,8 +26,8 @@ def pca(vectors: Array, dimensions: int, seed: int = 42) -> Array:
     axes = axes[:dimensions]
     largest = np.abs(axes).argmax(axis=1)
     axes = axes * np.sign(axes[np.arange(len(axes)), largest])[:, None]
-    places: Array = centred @ axes.T + 0.0
-    padded: Array = np.pad(places, ((0, 0), (0, dimensions - places.shape[1])))
+    coordinates: Array = centred @ axes.T + 0.0
+    padded: Array = np.pad(coordinates, ((0, 0), (0, dimensions - coordinates.shape[1])))
     return padded
 
 
@@ -42,12 +42,12 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)  # squared distances of units are twice those of cosines
     rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose own floor, 50, tears few points apart in space
-    made = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
-    return np.asarray(made.fit_transform(units), dtype=np.float64)
+    model = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
+    return np.asarray(model.fit_transform(units), dtype=np.float64)
 
 
 def _started(units: Array, dimensions: int) -> Array:
     """Principal components, as small as t-SNE wants them in the beginning."""
-    places = pca(units, dimensions)
-    started: Array = (places / max(places[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
-    return started
+    coordinates = pca(units, dimensions)
+    initial: Array = (coordinates / max(coordinates[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
+    return initial

@@ -59,8 +59,8 @@ class Usage:
         >>> Usage(np.array([5, 5, 0]), np.ones(3), 10).surprises
         array([0.34657359, 0.34657359, 0.        ])
         """
-        found: Array = entr(self.shares) + 0.0  # which makes -0 of a share of 1 a plain zero
-        return found
+        terms: Array = entr(self.shares) + 0.0  # which makes -0 of a share of 1 a plain zero
+        return terms
 
     def reaching(self, threshold: str) -> Array:
         """[I] whether each expert was taken at least as often as `threshold` says: SB-MoE, table III."""

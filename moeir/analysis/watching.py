@@ -26,8 +26,6 @@ BALANCE = "raise load_balance of --objective"
 class Course:
     """One value in the course of a training: its last 500 steps, and means over the whole, alike in steps and at most 128."""
 
-    __slots__ = ("_count", "_points", "_step", "_stretch", "_sum", "last", "total", "whole")
-
     def __init__(self) -> None:
         self.last: deque[float] = deque(maxlen=WINDOW)
         self.total = self.whole = self._sum = 0.0
@@ -108,9 +106,9 @@ class Watch:
             self.facts[name] = value
             if name.startswith("dev.") and value > self.best.get(name, (-math.inf, 0))[0]:
                 self.best[name] = (value, self.step)
-        begun = [*self._collapsed(), *self._starving()]
-        self.alarms += begun
-        return begun
+        new_alarms = [*self._collapsed(), *self._starving()]
+        self.alarms += new_alarms
+        return new_alarms
 
     def __getitem__(self, name: str) -> Course:
         return self.courses[name]
@@ -152,26 +150,26 @@ class Watch:
             if share <= ENDS_BELOW:
                 self._lasting.pop(name, None)
             elif share > MOST and name not in self._lasting:
-                won = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
-                self._lasting[name] = Alarm(self.step, f"{won}, and the others learn little; {COMPETE}")
+                message = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
+                self._lasting[name] = Alarm(self.step, f"{message}, and the others learn little; {COMPETE}")
                 yield self._lasting[name]
 
     def _starving(self) -> Iterator[Alarm]:
         """A router takes an expert hardly ever; those of one router that begin together are one alarm."""
         for router, names in self.routers.items():
-            begun = []
+            starved = []
             for name in names:
                 course = self.courses[name]
-                part = round(course.mean * len(names), 9)
-                if part >= ENDS_ABOVE:
+                relative_share = round(course.mean * len(names), 9)
+                if relative_share >= ENDS_ABOVE:
                     self._lasting.pop(name, None)
-                elif part < LEAST and len(course.last) == WINDOW and name not in self._lasting:
-                    begun.append(name)
-            if begun:
-                shares = ", ".join(f"{name.rpartition('.')[2]} ({self.courses[name].mean:.2%})" for name in begun)
-                got = f"{router} hardly took expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is an equal part"
-                alarm = Alarm(self.step, f"{got}; {BALANCE}")
-                self._lasting |= dict.fromkeys(begun, alarm)
+                elif relative_share < LEAST and len(course.last) == WINDOW and name not in self._lasting:
+                    starved.append(name)
+            if starved:
+                shares = ", ".join(f"{name.rpartition('.')[2]} ({self.courses[name].mean:.2%})" for name in starved)
+                message = f"{router} hardly took expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is an equal part"
+                alarm = Alarm(self.step, f"{message}; {BALANCE}")
+                self._lasting |= dict.fromkeys(starved, alarm)
                 yield alarm
 
 
@@ -193,12 +191,12 @@ def kept(path: Path, size: int) -> Iterator[dict[str, float]]:
 def metrics_of(training: Path) -> Path:
     """The `metrics.jsonl` of a training, finished or not, by the folder it writes or by the file itself; ArtifactError if there is none."""
     unfinished = [making.beside_of(training) / METRICS] if training.name else []
-    places = [training / METRICS, *unfinished, training]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    candidates = [training / METRICS, *unfinished, training]
+    metrics = next((path for path in candidates if path.is_file()), None)
+    if metrics is None:
         missing = f"{training}: has no {METRICS}" if training.is_dir() else f"{training}: no such training"
         raise ArtifactError(f"{missing}: moeir finetune and pretrain write one with their first step")
-    return found
+    return metrics
 
 
 def read(path: Path) -> Iterator[dict[str, float]]:

@@ -34,8 +34,8 @@ def winner(values: Values, query: str) -> str:
     >>> winner(found, "q"), winner(found, "p")
     ('a', 'tied')
     """
-    best = max(found[query] for found in values.values())
-    names = [name for name, found in values.items() if found[query] == best]
+    best = max(by_query[query] for by_query in values.values())
+    names = [name for name, by_query in values.items() if by_query[query] == best]
     return names[0] if len(names) == 1 else TIED
 
 
@@ -44,20 +44,22 @@ def table(values: Values, groups: Mapping[str, Mapping[str, str]]) -> list[Row]:
     queries = list(next(iter(values.values())))
     won = {query: winner(values, query) for query in queries}
     rows = []
-    for by, found in {ALL: dict.fromkeys(queries, ALL), **groups}.items():
-        for group in ordered(by, found):
-            members = [query for query in queries if found.get(query) == group]
+    for criterion, group_of in {ALL: dict.fromkeys(queries, ALL), **groups}.items():
+        for group in ordered(criterion, group_of):
+            members = [query for query in queries if group_of.get(query) == group]
             for run in (*values, TIED):
                 wins = sum(won[query] == run for query in members)
                 mean = float("nan") if run == TIED else sum(values[run][query] for query in members) / len(members)
-                rows.append(Row(by, group, len(members), run, wins, mean))
+                rows.append(Row(criterion, group, len(members), run, wins, mean))
     return rows
 
 
-def ordered(by: str, found: Mapping[str, str]) -> list[str]:
+def ordered(criterion: str, group_of: Mapping[str, str]) -> list[str]:
     """The classes that some query has, from little to much, or as `QUESTIONS` has them."""
-    known = {"length": _classes_of_length(), "question": [*QUESTIONS, "yes or no", "none"], "overlap": _classes_of_parts()}.get(by, [ALL])
-    return [group for group in known if group in set(found.values())]
+    order = {"length": _classes_of_length(), "question": [*QUESTIONS, "yes or no", "none"], "overlap": _classes_of_parts()}.get(
+        criterion, [ALL]
+    )
+    return [group for group in order if group in set(group_of.values())]
 
 
 def length(query: str) -> str:
@@ -67,7 +69,7 @@ def length(query: str) -> str:
     ('4-6 words', '1-3 words')
     """
     count = len(_WORD.findall(query))
-    return _classes_of_length()[next((place for place, most in enumerate(LENGTHS) if count <= most), len(LENGTHS))]
+    return _classes_of_length()[next((index for index, most in enumerate(LENGTHS) if count <= most), len(LENGTHS))]
 
 
 def question(query: str) -> str:
@@ -77,8 +79,8 @@ def question(query: str) -> str:
     ('which', 'yes or no', 'none')
     """
     words = [word.lower() for word in _WORD.findall(query)]
-    asked = next((word for word in words if word in QUESTIONS), None)
-    return "yes or no" if words and words[0] in CLOSED else asked or "none"
+    question_word = next((word for word in words if word in QUESTIONS), None)
+    return "yes or no" if words and words[0] in CLOSED else question_word or "none"
 
 
 def overlap(query: str, answers: Sequence[str]) -> str:
@@ -88,17 +90,17 @@ def overlap(query: str, answers: Sequence[str]) -> str:
     ('75-100 %', '0-25 %')
     """
     words = set(_words(query))
-    part = max((len(words & set(_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
-    return _classes_of_parts()[next(place for place, most in enumerate(PARTS) if part <= most)]
+    share = max((len(words & set(_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
+    return _classes_of_parts()[next(index for index, most in enumerate(PARTS) if share <= most)]
 
 
 def overlaps(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str]) -> dict[str, str]:
     """The class of every query of which an answer's text is known."""
-    found = {}
+    classes = {}
     for name, text in queries.items():
-        if known := [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]:
-            found[name] = overlap(text, known)
-    return found
+        if texts := [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]:
+            classes[name] = overlap(text, texts)
+    return classes
 
 
 def _words(text: str) -> list[str]:

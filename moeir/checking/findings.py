@@ -32,12 +32,12 @@ class Group:
 class Findings:
     """Findings by file and kind. `most` lines of each are kept, all of them if it is 0; kinds that are `allowed` become notes."""
 
-    def __init__(self, most: int = 5, allowed: Collection[str] = ()) -> None:
-        self._most, self._allowed = most, frozenset(allowed)
+    def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
+        self._most, self._allowed = max_lines, frozenset(allowed)
         self._groups: dict[tuple[str, str], Group] = {}
         self._files: dict[str, int] = {}
 
-    def add(self, file: str, line: int | None, kind: str, what: str) -> None:
+    def add(self, file: str, line: int | None, kind: str, message: str) -> None:
         """One more finding."""
         self._files.setdefault(file, len(self._files))
         if (file, kind) not in self._groups:
@@ -45,7 +45,7 @@ class Findings:
         group = self._groups[file, kind]
         group.count += 1
         if not self._most or len(group.lines) < self._most:
-            group.lines.append((line, what))
+            group.lines.append((line, message))
 
     def refused(self, file: str, line: int | None, problem: DataError) -> None:
         """One that a reader's message tells of."""
@@ -74,14 +74,14 @@ class Findings:
         for group in faulty:
             counts[group.kind] = counts.get(group.kind, 0) + group.count
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
-        place = files[0] if len(files) == 1 else f"{len(files)} files"
-        return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {place} ({kinds})"
+        location = files[0] if len(files) == 1 else f"{len(files)} files"
+        return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {location} ({kinds})"
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """`file:line`, kind, what was found, what to do; a last row of a group says how many more there are."""
         for group in self.groups:
-            for line, what in group.lines:
-                yield group.where(line), group.kind, what, group.advice
+            for line, message in group.lines:
+                yield group.where(line), group.kind, message, group.advice
             if more := group.count - len(group.lines):
                 yield group.file, group.kind, f"and {more:,} more", group.advice
 
@@ -94,7 +94,7 @@ class Findings:
                 "fault": not group.note,
                 "count": group.count,
                 "advice": group.advice,
-                "lines": [{"line": line, "what": what} for line, what in group.lines],
+                "lines": [{"line": line, "what": message} for line, message in group.lines],
             }
             for group in self.groups
         ]
@@ -103,6 +103,6 @@ class Findings:
         """For people: a paragraph for each file and kind."""
         for group in self.groups:
             yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
-            yield from (f"    {group.where(line)}: {what}" for line, what in group.lines)
+            yield from (f"    {group.where(line)}: {message}" for line, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"

@@ -10,8 +10,8 @@ TEXTS_AT_ONCE = 512
 class Cut:
     """Texts of one file, counted by `sizes` (the tokens of texts, special ones included) against the most there may be."""
 
-    def __init__(self, file: str, most: int, sizes: Callable[[Sequence[str]], list[int]]) -> None:
-        self.file, self.most, self._sizes = file, most, sizes
+    def __init__(self, file: str, max_tokens: int, count_tokens: Callable[[Sequence[str]], list[int]]) -> None:
+        self.file, self.most, self._sizes = file, max_tokens, count_tokens
         self._waiting: list[tuple[int | None, str]] = []
         self.texts = self.cut = self.tokens = self.lost = self.longest = 0
         self._first: int | None = None
@@ -39,5 +39,5 @@ class Cut:
             self._count()
         if self.cut:
             texts, tokens = self.cut / self.texts, self.lost / self.tokens
-            words = f"{self.cut:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.most} tokens, the longest has {self.longest:,}"
-            findings.add(self.file, self._first, "truncated", f"{words}; {tokens:.1%} of all tokens are lost")
+            message = f"{self.cut:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.most} tokens, the longest has {self.longest:,}"
+            findings.add(self.file, self._first, "truncated", f"{message}; {tokens:.1%} of all tokens are lost")

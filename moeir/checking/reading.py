@@ -21,18 +21,18 @@ def numbered(path: Path | str, findings: Findings) -> Iterator[tuple[int, str]]:
 
     A line that is not UTF-8 is read as Windows-1252, a byte that is zero as a space, and both are findings.
     """
-    name, found = lines.label(path), False
+    name, has_lines = lines.label(path), False
     try:
         with lines.blocks(path, checked=False) as blocks:
             for first, block in blocks:
                 for number, line in _of_block(block, first, name, findings):
                     if line.strip():
-                        found = True
+                        has_lines = True
                         yield number, line.removesuffix("\r")
     except DataError as problem:
         findings.refused(name, _line_in(problem), problem)
         return
-    if not found:
+    if not has_lines:
         findings.add(name, None, "empty-file", "holds nothing")
 
 
@@ -56,13 +56,13 @@ def _of_block(block: bytes, first: int, name: str, findings: Findings) -> Iterat
 
 
 def _line_in(problem: DataError) -> int | None:
-    found = re.search(r"near line (\d+)", str(problem))
-    return int(found[1]) if found else None
+    match = re.search(r"near line (\d+)", str(problem))
+    return int(match[1]) if match else None
 
 
-def mended(text: str, place: tuple[str, int | None], findings: Findings) -> str:
+def mended(text: str, location: tuple[str, int | None], findings: Findings) -> str:
     """A text without what was decoded wrongly and without control characters; each is a finding at `place`, a file and a line."""
-    file, line = place
+    file, line = location
     if not text.isascii() and (repaired := _TWICE.sub(_decoded_again, text)) != text:
         first = next(number for number, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new)
         findings.add(file, line, "mojibake", f"{_around(text, first)} was {_around(repaired, first)}")
@@ -75,13 +75,13 @@ def mended(text: str, place: tuple[str, int | None], findings: Findings) -> str:
     return text
 
 
-def _decoded_again(found: re.Match[str]) -> str:
+def _decoded_again(match: re.Match[str]) -> str:
     """What UTF-8's bytes say that were taken for letters; the letters where they are no UTF-8."""
     try:
-        return bytes(_BYTES[letter] for letter in found[0]).decode()
+        return bytes(_BYTES[letter] for letter in match[0]).decode()
     except UnicodeDecodeError:
-        return found[0]
+        return match[0]
 
 
-def _around(text: str, place: int) -> str:
-    return repr(text[max(0, place - 12) : place + 13])
+def _around(text: str, index: int) -> str:
+    return repr(text[max(0, index - 12) : index + 13])

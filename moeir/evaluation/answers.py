@@ -58,38 +58,45 @@ class Answers:
         """A document's text in the form in which answers are looked for."""
         return unicodedata.normalize("NFD", text) if self.match == "regex" else tokens(text)
 
-    def stand_in(self, query: str, prepared: str) -> bool:
+    def stand_in(self, query: str, normalized: str) -> bool:
         """Whether an answer of the question stands in the text of a document."""
         if self.match == "regex":
-            return any(self._found(pattern, prepared, query) for pattern in self.wanted[query])
-        return any(answer in prepared for answer in self.wanted[query])
+            return any(self._found(pattern, normalized, query) for pattern in self.wanted[query])
+        return any(answer in normalized for answer in self.wanted[query])
 
-    def _found(self, pattern: Any, prepared: str, query: str) -> bool:
+    def _found(self, pattern: Any, normalized: str, query: str) -> bool:
         try:
-            return pattern.search(prepared, timeout=PATIENCE_SECONDS) is not None
+            return pattern.search(normalized, timeout=PATIENCE_SECONDS) is not None
         except TimeoutError:
-            words = f"the regular expression {pattern.pattern!r} found no end in {PATIENCE_SECONDS} seconds on one text"
-            raise DataError(f"question {query!r}: {words}; write it without nested repetitions") from None
+            message = f"the regular expression {pattern.pattern!r} found no end in {PATIENCE_SECONDS} seconds on one text"
+            raise DataError(f"question {query!r}: {message}; write it without nested repetitions") from None
 
 
-def read(questions: Iterable[Text], match: str, place: object) -> Answers:
+def read(questions: Iterable[Text], match: str, source: object) -> Answers:
     """The answers of every question; `place` opens a message.
 
     An answer without a token, and a regular expression that is none, matches nothing; both are counted and said. (DPR does the
     same with a broken expression, but finds an answer without a token in every document.)
     """
-    wanted: dict[str, tuple[Any, ...]] = {}
-    idle: list[tuple[str, str]] = []
+    by_question: dict[str, tuple[Any, ...]] = {}
+    unmatchable: list[tuple[str, str]] = []
     for question in questions:
         if not question.answers:
-            raise DataError(f"{place}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
-        made = [(answer, _pattern(answer) if match == "regex" else _phrase(answer)) for answer in dict.fromkeys(question.answers)]
-        idle += [(question.id, answer) for answer, form in made if form is None]
-        wanted[question.id] = tuple(form for _, form in made if form is not None)
-    if idle:
+            raise DataError(f"{source}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
+        compiled = [(answer, _pattern(answer) if match == "regex" else _phrase(answer)) for answer in dict.fromkeys(question.answers)]
+        unmatchable += [(question.id, answer) for answer, pattern in compiled if pattern is None]
+        by_question[question.id] = tuple(pattern for _, pattern in compiled if pattern is not None)
+    if unmatchable:
         kind = "are no regular expressions" if match == "regex" else "have no letter, digit or sign"
-        log.warning("%s: %d answers %s and match nothing; the first: %r of question %s", place, len(idle), kind, idle[0][1], idle[0][0])
-    return Answers(match, wanted)
+        log.warning(
+            "%s: %d answers %s and match nothing; the first: %r of question %s",
+            source,
+            len(unmatchable),
+            kind,
+            unmatchable[0][1],
+            unmatchable[0][0],
+        )
+    return Answers(match, by_question)
 
 
 def deepest(measures: Collection[Measure]) -> int | None:
@@ -106,7 +113,7 @@ def deepest(measures: Collection[Measure]) -> int | None:
 
 def judged(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
     """Judgements of what each run retrieved: 1 where an answer stands in the text, else 0; every question is judged."""
-    return [_judgements(run, found, answers) for run, found in zip(runs, marks(runs, answers, corpus), strict=True)]
+    return [_judgements(run, labels, answers) for run, labels in zip(runs, marks(runs, answers, corpus), strict=True)]
 
 
 def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
@@ -116,15 +123,15 @@ def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[n
     """
     pairs = [_Pairs(run, answers) for run in runs]
     for document in texts.read(corpus, keep_empty=True):
-        prepared = None
-        for one in pairs:
-            for row, query in one.taken(document.id):
-                prepared = answers.prepared(document.text) if prepared is None else prepared
-                one.found[row] = answers.stand_in(query, prepared)
-    for one in pairs:
-        if (absent := one.absent()) is not None:
+        normalized = None
+        for waiting in pairs:
+            for row, query in waiting.taken(document.id):
+                normalized = answers.prepared(document.text) if normalized is None else normalized
+                waiting.found[row] = answers.stand_in(query, normalized)
+    for waiting in pairs:
+        if (absent := waiting.absent()) is not None:
             raise DataError(f"{lines.label(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched")
-    return [one.found for one in pairs]
+    return [waiting.found for waiting in pairs]
 
 
 class _Pairs:
@@ -134,8 +141,8 @@ class _Pairs:
         self.run = run
         self.found = np.zeros(len(run.documents), dtype=bool)
         self.owners = np.repeat(np.arange(len(run)), np.diff(run.starts))
-        asked = np.array([query in answers.wanted for query in run.queries], dtype=bool)
-        rows = np.flatnonzero(asked[self.owners])
+        has_answers = np.array([query in answers.wanted for query in run.queries], dtype=bool)
+        rows = np.flatnonzero(has_answers[self.owners])
         self.rows = rows[np.argsort(run.documents[rows], kind="stable")]
         self.starts = np.searchsorted(run.documents[self.rows], np.arange(len(run.names) + 1))
         self.waiting = np.diff(self.starts) > 0
@@ -156,18 +163,18 @@ class _Pairs:
         return self.run.names[codes[0]] if len(codes) else None
 
 
-def _judgements(run: Run, found: NDArray[np.bool_], answers: Answers) -> Qrels:
+def _judgements(run: Run, labels: NDArray[np.bool_], answers: Answers) -> Qrels:
     qrels: Qrels = {query: {} for query in answers.wanted}
-    for place, query in enumerate(run.queries):
+    for row, query in enumerate(run.queries):
         if query in qrels:
-            grades = found[run.starts[place] : run.starts[place + 1]].astype(int).tolist()
+            grades = labels[run.starts[row] : run.starts[row + 1]].astype(int).tolist()
             qrels[query] = dict(zip(run.documents_of(query), grades, strict=True))
     return qrels
 
 
 def _phrase(answer: str) -> str | None:
-    found = tokens(answer)
-    return found if found.strip() else None
+    spaced = tokens(answer)
+    return spaced if spaced.strip() else None
 
 
 def _pattern(answer: str) -> Any:

@@ -103,8 +103,8 @@ class Compared:
             values = measures.per_query(run, qrels, [measure])[str(measure)]
             yield Step(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)", values)
         if tool.reciprocal_returned if reciprocal else tool.returned:
-            kept = {query: value for query, value in values.items() if query in run.places and len(run.row(run.places[query])[0])}
-            yield Step(f"the mean over queries with hits ({len(values) - len(kept)} judged queries have none)", kept)
+            with_hits = {query: value for query, value in values.items() if query in run.places and len(run.row(run.places[query])[0])}
+            yield Step(f"the mean over queries with hits ({len(values) - len(with_hits)} judged queries have none)", with_hits)
 
     @cached_property
     def _by_file(self) -> Run:
@@ -118,10 +118,10 @@ class Compared:
 def explained(compared: Mapping[str, Compared], wanted: Sequence[Measure]) -> list[list[object]]:
     """Rows run, measure, step, value, change of all steps of all measures."""
     rows: list[list[object]] = []
-    for name, one in compared.items():
+    for name, view in compared.items():
         for measure in wanted:
             before = None
-            for step in one.steps(measure):
+            for step in view.steps(measure):
                 mean = measures.overall({str(measure): step.values})[str(measure)]
                 rows.append([name, str(measure), step.words, mean, "" if before is None else f"{mean - before:+.4f}"])
                 before = mean
@@ -131,6 +131,6 @@ def explained(compared: Mapping[str, Compared], wanted: Sequence[Measure]) -> li
 def without_own_ids(run: Run) -> tuple[Run, int]:
     """The run without documents that have their query's id, and how many there were."""
     own = Ids.of(run.names).places(run.queries)
-    kept: NDArray[np.bool_] = run.documents != np.repeat(own, np.diff(run.starts))
-    starts = np.concatenate([[0], np.cumsum(kept)])[run.starts]
-    return Run(run.queries, starts, run.documents[kept], run.scores[kept], run.names, run.tag), int((~kept).sum())
+    keep: NDArray[np.bool_] = run.documents != np.repeat(own, np.diff(run.starts))
+    starts = np.concatenate([[0], np.cumsum(keep)])[run.starts]
+    return Run(run.queries, starts, run.documents[keep], run.scores[keep], run.names, run.tag), int((~keep).sum())

@@ -41,9 +41,9 @@ class Found:
         grades = np.array([grade for judged in qrels.values() for grade in judged.values()], dtype=np.int64)
         documents = Ids.of(run.names).places([document for judged in qrels.values() for document in judged])
         lists = np.array([run.places.get(query, -1) for query in queries], dtype=np.int64)[owners]
-        there = (documents >= 0) & (lists >= 0)
+        retrieved = (documents >= 0) & (lists >= 0)
         ranks = np.zeros(len(owners), np.int64)
-        ranks[there] = _ranks(run, lists[there] * width + documents[there], documents[there], width)
+        ranks[retrieved] = _ranks(run, lists[retrieved] * width + documents[retrieved], documents[retrieved], width)
         order = np.lexsort((np.where(ranks > 0, ranks, np.iinfo(np.int64).max), owners))
         return cls(queries, owners[order], grades[order], ranks[order])
 
@@ -59,8 +59,8 @@ class Found:
         gained = self.grades > 0
         owners, grades = self.owners[gained], self.grades[gained]
         order = np.lexsort((-grades, owners))
-        places = _places(owners)
-        return owners, places, grades[order] / np.log2(places + 1)
+        positions = _places(owners)
+        return owners, positions, grades[order] / np.log2(positions + 1)
 
     def sums(self, owners: _Integers, weights: NDArray[Any] | None = None) -> _Exact:
         """Counts, or sums of weights, by query [Q]."""
@@ -72,8 +72,8 @@ class Found:
 
     def hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
         """Owners and ranks of the relevant documents found down to a rank."""
-        kept = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
-        return self.owners[kept], self.ranks[kept]
+        selected = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
+        return self.owners[selected], self.ranks[selected]
 
 
 def covers(measure: Measure) -> bool:
@@ -82,40 +82,40 @@ def covers(measure: Measure) -> bool:
     return measure.NAME in FORMULAS and plain
 
 
-def _ndcg(found: Found, rel: int, cutoff: int) -> _Exact:
-    kept = (found.grades > 0) & (found.ranks > 0) & (found.ranks <= cutoff)
-    gains = found.sums(found.owners[kept], found.grades[kept] / np.log2(found.ranks[kept] + 1))
-    owners, places, best = found.ideal
-    return _over(gains, found.sums(owners[places <= cutoff], best[places <= cutoff]))
+def _ndcg(judged: Found, rel: int, cutoff: int) -> _Exact:
+    selected = (judged.grades > 0) & (judged.ranks > 0) & (judged.ranks <= cutoff)
+    gains = judged.sums(judged.owners[selected], judged.grades[selected] / np.log2(judged.ranks[selected] + 1))
+    owners, positions, best = judged.ideal
+    return _over(gains, judged.sums(owners[positions <= cutoff], best[positions <= cutoff]))
 
 
-def _average_precision(found: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = found.hits(rel, cutoff)
-    return _over(found.sums(owners, _places(owners) / ranks), found.relevant(rel))
+def _average_precision(judged: Found, rel: int, cutoff: int) -> _Exact:
+    owners, ranks = judged.hits(rel, cutoff)
+    return _over(judged.sums(owners, _places(owners) / ranks), judged.relevant(rel))
 
 
-def _reciprocal_rank(found: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = found.hits(rel, cutoff)
+def _reciprocal_rank(judged: Found, rel: int, cutoff: int) -> _Exact:
+    owners, ranks = judged.hits(rel, cutoff)
     first = _places(owners) == 1
-    return found.sums(owners[first], 1.0 / ranks[first])
+    return judged.sums(owners[first], 1.0 / ranks[first])
 
 
-def _recall(found: Found, rel: int, cutoff: int) -> _Exact:
-    return _over(found.sums(found.hits(rel, cutoff)[0]), found.relevant(rel))
+def _recall(judged: Found, rel: int, cutoff: int) -> _Exact:
+    return _over(judged.sums(judged.hits(rel, cutoff)[0]), judged.relevant(rel))
 
 
-def _precision(found: Found, rel: int, cutoff: int) -> _Exact:
-    return found.sums(found.hits(rel, cutoff)[0]) / cutoff
+def _precision(judged: Found, rel: int, cutoff: int) -> _Exact:
+    return judged.sums(judged.hits(rel, cutoff)[0]) / cutoff
 
 
-def _success(found: Found, rel: int, cutoff: int) -> _Exact:
-    return (found.sums(found.hits(rel, cutoff)[0]) > 0).astype(np.float64)
+def _success(judged: Found, rel: int, cutoff: int) -> _Exact:
+    return (judged.sums(judged.hits(rel, cutoff)[0]) > 0).astype(np.float64)
 
 
-def _r_precision(found: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = found.hits(rel, cutoff)
-    relevant = found.relevant(rel)
-    return _over(found.sums(owners[ranks <= relevant[owners]]), relevant)
+def _r_precision(judged: Found, rel: int, cutoff: int) -> _Exact:
+    owners, ranks = judged.hits(rel, cutoff)
+    relevant = judged.relevant(rel)
+    return _over(judged.sums(owners[ranks <= relevant[owners]]), relevant)
 
 
 FORMULAS: dict[str, Callable[[Found, int, int], _Exact]] = {
@@ -135,14 +135,14 @@ def _ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Inte
     judged[documents] = True
     rows = np.flatnonzero(judged[run.documents]) if len(documents) else np.empty(0, np.int64)  # few, of all that were found
     lists = np.searchsorted(run.starts, rows, side="right") - 1
-    held = lists * width + run.documents[rows]
-    order = np.argsort(held)
-    places = np.searchsorted(held[order], keys)
-    places[places == len(held)] = 0
+    hit_keys = lists * width + run.documents[rows]
+    order = np.argsort(hit_keys)
+    positions = np.searchsorted(hit_keys[order], keys)
+    positions[positions == len(hit_keys)] = 0
     ranks = np.zeros(len(keys), np.int64)
-    if len(held):
-        own = order[places]
-        ranks = np.where(held[own] == keys, rows[own] - run.starts[lists[own]] + 1, 0)
+    if len(hit_keys):
+        matches = order[positions]
+        ranks = np.where(hit_keys[matches] == keys, rows[matches] - run.starts[lists[matches]] + 1, 0)
     return ranks
 
 

@@ -26,6 +26,6 @@ def samples(values: Values, groups: Mapping[str, str], field: str) -> dict[str, 
     for measure, by_query in values.items():
         for query, value in by_query.items():
             within.setdefault(f"{field}={groups[query]}", {}).setdefault(measure, {})[query] = value
-    found: dict[str, Values] = {label: within[label] for label in sorted(within)}
-    means = {label: measures.overall(one) for label, one in found.items()}
-    return found | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}
+    by_group: dict[str, Values] = {label: within[label] for label in sorted(within)}
+    means = {label: measures.overall(group_values) for label, group_values in by_group.items()}
+    return by_group | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}

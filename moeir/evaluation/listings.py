@@ -38,12 +38,12 @@ class Comparison:
     def p_values(self, systems: Mapping[str, Samples]) -> dict[tuple[str, str, str], float]:
         """The p-value of every run but the first, by label, run and measure, corrected over the runs and measures of a label."""
         first = next(iter(systems.values()))
-        found: dict[tuple[str, str, str], float] = {}
+        adjusted: dict[tuple[str, str, str], float] = {}
         for label, values in first.items() if self.test != "none" else ():
             others = [(label, name, measure) for name in list(systems)[1:] for measure in values]
             raw = [significance.TESTS[self.test](systems[name][label][measure], values[measure]) for _, name, measure in others]
-            found |= dict(zip(others, significance.corrected(raw, self.correction), strict=True))
-        return found
+            adjusted |= dict(zip(others, significance.corrected(raw, self.correction), strict=True))
+        return adjusted
 
 
 PLAIN = Comparison()
@@ -107,20 +107,20 @@ def _compared(comparison: Comparison, values: Mapping[str, float], first: Mappin
 def document(systems: Mapping[str, Samples], comparison: Comparison = PLAIN) -> str:
     """One JSON object: run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size."""
     first, p_values = next(iter(systems.values())), comparison.p_values(systems)
-    made: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name, samples in systems.items():
         for label, values in samples.items():
             means = measures.overall(values)
             for measure, by_query in values.items():
                 low, high = significance.interval(list(by_query.values()))
-                one: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
+                entry: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
                 if samples is not first:
-                    one |= {"difference": means[measure] - measures.overall(first[label])[measure]}
-                    one |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
-                    one |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
-                made.setdefault(name, {}).setdefault(label, {})[measure] = one
-    said = {"test": comparison.test, "correction": comparison.correction}
-    return json.dumps({**said, "runs": made}, ensure_ascii=False, indent=1)
+                    entry |= {"difference": means[measure] - measures.overall(first[label])[measure]}
+                    entry |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
+                    entry |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
+                report.setdefault(name, {}).setdefault(label, {})[measure] = entry
+    settings = {"test": comparison.test, "correction": comparison.correction}
+    return json.dumps({**settings, "runs": report}, ensure_ascii=False, indent=1)
 
 
 def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False) -> Iterator[str]:
@@ -133,10 +133,10 @@ def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False)
     """
     for name, samples in systems.items():
         *_, whole = samples.values()
-        means = {ALL if label == groups.MICRO else label: measures.overall(one) for label, one in samples.items()}
+        means = {ALL if label == groups.MICRO else label: measures.overall(values) for label, values in samples.items()}
         for measure, by_query in whole.items():
             rows = sorted(by_query.items()) if per_query else []
-            for query, value in [*rows, *((label, found[measure]) for label, found in means.items())]:
+            for query, value in [*rows, *((label, by_measure[measure]) for label, by_measure in means.items())]:
                 if form == "tsv":
                     yield "\t".join([*([name] if len(systems) > 1 else []), measure, query, f"{value:.6f}"])
                 else:

@@ -73,9 +73,9 @@ def parse(text: str) -> Measure:
         measure = measure(**options)
         supported = _PROVIDERS.supports(measure) and measure.NAME not in _UNLIKE_TREC_EVAL  # `supports` checks the options too
     except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
-        words = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
-        said = _ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
-        raise UsageError(f"measure {text!r} cannot be read: {said}{words}") from None
+        expected = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
+        reason = _ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
+        raise UsageError(f"measure {text!r} cannot be read: {reason}{expected}") from None
     cutoff = measure.params.get("cutoff")
     if cutoff is not None and cutoff < 1:
         raise UsageError(f"measure {text!r}: the cut-off is at least 1")
@@ -87,8 +87,10 @@ def parse(text: str) -> Measure:
 def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
     """The value of each measure for each judged query, in the order of the judgements."""
     if not any(query in run.places for query in qrels):
-        found, expected = (next(iter(names), "none") for names in (run.queries, qrels))
-        raise DataError(f"run of another collection: it shares no query with the judgements (it has {found!r}, they have {expected!r})")
+        run_query, judged_query = (next(iter(names), "none") for names in (run.queries, qrels))
+        raise DataError(
+            f"run of another collection: it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
+        )
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
     quick = [measure for measure in measures if covers(measure)]
     if quick:
@@ -96,8 +98,8 @@ def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str
         values |= {str(measure): judged.values(measure) for measure in quick}
     others = [measure for measure in measures if measure not in quick]
     for depth in {_depth(measure) for measure in others}:
-        kin = [measure for measure in others if _depth(measure) == depth]
-        for metric in _metrics(run if depth is None else run.top(depth), qrels, kin):
+        same_depth = [measure for measure in others if _depth(measure) == depth]
+        for metric in _metrics(run if depth is None else run.top(depth), qrels, same_depth):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values
 
@@ -108,15 +110,15 @@ def overall(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     >>> overall({"RR@10": {"q1": 1.0, "q2": 0.5}})
     {'RR@10': 0.75}
     """
-    totals = {measure: math.fsum(found.values()) for measure, found in values.items()}
+    totals = {measure: math.fsum(by_query.values()) for measure, by_query in values.items()}
     return {measure: total if measure.startswith("Num") else total / max(len(values[measure]), 1) for measure, total in totals.items()}
 
 
 def coverage(run: Run, qrels: Qrels, depth: int = 10) -> Coverage:
     """How far the judgements reach: queries on either side, and the share of a judged query's top `depth` that nobody judged."""
     both = [query for query in qrels if query in run.places]
-    cut = run.top(depth)
-    unjudged = [document not in qrels[query] for query in both for document in cut.documents_of(query)]
+    top = run.top(depth)
+    unjudged = [document not in qrels[query] for query in both for document in top.documents_of(query)]
     share = sum(unjudged) / len(unjudged) if unjudged else 0.0
     return Coverage(len(qrels), len(run), len(qrels) - len(both), len(run) - len(both), depth, share)
 
@@ -129,8 +131,8 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _near(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), _NAMES, n=3)
-    return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in near))}?)" if near else ""
+    matches = difflib.get_close_matches(name.lower(), _NAMES, n=3)
+    return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in matches))}?)" if matches else ""
 
 
 def _options(text: str) -> dict[str, object]:

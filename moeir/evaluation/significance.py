@@ -42,11 +42,11 @@ def randomisation(first: Mapping[str, float], second: Mapping[str, float], seed:
     differences = _differences(first, second)
     if not differences.any():
         return 1.0
-    observed, generator, beyond = abs(differences.sum()), np.random.default_rng(seed), 0
+    observed, generator, as_large = abs(differences.sum()), np.random.default_rng(seed), 0
     for count in _parts(len(differences)):
         signs = 2.0 * generator.integers(0, 2, (count, len(differences)), dtype=np.int8) - 1.0
-        beyond += int((abs(signs @ differences) >= observed * (1 - 1e-12)).sum())
-    return (beyond + 1) / (SAMPLES + 1)
+        as_large += int((abs(signs @ differences) >= observed * (1 - 1e-12)).sum())
+    return (as_large + 1) / (SAMPLES + 1)
 
 
 def bootstrap(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
@@ -60,10 +60,10 @@ def bootstrap(first: Mapping[str, float], second: Mapping[str, float], seed: int
     differences = _differences(first, second)
     if len(differences) < 2 or not differences.any():
         return 1.0
-    observed, beyond = abs(_student(differences[None])[0]), 0
+    observed, as_large = abs(_student(differences[None])[0]), 0
     for sample in _resampled(differences - differences.mean(), seed):
-        beyond += int((abs(_student(sample)) >= observed).sum())
-    return (beyond + 1) / (SAMPLES + 1)
+        as_large += int((abs(_student(sample)) >= observed).sum())
+    return (as_large + 1) / (SAMPLES + 1)
 
 
 def interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
@@ -76,8 +76,8 @@ def interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95)
     mean = math.fsum(exact) / len(exact) if len(exact) else math.nan
     if len(exact) < 2:
         return mean, mean
-    reach = float(stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
-    return mean - reach, mean + reach
+    half_width = float(stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
+    return mean - half_width, mean + half_width
 
 
 def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> float:
@@ -108,9 +108,9 @@ def corrected(values: Sequence[float], method: str) -> list[float]:
         adjusted = np.maximum.accumulate(adjusted * np.arange(count, 0, -1))
     elif method == "bh":
         adjusted = np.minimum.accumulate((adjusted * count / np.arange(1, count + 1))[::-1])[::-1]
-    made = np.empty(count)
-    made[order] = np.minimum(adjusted, 1.0)
-    return [round(value, 15) for value in made.tolist()]
+    adjusted_in_order = np.empty(count)
+    adjusted_in_order[order] = np.minimum(adjusted, 1.0)
+    return [round(value, 15) for value in adjusted_in_order.tolist()]
 
 
 TESTS = {"t": paired_t, "randomisation": randomisation, "bootstrap": bootstrap}
@@ -138,5 +138,5 @@ def _student(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     """Student's statistic of each row; infinite where all are equal and not 0."""
     means, spread = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(samples.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: NDArray[np.float64] = np.nan_to_num(means / spread, nan=0.0)
-    return found
+        statistics: NDArray[np.float64] = np.nan_to_num(means / spread, nan=0.0)
+    return statistics

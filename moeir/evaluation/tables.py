@@ -22,10 +22,10 @@ def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 
     bm25     0.5000       43
     came     0.7123       43
     """
-    shown = [[_shown(cell, digits) for cell in row] for row in rows]
-    lines = [list(header), *shown]
+    cells = [[_shown(cell, digits) for cell in row] for row in rows]
+    lines = [list(header), *cells]
     widths = [max(_width(line[column]) for line in lines) for column in range(len(header))]
-    right = _right(len(header), shown)
+    right = _right(len(header), cells)
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
 
@@ -38,11 +38,11 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: in
     |:--|--:|
     | bm25\\|k1 | 0.5000 |
     """
-    shown = [[_shown(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
-    right = _right(len(header), shown)
-    lines = [list(header), *shown]
+    cells = [[_shown(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
+    right = _right(len(header), cells)
+    lines = [list(header), *cells]
     lines.insert(1, ["--:" if number else ":--" for number in right])
-    return "\n".join(f"|{'|'.join(line)}|" if place == 1 else f"| {' | '.join(line)} |" for place, line in enumerate(lines))
+    return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
 
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
@@ -57,10 +57,10 @@ def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int =
     \bottomrule
     \end{tabular}
     """
-    shown = [[_shown(cell, digits) for cell in row] for row in rows]
-    columns = "".join("r" if number else "l" for number in _right(len(header), shown))
-    words = [f"{' & '.join(_LATEX.sub(_escaped, cell) for cell in line)} \\\\" for line in [list(header), *shown]]
-    body = [words[0], "\\midrule", *words[1:]]
+    cells = [[_shown(cell, digits) for cell in row] for row in rows]
+    columns = "".join("r" if number else "l" for number in _right(len(header), cells))
+    lines = [f"{' & '.join(_LATEX.sub(_escaped, cell) for cell in line)} \\\\" for line in [list(header), *cells]]
+    body = [lines[0], "\\midrule", *lines[1:]]
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
 
 
@@ -81,8 +81,8 @@ def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) 
         yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row)
 
 
-def _right(width: int, shown: Sequence[Sequence[str]]) -> list[bool]:
-    return [bool(shown) and all(_NUMBER.fullmatch(row[column]) for row in shown) for column in range(width)]
+def _right(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
+    return [bool(cells) and all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(width)]
 
 
 def _escaped(letter: re.Match[str]) -> str:

@@ -39,11 +39,11 @@ def queries_with_ties(run: Run) -> int:
 
 def _grades(run: Run, qrels: Qrels) -> NDArray[np.int64]:
     """The grade of every hit [n]; 0 of what nobody judged."""
-    found = Found.of(run, qrels)
-    there = found.ranks > 0
-    lists = np.array([run.places.get(query, 0) for query in found.queries], dtype=np.int64)[found.owners[there]]
+    judged = Found.of(run, qrels)
+    retrieved = judged.ranks > 0
+    lists = np.array([run.places.get(query, 0) for query in judged.queries], dtype=np.int64)[judged.owners[retrieved]]
     grades = np.zeros(len(run.scores), np.int64)
-    grades[run.starts[lists] + found.ranks[there] - 1] = found.grades[there]
+    grades[run.starts[lists] + judged.ranks[retrieved] - 1] = judged.grades[retrieved]
     return grades
 
 

@@ -37,14 +37,14 @@ class Contents:
                 numbers.setdefault(name, len(numbers))
         return numbers
 
-    def data(self, asked: Mapping[str, Text]) -> dict[str, Any]:
+    def data(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
         """What a page needs of all cases at once."""
         answers = [sum(grade > 0 for grade in self.cases.qrels[query].values()) for query in self.queries]
         return {
             "runs": list(self.cases.runs),
             "depth": self.cases.depth,
             "queries": list(self.queries),
-            "texts": [shortened(asked[query].content, LONGEST_QUERY) if query in asked else "" for query in self.queries],
+            "texts": [shortened(query_texts[query].content, LONGEST_QUERY) if query in query_texts else "" for query in self.queries],
             "answers": answers,
             "firsts": self.cases.first_answers(self.queries),
             "chunks": {"cases": CASES_IN_CHUNK, "texts": TEXTS_IN_CHUNK},
@@ -54,31 +54,31 @@ class Contents:
         """Cases in chunks, then documents in chunks: id, title and text of each; id alone where `corpus` does not have it."""
         numbers = self.numbers
         cases = (self.cases.case(query, numbers, self.reasons) for query in self.queries)
-        for place, chunk in enumerate(chunks(cases, CASES_IN_CHUNK)):
-            yield f"cases-{place}", chunk
-        held: list[list[str]] = [[name] for name in numbers]
+        for index, chunk in enumerate(chunks(cases, CASES_IN_CHUNK)):
+            yield f"cases-{index}", chunk
+        rows: list[list[str]] = [[name] for name in numbers]
         for text in corpus:
             if text.id in numbers:
-                held[numbers[text.id]] = [text.id, shortened(text.title, self.longest), shortened(text.text, self.longest)]
-        for place, documents in enumerate(chunks(held, TEXTS_IN_CHUNK)):
-            yield f"texts-{place}", documents
+                rows[numbers[text.id]] = [text.id, shortened(text.title, self.longest), shortened(text.text, self.longest)]
+        for index, documents in enumerate(chunks(rows, TEXTS_IN_CHUNK)):
+            yield f"texts-{index}", documents
 
 
 def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     """Of each training the charts that pictures have too: title → curves of (step, mean), and its alarms."""
-    found = []
-    for one in trainings:
+    runs = []
+    for training in trainings:
         charts = []
-        for title, of in KINDS.items():
-            if curves := of(one.watch):
+        for title, curves_of in KINDS.items():
+            if curves := curves_of(training.watch):
                 lines_of = [
-                    {"label": label, "points": [[step, _short(value / unit)] for step, value in one.watch[fact].points()]}
+                    {"label": label, "points": [[step, _short(value / unit)] for step, value in training.watch[fact].points()]}
                     for label, (fact, unit) in curves.items()
                 ]
                 charts.append({"title": title, "curves": lines_of})
-        found.append({"name": one.name, "steps": one.watch.step, "finished": one.finished, "charts": charts})
-        found[-1]["alarms"] = [str(alarm) for alarm in one.watch.alarms]
-    return found
+        runs.append({"name": training.name, "steps": training.watch.step, "finished": training.finished, "charts": charts})
+        runs[-1]["alarms"] = [str(alarm) for alarm in training.watch.alarms]
+    return runs
 
 
 def points(path: Path) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def points(path: Path) -> dict[str, Any]:
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of a list with a header, or of JSON lines, each with where it stands."""
     names: list[str] | None = None
-    name, found = lines.label(path), False
+    name, has_rows = lines.label(path), False
     with lines.opened(path) as numbered:
         for number, line in numbered:
             where = f"{name}:{number}"
@@ -116,9 +116,9 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if len(cells) != len(names):
                     raise DataError(f"{where}: {len(names)} columns expected, as the first line has, {len(cells)} found")
                 row = dict(zip(names, cells, strict=True))
-            found = True
+            has_rows = True
             yield where, row
-    if not found:
+    if not has_rows:
         raise DataError(f"{name}: holds no point; moeir analyze projection writes them")
 
 

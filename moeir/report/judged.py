@@ -19,14 +19,14 @@ def values(runs: Mapping[str, Run], qrels: Qrels, wanted: Sequence[Measure]) -> 
     return {name: measures.per_query(run, qrels, wanted) for name, run in runs.items()}
 
 
-def table(found: Values, queries: Sequence[str]) -> dict[str, Any]:
+def table(by_run: Values, queries: Sequence[str]) -> dict[str, Any]:
     """What a page shows, by measure: mean, low and high of each run, p of each pair of runs, values [run][query] in whole numbers."""
-    names = list(next(iter(found.values()), ()))
+    names = list(next(iter(by_run.values()), ()))
     return {
         "measures": names,
-        "means": [[_mean([one[measure][query] for query in queries]) for one in found.values()] for measure in names],
-        "p": [[_against(found, measure, base) for base in found] for measure in names],
-        "values": [[[round(one[measure][query] * DIGITS) for query in queries] for one in found.values()] for measure in names],
+        "means": [[_mean([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
+        "p": [[_against(by_run, measure, base) for base in by_run] for measure in names],
+        "values": [[[round(of_run[measure][query] * DIGITS) for query in queries] for of_run in by_run.values()] for measure in names],
     }
 
 
@@ -35,9 +35,9 @@ def _mean(sample: Sequence[float]) -> tuple[float, float, float]:
     return math.fsum(sample) / len(sample), *significance.interval(sample)
 
 
-def _against(found: Values, measure: str, base: str) -> list[float | None]:
+def _against(by_run: Values, measure: str, base: str) -> list[float | None]:
     """p of each run against `base`, by the paired t-test, corrected for how many there are; None for itself."""
-    others = [name for name in found if name != base]
-    chances = significance.corrected([significance.paired_t(found[name][measure], found[base][measure]) for name in others], "holm")
-    by_name = dict(zip(others, chances, strict=True))
-    return [by_name.get(name) for name in found]
+    others = [name for name in by_run if name != base]
+    p_values = significance.corrected([significance.paired_t(by_run[name][measure], by_run[base][measure]) for name in others], "holm")
+    by_name = dict(zip(others, p_values, strict=True))
+    return [by_name.get(name) for name in by_run]

@@ -29,9 +29,7 @@ def _entropies(watch: Watch) -> Curves:
 
 def _usage(watch: Watch) -> Curves:
     """1 where every expert of a router gets an equal part."""
-    return {
-        f"{router} {fact.rpartition('.')[2]}": (fact, 1 / len(names)) for router, names in watch.routers.items() for fact in names
-    }
+    return {f"{router} {fact.rpartition('.')[2]}": (fact, 1 / len(names)) for router, names in watch.routers.items() for fact in names}
 
 
 def _development(watch: Watch) -> Curves:

@@ -22,18 +22,18 @@ def lines(title: str, data: Mapping[str, Any], parts: Iterable[tuple[str, Any]])
     """The page in pieces: `data` is read when it opens, each of the `parts` (name, value) when it is needed."""
     style, script = "".join(_read(f"{name}.css") for name in STYLES), "".join(_read(f"{name}.js") for name in SCRIPTS)
     head, foot = _read("page.html").split("<!-- data -->\n")
-    told = {"POLICY": policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
-    yield re.sub(r"\[\[(\w+)\]\]", lambda mark: told[mark[1]], head)
+    substitutions = {"POLICY": policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
+    yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], head)
     yield embedded("data", data)
     for name, value in parts:
         yield embedded(name, value)
-    yield re.sub(r"\[\[(\w+)\]\]", lambda mark: told[mark[1]], foot)
+    yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], foot)
 
 
 def policy(style: str, script: str) -> str:
     """The content policy: nothing, but these two, and an icon that is no file."""
-    allowed = {"script": digest(script), "style": digest(style)}
-    rules = ["default-src 'none'", *(f"{kind}-src 'sha256-{one}'" for kind, one in allowed.items()), "img-src data:"]
+    hashes = {"script": digest(script), "style": digest(style)}
+    rules = ["default-src 'none'", *(f"{kind}-src 'sha256-{value}'" for kind, value in hashes.items()), "img-src data:"]
     return "; ".join([*rules, "base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'"])
 
 

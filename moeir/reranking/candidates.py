@@ -36,20 +36,20 @@ class Candidates:
         """
         run, sizes = self.run, np.diff(self.run.starts)
         new = np.asarray(scores, dtype=np.float32)
-        told = ~np.isnan(new)
+        scored = ~np.isnan(new)
         if not rest:
-            return Run.from_columns(run.queries, self.query[told], run.names, self.document[told], new[told], tag)
-        depths = np.bincount(self.query[told], minlength=len(run))
+            return Run.from_columns(run.queries, self.query[scored], run.names, self.document[scored], new[scored], tag)
+        depths = np.bincount(self.query[scored], minlength=len(run))
         owners = np.repeat(np.arange(len(run)), sizes)
         ranks = np.arange(len(owners)) - np.repeat(run.starts[:-1], sizes)
         lowest = np.full(len(run), np.inf)
-        np.minimum.at(lowest, self.query[told], new[told])
-        found = np.empty(len(owners))
-        found[ranks < self.depth] = new
-        behind = ranks >= depths[owners]
-        below = ranks[behind] - depths[owners[behind]] + 1
-        found[behind] = lowest[owners[behind]] - below * _steps(lowest, sizes)[owners[behind]]
-        return Run.from_columns(run.queries, owners, run.names, run.documents, found.astype(np.float32), tag)
+        np.minimum.at(lowest, self.query[scored], new[scored])
+        final = np.empty(len(owners))
+        final[ranks < self.depth] = new
+        unscored = ranks >= depths[owners]
+        offsets = ranks[unscored] - depths[owners[unscored]] + 1
+        final[unscored] = lowest[owners[unscored]] - offsets * _steps(lowest, sizes)[owners[unscored]]
+        return Run.from_columns(run.queries, owners, run.names, run.documents, final.astype(np.float32), tag)
 
 
 def _steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArray[np.float64]:
@@ -63,9 +63,9 @@ def united(runs: Sequence[Run], merge: str) -> Run:
     return runs[0] if len(runs) == 1 else fusion.fused(runs, variants.bind("fusion", merge))
 
 
-def part(run: Run, number: int, of: int) -> Run:
+def part(run: Run, number: int, count: int) -> Run:
     """The queries of part `number` of `of` parts, counted from 0: neighbours in the run."""
-    first, last = (place * len(run) // of for place in (number, number + 1))
+    first, last = (index * len(run) // count for index in (number, number + 1))
     rows = slice(int(run.starts[first]), int(run.starts[last]))
     starts = run.starts[first : last + 1] - run.starts[first]
     return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.names, run.tag)
@@ -75,10 +75,10 @@ def combined(candidates: Candidates, scores: Sequence[Scores], ensemble: str) ->
     """What several rerankers say together, query by query: scores [M] of [n] -> [n]. A single one's scores stay as they are."""
     if len(scores) == 1:
         return scores[0]
-    merge, together = variants.bind("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
+    merge, combined_scores = variants.bind("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
     stacked = np.stack(scores).astype(np.float64)
     ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
     for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         if last > first:
-            together[first:last] = merge(stacked[:, first:last])
-    return together
+            combined_scores[first:last] = merge(stacked[:, first:last])
+    return combined_scores

@@ -57,5 +57,5 @@ def rrf(scores: Exact, *, constant: float = 60.0) -> Exact:
 
 def _ranks(row: Exact) -> Exact:
     """[n] from 1, the highest score first."""
-    _, places, counts = np.unique(-row, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
+    _, groups, counts = np.unique(-row, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[groups])

@@ -37,8 +37,8 @@ class Ledger:
         rows = self._marks.get(name, 0)
         if self._folder is None or not rows:
             return np.empty(0, dtype=np.float32)
-        held = (self._folder / f"{name}.npy").read_bytes()[HEADER : HEADER + 4 * rows]
-        return np.frombuffer(held, dtype=np.float32)
+        saved = (self._folder / f"{name}.npy").read_bytes()[HEADER : HEADER + 4 * rows]
+        return np.frombuffer(saved, dtype=np.float32)
 
     def _due(self) -> bool:
         return self._folder is not None and time.monotonic() - self._kept >= SECONDS
@@ -63,11 +63,11 @@ class Ledger:
 class Walk:
     """The scores of one walk: `done` of them are there."""
 
-    def __init__(self, ledger: Ledger, name: str, count: int) -> None:
-        known = ledger._known(name)
-        self.scores, self.done, self._kept = np.empty(count, dtype=np.float32), len(known), len(known)
-        self.scores[: self.done] = known
-        self._ledger, self._name = ledger, name
+    def __init__(self, journal: Ledger, name: str, count: int) -> None:
+        saved = journal._known(name)
+        self.scores, self.done, self._kept = np.empty(count, dtype=np.float32), len(saved), len(saved)
+        self.scores[: self.done] = saved
+        self._ledger, self._name = journal, name
 
     def add(self, scores: Scores) -> None:
         """The next scores of the walk."""

@@ -39,11 +39,11 @@ class Library:
     @classmethod
     def of(cls, run: Run, queries: Path, corpus: Path, *, keep_empty: bool = False, label: str = "the run") -> "Library":
         """Of the queries that a run holds; DataError if one is not in the file."""
-        held = {text.id: text.content for text in texts.read(queries)}
+        by_id = {text.id: text.content for text in texts.read(queries)}
         for query in run.queries:
-            if query not in held:
+            if query not in by_id:
                 raise DataError(f"{queries}: has no query {query!r}, which {label} holds; do the ids agree?")
-        return cls([held[query] for query in run.queries], run.names, corpus, keep_empty)
+        return cls([by_id[query] for query in run.queries], run.names, corpus, keep_empty)
 
     def walked(self, codes: Integers, *, fielded: bool) -> Iterator[tuple[int, str]]:
         """Documents with their codes, in the order of the corpus; DataError if one is not there."""
@@ -62,16 +62,16 @@ class Library:
         """The tokens of the queries and of documents as a cross-encoder reads them, cut to what a pair holds or `whole`."""
         pairing = checkpoint.pairing
         key = repr((checkpoint.reader.digest, asdict(pairing.rules), pairing.parts, pairing.separate, whole))
-        kept = self._shelves.get(key)
-        if kept is None or (kept.rows[codes] < 0).any():
-            self._shelves[key] = kept = self._read(checkpoint, codes, whole=whole)
-        return kept
+        tokenized = self._shelves.get(key)
+        if tokenized is None or (tokenized.rows[codes] < 0).any():
+            self._shelves[key] = tokenized = self._read(checkpoint, codes, whole=whole)
+        return tokenized
 
     def _read(self, checkpoint: OpenCheckpoint, codes: Integers, *, whole: bool) -> Shelf:
         pairing, kind = checkpoint.pairing, checkpoint.reader.id_type
         rows, sizes, parts = np.full(len(self.names), -1, dtype=np.int64), [0], [np.empty(0, dtype=kind)]
-        walked = self.walked(codes, fielded=True)
-        while window := list(islice(walked, TEXTS_AT_ONCE)):
+        documents_of_corpus = self.walked(codes, fielded=True)
+        while window := list(islice(documents_of_corpus, TEXTS_AT_ONCE)):
             rows[[code for code, _ in window]] = np.arange(len(sizes) - 1, len(sizes) - 1 + len(window))
             ids = pairing.ids([text for _, text in window], "document", whole=whole)
             sizes += [len(text) for text in ids]

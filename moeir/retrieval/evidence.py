@@ -46,25 +46,31 @@ def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
     return [{"terms": shared} for shared in _shared(list(counts), weights, _each(engine, list(counts), len(counts), rows))]
 
 
-def tokens(engine: Index, query: MultiVector, rows: np.ndarray, asked: Words, written: Sequence[Words]) -> list[Evidence]:
+def tokens(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Words, document_pieces: Sequence[Words]) -> list[Evidence]:
     """Of each document, for every token of the query, the best token there: its position among the vectors, its piece, how similar.
 
     `asked` are the pieces of the query, `written` those of each document. Positions are known where the engine keeps the vectors.
     """
     vectors = query.vectors.detach().cpu().double().numpy()
-    names = asked if asked is not None else [None] * len(vectors)
-    found: list[Evidence] = []
-    alone: np.ndarray | None = None
-    for place, (row, pieces) in enumerate(zip(rows.tolist(), written, strict=True)):
+    names = query_pieces if query_pieces is not None else [None] * len(vectors)
+    evidence: list[Evidence] = []
+    single_scores: np.ndarray | None = None
+    for column, (row, pieces) in enumerate(zip(rows.tolist(), document_pieces, strict=True)):
         stored = engine.tokens_of(row)
         if stored is None:
-            if alone is None:
+            if single_scores is None:
                 singles = MultiVector(query.vectors.cpu(), torch.arange(len(vectors) + 1))
-                alone = _each(engine, singles, len(vectors), rows)
-            found.append({"tokens": [{"query": name, "similarity": short(one)} for name, one in zip(names, alone[:, place], strict=True)]})
+                single_scores = _each(engine, singles, len(vectors), rows)
+            evidence.append(
+                {
+                    "tokens": [
+                        {"query": name, "similarity": short(score)} for name, score in zip(names, single_scores[:, column], strict=True)
+                    ]
+                }
+            )
         else:
-            found.append({"tokens": _best(names, vectors, stored.astype(np.float64), pieces)})
-    return found
+            evidence.append({"tokens": _best(names, vectors, stored.astype(np.float64), pieces)})
+    return evidence
 
 
 def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
@@ -73,7 +79,7 @@ def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: Open
     singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
     products = _each(engine, singles, len(names), rows)
     return [
-        {"tokens": [{"query": name, "similarity": short(one)} for name, one in zip(names, column, strict=True) if one > 0]}
+        {"tokens": [{"query": name, "similarity": short(score)} for name, score in zip(names, column, strict=True) if score > 0]}
         for column in products.T.tolist()
     ]
 
@@ -83,8 +89,8 @@ def pieces(checkpoint: OpenCheckpoint, expert: str, text: str, side: str, count:
     ids, silent = checkpoint.ids([text], side)
     head = checkpoint.architecture.heads[expert]
     assert isinstance(head, Tokenwise)
-    kept = head.kept(Tokens.pack(ids, side, silent).to(checkpoint.device)).tolist()
-    names: list[str | None] = [checkpoint.reader.token(number) for number, stays in zip(ids[0], kept, strict=True) if stays]
+    mask = head.kept(Tokens.pack(ids, side, silent).to(checkpoint.device)).tolist()
+    names: list[str | None] = [checkpoint.reader.token(number) for number, keep in zip(ids[0], mask, strict=True) if keep]
     if head.padding == "zero" and side != "query":
         names.append(None)
     return names if len(names) == count else None
@@ -95,29 +101,29 @@ def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, 
     if not len(document):
         return []
     similarity = query @ document.T
-    places = similarity.argmax(axis=1)
-    found: list[Evidence] = []
-    for line, place in enumerate(places.tolist()):
-        one: Evidence = {"query": names[line], "position": place}
+    best = similarity.argmax(axis=1)
+    evidence: list[Evidence] = []
+    for row, position in enumerate(best.tolist()):
+        entry: Evidence = {"query": names[row], "position": position}
         if pieces is not None:
-            one["document"] = pieces[place]
-        found.append(one | {"similarity": short(similarity[line, place])})
-    return found
+            entry["document"] = pieces[position]
+        evidence.append(entry | {"similarity": short(similarity[row, position])})
+    return evidence
 
 
 def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
     """weights [T] of the query, [T, n] of the documents -> of each document the terms with a weight on either side."""
     products = weights[:, None] * documents.astype(np.float64)
-    found: list[list[Evidence]] = []
+    evidence: list[list[Evidence]] = []
     for column, product in zip(documents.T, products.T, strict=True):
         order = [term for term in np.argsort(-product, kind="stable").tolist() if product[term]]
-        found.append(
+        evidence.append(
             [
                 {"term": names[term], "query": short(weights[term]), "document": short(column[term]), "product": short(product[term])}
                 for term in order
             ]
         )
-    return found
+    return evidence
 
 
 def _each(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:

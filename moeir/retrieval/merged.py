@@ -33,12 +33,14 @@ class Merged(Index):
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         lists = [part.search(queries, depth) for part in self.parts]
-        numbered = [np.where(found == NO_ROW, NO_ROW, found + start) for (found, _), start in zip(lists, self._starts, strict=False)]
-        every, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
+        numbered = [
+            np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)
+        ]
+        all_rows, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
         places = self.places
-        for line in range(len(rows)):
-            real = every[line] != NO_ROW
-            place_hits(every[line][real], values[line][real], places, rows[line], scores[line])
+        for query in range(len(rows)):
+            real = all_rows[query] != NO_ROW
+            place_hits(all_rows[query][real], values[query][real], places, rows[query], scores[query])
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)

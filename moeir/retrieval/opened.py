@@ -67,8 +67,8 @@ class OpenIndex:
         if depth < 1:
             raise UsageError(f"depth {depth}: expected at least 1")
         names = [str(number) for number in range(len(queries))]
-        found, _ = self.runs(names, queries, depth, self.chosen((expert,) if expert else ()), fuse or self.fusion)
-        run = list(found.values())[-1]
+        runs, _ = self.runs(names, queries, depth, self.chosen((expert,) if expert else ()), fuse or self.fusion)
+        run = list(runs.values())[-1]
         return [run.hits(name) for name in names]
 
     def runs(
@@ -104,11 +104,11 @@ class OpenIndex:
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
             advance(count)
-        found = self._as_runs(names, parts)
-        if len(found) > 1 and not exact:
+        runs = self._as_runs(names, parts)
+        if len(runs) > 1 and not exact:
             with speed.step("fuse", len(queries)):
-                found["fused"] = fusion.fused(list(found.values()), variants.bind("fusion", fuse), depth)
-        return found, {"proven": proven} if "fused" in parts else {}
+                runs["fused"] = fusion.fused(list(runs.values()), variants.bind("fusion", fuse), depth)
+        return runs, {"proven": proven} if "fused" in parts else {}
 
     def encoded(self, queries: list[str], batch_size: int, speed: Speed) -> Iterator[tuple[int, Any]]:
         """Batches of queries as the engines take them: (place of the first, expert -> queries)."""
@@ -118,8 +118,8 @@ class OpenIndex:
                 yield first, dict.fromkeys(self.engines, batch)
             else:
                 with speed.step("encode", len(batch)), autocast(self.dtype, str(self.checkpoint.device)):
-                    made = self.checkpoint.encode(batch, "query")
-                yield first, made
+                    encoded = self.checkpoint.encode(batch, "query")
+                yield first, encoded
 
     def _as_runs(self, names: list[str], parts: Mapping[str, list[Part]]) -> dict[str, Run]:
         """Runs that share one list of ids: those of the documents that were found."""
@@ -148,21 +148,21 @@ def open_index(
     through to look for damage, unless it was `verified` just before.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
-    place = device_for(device)
-    said = [(manifests.read_manifest(one) if verified else manifests.verify(one, "index"))["counts"] for one in paths]
-    _check_same(paths, said)
-    if model is not None and "checkpoint" not in said[0]:
+    target = device_for(device)
+    counts = [(manifests.read_manifest(one) if verified else manifests.verify(one, "index"))["counts"] for one in paths]
+    _check_same(paths, counts)
+    if model is not None and "checkpoint" not in counts[0]:
         raise UsageError(f"--model {model}: {paths[0]} reads its queries without one")
     ids = [manifests.read_lines(one / "ids.txt") for one in paths]
-    parts = [_engines(one, facts["experts"], id_order(own), place) for one, facts, own in zip(paths, said, ids, strict=True)]
-    every = [name for own in ids for name in own]
+    parts = [_engines(one, facts["experts"], id_order(own), target) for one, facts, own in zip(paths, counts, ids, strict=True)]
+    all_ids = [name for own in ids for name in own]
     _check_apart(paths, ids)
-    order = id_order(every)
+    order = id_order(all_ids)
     engines = dict(parts[0])
     if len(paths) > 1:
         engines = {name: merged([part[name] for part in parts], order, name) for name in parts[0]}
-    checkpoint = _checkpoint(paths[0], said[0]["checkpoint"], model, place) if "checkpoint" in said[0] else None
-    return OpenIndex(paths, every, engines, order, checkpoint, dtype_for(dtype, place), place)
+    checkpoint = _checkpoint(paths[0], counts[0]["checkpoint"], model, target) if "checkpoint" in counts[0] else None
+    return OpenIndex(paths, all_ids, engines, order, checkpoint, dtype_for(dtype, target), target)
 
 
 def _engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, Index]:
@@ -174,14 +174,14 @@ def _engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: st
     return engines
 
 
-def _check_same(paths: Sequence[Path], said: Sequence[Mapping[str, Any]]) -> None:
+def _check_same(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]) -> None:
     """ArtifactError if indexes that are to be searched as one were not made alike."""
-    for path, facts in zip(paths[1:], said[1:], strict=True):
-        if facts.get("checkpoint", {}).get("digest") != said[0].get("checkpoint", {}).get("digest"):
+    for path, facts in zip(paths[1:], counts[1:], strict=True):
+        if facts.get("checkpoint", {}).get("digest") != counts[0].get("checkpoint", {}).get("digest"):
             raise ArtifactError(f"{path}: made with another checkpoint than {paths[0]}; encode and index all parts with one")
-        if facts["experts"] != said[0]["experts"]:
-            found, first = (", ".join(f"{name}={spec}" for name, spec in one["experts"].items()) for one in (facts, said[0]))
-            raise ArtifactError(f"{path}: has {found}; {paths[0]} has {first}; index all parts with the same --engine")
+        if facts["experts"] != counts[0]["experts"]:
+            specs, first = (", ".join(f"{name}={spec}" for name, spec in one["experts"].items()) for one in (facts, counts[0]))
+            raise ArtifactError(f"{path}: has {specs}; {paths[0]} has {first}; index all parts with the same --engine")
 
 
 def _check_apart(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
@@ -192,12 +192,12 @@ def _check_apart(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
                 raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
 
 
-def _checkpoint(path: Path, said: Mapping[str, str], model: Path | None, device: str) -> OpenCheckpoint:
-    folder = model or (path / said["path"]).resolve()
+def _checkpoint(path: Path, parent: Mapping[str, str], model: Path | None, device: str) -> OpenCheckpoint:
+    folder = model or (path / parent["path"]).resolve()
     if not folder.is_dir():
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
-    found = manifests.digest_of(manifests.verify(folder, "checkpoint")["files"])
-    if found != said["digest"]:
-        again = f"moeir encode --model {folder} and moeir index"
-        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or run {again} again")
+    digest = manifests.digest_of(manifests.verify(folder, "checkpoint")["files"])
+    if digest != parent["digest"]:
+        commands = f"moeir encode --model {folder} and moeir index"
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or run {commands} again")
     return open_checkpoint(folder, device)

@@ -30,11 +30,11 @@ class Speed:
     @contextmanager
     def step(self, name: str, queries: int) -> Iterator[None]:
         """Time what is done for a batch of queries."""
-        began, before = self._clock(), self.compiling
+        started, before = self._clock(), self.compiling
         with event.install_timer("numba:compile", self._compiled):
             yield
-        spent = self._clock() - began - (self.compiling - before)
-        self.steps.setdefault(name, []).append((spent, queries))
+        seconds = self._clock() - started - (self.compiling - before)
+        self.steps.setdefault(name, []).append((seconds, queries))
 
     def _clock(self) -> float:
         """Seconds; a CUDA device has finished by then what it was told to do."""
@@ -76,15 +76,15 @@ def percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PE
     [0.1, 0.1, 0.2, 0.3]
     """
     ordered, total = sorted(batches), sum(count for _, count in batches)
-    found = []
+    latencies = []
     for percent in wanted:
         reached = 0
         for seconds, count in ordered:
             reached += count
             if 100 * reached >= percent * total:
-                found.append(seconds)
+                latencies.append(seconds)
                 break
-    return found
+    return latencies
 
 
 @contextmanager
@@ -108,8 +108,14 @@ def threads(count: int | None) -> Iterator[None]:
 def machine(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
     """On what a search ran, and how large what it searched is on disk."""
     processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
-    held = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
-    return {"processor": processor, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device, "index_bytes": held}
+    index_bytes = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "index_bytes": index_bytes,
+    }
 
 
 def described(facts: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What each run gives to a fusion: its part of every hit, the documents that it alone found, and what the fusion loses without it."""
+"""Contribution of each run to a fusion: its part of every score, documents that only it retrieves, and the loss without it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,9 +21,9 @@ OF_A_MEASURE = ("", "loses", "low", "high", "p")
 
 
 def hits(runs: Mapping[str, Run], merge: Merge, fused: Run) -> Iterator[list[object]]:
-    """A row for each hit of the fused run: OF_A_HIT, then OF_A_RUN of every run, empty where its list lacks the document.
+    """One row per hit of the fused run: HIT_COLUMNS, then RUN_COLUMNS of every run, empty if its list lacks the document.
 
-    `alone` names the run whose list alone holds the document. Parts add up to the score, but for rounding.
+    `alone` names the only run whose list has the document. Parts add up to the score, up to rounding.
     """
     names = list(runs)
     for first, documents, ranks, scores, parts in _blocks(list(runs.values()), merge, fused):
@@ -42,9 +42,9 @@ def hits(runs: Mapping[str, Run], merge: Merge, fused: Run) -> Iterator[list[obj
 
 
 def header(names: Sequence[str]) -> list[str]:
-    """The columns of `hits`.
+    """Columns of `hit_rows`.
 
-    >>> header(["bm25", "dense"])[5:]
+    >>> hit_header(["bm25", "dense"])[5:]
     ['bm25.rank', 'bm25.score', 'bm25.part', 'dense.rank', 'dense.score', 'dense.part']
     """
     return [*OF_A_HIT, *(f"{name}.{what}" for name in names for what in OF_A_RUN)]
@@ -53,10 +53,10 @@ def header(names: Sequence[str]) -> list[str]:
 def losses(
     runs: Mapping[str, Run], merge: Merge, fused: Run, depth: int, qrels: Qrels, measures: Sequence[Measure]
 ) -> tuple[list[str], list[list[object]]]:
-    """A header and a row for the fusion of all runs and for the fusion without each, an empty list in its place.
+    """A header and rows for the fusion of all runs and for the fusion without each run, which counts as an empty list.
 
-    `alone`: fused hits that no other run holds, `relevant_alone`: those that are judged relevant; then for each measure its mean, what the
-    fusion loses, the 95 % bootstrap interval of that, and the p-value of Student's paired t-test.
+    `alone`: fused hits that no other run has, `relevant_alone`: the relevant ones among them; then for each measure its mean, the loss
+    of the fusion, the 95 % interval of that loss, and the p-value of Student's paired t-test.
     """
     columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in OF_A_MEASURE]
     all_values = per_query(fused, qrels, measures)
@@ -77,7 +77,7 @@ def losses(
 
 
 def _alone(runs: Sequence[Run], merge: Merge, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
-    """Of each run, the hits of the fused run that it alone holds, and how many of them are relevant [E, 2]."""
+    """For each run the number of fused hits that only it has, and how many of these are relevant [E, 2]."""
     relevant = _relevant(fused, qrels)
     counts = np.zeros((len(runs), 2), np.int64)
     for first, documents, ranks, _, _ in _blocks(runs, merge, fused):
@@ -99,7 +99,7 @@ def _relevant(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
 def _blocks(
     runs: Sequence[Run], merge: Merge, fused: Run
 ) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
-    """The fused hits block by block: where they begin, documents [n]; of each list their ranks (0: not there), scores, parts [E, n]."""
+    """The fused hits in blocks: first row, documents [n]; for each list their ranks (0: absent), scores and parts [E, n]."""
     names, blocks = fusion.aligned(runs, fused.queries)
     row, width = 0, len(names)
     for lists in blocks:

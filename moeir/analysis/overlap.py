@@ -1,4 +1,4 @@
-"""How much two ranked lists of one query have in common."""
+"""Overlap measures of two ranked lists of one query."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Pairs of a query and a document that answers it: what the two sides of an encoder are compared on."""
+"""Random pairs of a query and a relevant document, on which the two sides of an encoder are compared."""
 
 import random
 from pathlib import Path
@@ -8,7 +8,7 @@ from moeir.records import qrels, texts
 
 
 def drawn(queries: Path, corpus: Path, judgements: Path, count: int, seed: int) -> list[tuple[str, str]]:
-    """The texts of `count` queries, each with its best judged document (the first of equals), drawn at random from all such pairs."""
+    """Sample `count` pairs of texts at random: a query and its document of the highest grade (the first if several)."""
     grades = {query: {name: grade for name, grade in judged.items() if grade > 0} for query, judged in qrels.read(judgements).items()}
     query_texts = {text.id: text.content for text in texts.read(queries) if grades.get(text.id)}
     relevant = {document for query in query_texts for document in grades[query]}

@@ -1,4 +1,4 @@
-"""Training examples: faults of lines, documents on both sides, texts that are nowhere, and queries that are evaluated."""
+"""Checks of training examples: faulty lines, documents on both sides, unknown ids, and queries of the dev set."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,7 +21,7 @@ _MENDABLE = ("positive-among-negatives", "duplicate-passage")
 
 @dataclass
 class Around:
-    """What stands beside examples: ids there are (None where nobody knows), what each query says, and the queries that are evaluated."""
+    """Context of examples: known ids (None if unknown), a fingerprint of each query text, and the dev queries."""
 
     queries: Collection[str] | None = None
     documents: Collection[str] | None = None
@@ -30,7 +30,7 @@ class Around:
 
 
 def walk(path: Path | str, findings: Findings, context: Around) -> Iterator[str]:
-    """The lines of a mended copy; DPR's array becomes lines with their texts."""
+    """Lines of a repaired copy; a DPR array becomes lines with inline texts."""
     name, seen_ids = lines.label(path), set[str]()
     for number, record, line in _records(path, name, findings):
         repaired = _mended(record, name, number, findings)
@@ -38,7 +38,7 @@ def walk(path: Path | str, findings: Findings, context: Around) -> Iterator[str]
             continue
         new_record, example = repaired
         if example.query_id in seen_ids:
-            findings.add(name, number, "duplicate-id", f"query {example.query_id!r} stands on an earlier line too")
+            findings.add(name, number, "duplicate-id", f"query {example.query_id!r} occurs on an earlier line too")
             continue
         seen_ids.add(example.query_id)
         if _refused(example, name, number, findings, context):
@@ -54,7 +54,7 @@ def walk(path: Path | str, findings: Findings, context: Around) -> Iterator[str]
 
 
 def _records(path: Path | str, name: str, findings: Findings) -> Iterator[tuple[int, Any, str | None]]:
-    """Line number, record, and the line where it holds that record alone."""
+    """Line number, record, and its line if the line has this record only."""
     numbered_lines = numbered(path, findings)
     first = next(numbered_lines, None)
     if first is None:
@@ -78,9 +78,9 @@ def _records(path: Path | str, name: str, findings: Findings) -> Iterator[tuple[
 
 
 def _mended(record: Any, name: str, number: int, findings: Findings) -> tuple[dict[str, Any], Example] | None:
-    """A record that can be read, as it was or without what stands twice; None if there is none."""
+    """A readable record, unchanged or without repeated documents; None if it cannot be repaired."""
     where, new_record = f"{name}:{number}", record
-    for _ in range(3):  # a document on both sides, one that stands twice, and then what is right
+    for _ in range(3):  # a document on both sides, a repeated document, then the repaired record
         try:
             return new_record, examples.parsed(new_record, where, provenance=True)
         except DataError as problem:
@@ -92,7 +92,7 @@ def _mended(record: Any, name: str, number: int, findings: Findings) -> tuple[di
 
 
 def _once(record: dict[str, Any]) -> Callable[[str, str], bool]:
-    """Whether a document is met for the first time on its side, and is no positive if it is a negative."""
+    """Predicate: a document occurs for the first time on its side, and a negative is not a positive."""
     known: set[tuple[str, str]] = set()
 
     def wanted(side: str, document: str) -> bool:
@@ -104,7 +104,7 @@ def _once(record: dict[str, Any]) -> Callable[[str, str], bool]:
 
 
 def _pruned(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> dict[str, Any]:
-    """A record with the documents that are wanted, and what stands beside each of them."""
+    """A record with the wanted documents and their scores and provenance."""
     copy = dict(record)
     for side, names in _SIDES.items():
         name = next((one for one in names if one in record), None)
@@ -137,7 +137,7 @@ def _refused(example: Example, name: str, number: int, findings: Findings, conte
 def _without_unknown(
     record: dict[str, Any], example: Example, name: str, number: int, findings: Findings, documents: Collection[str]
 ) -> dict[str, Any] | None:
-    """The record without documents that are not in the corpus; None if no positive is left."""
+    """The record without documents that the corpus lacks; None if no positive is left."""
     absent = {document for document in (*example.positive_ids, *example.negative_ids) if document not in documents}
     if not absent:
         return record

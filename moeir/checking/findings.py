@@ -1,4 +1,4 @@
-"""What has been found: every kind counted, the first few lines of each kept, so that memory does not grow with the faults."""
+"""Findings of data checks: a count of each kind and its first few lines, so that memory does not grow with the faults."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _ORDER = {kind.name: place for place, kind in enumerate(EVERY)}
 
 @dataclass
 class Group:
-    """The findings of one kind in one file; `lines` are the first ones, each with what was found there."""
+    """Findings of one kind in one file; `lines` are the first ones, each with its message."""
 
     file: str
     kind: str
@@ -25,12 +25,12 @@ class Group:
         return NAMED[self.kind].advice
 
     def where(self, line: int | None) -> str:
-        """`file:line`, or the file alone for what no line is to blame for."""
+        """`file:line`, or the file if the finding concerns no single line."""
         return self.file if line is None else f"{self.file}:{line}"
 
 
 class Findings:
-    """Findings by file and kind. `most` lines of each are kept, all of them if it is 0; kinds that are `allowed` become notes."""
+    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes."""
 
     def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
         self._most, self._allowed = max_lines, frozenset(allowed)
@@ -38,7 +38,7 @@ class Findings:
         self._files: dict[str, int] = {}
 
     def add(self, file: str, line: int | None, kind: str, message: str) -> None:
-        """One more finding."""
+        """Add a finding."""
         self._files.setdefault(file, len(self._files))
         if (file, kind) not in self._groups:
             self._groups[file, kind] = Group(file, kind, NAMED[kind].note or kind in self._allowed)
@@ -48,22 +48,22 @@ class Findings:
             group.lines.append((line, message))
 
     def refused(self, file: str, line: int | None, problem: DataError) -> None:
-        """One that a reader's message tells of."""
+        """Add the finding that a reader's error message describes."""
         message = str(problem)
         self.add(file, line, of_message(message), message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: "))
 
     @property
     def groups(self) -> list[Group]:
-        """By file in the order they were read, then by kind."""
+        """Groups in the order of files, then of kinds."""
         return sorted(self._groups.values(), key=lambda group: (self._files[group.file], _ORDER[group.kind]))
 
     @property
     def faults(self) -> int:
-        """How many findings are faults rather than notes."""
+        """Number of findings that are faults, not notes."""
         return sum(group.count for group in self._groups.values() if not group.note)
 
     def summary(self) -> str:
-        """How many faults of which kinds.
+        """Number of faults, and their files and kinds.
 
         >>> findings = Findings(); findings.add("dev.tsv", 3, "grade-not-whole", "grade is 1.5"); findings.summary()
         '1 fault in dev.tsv (grade-not-whole 1)'
@@ -78,7 +78,7 @@ class Findings:
         return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {location} ({kinds})"
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """`file:line`, kind, what was found, what to do; a last row of a group says how many more there are."""
+        """Rows (`file:line`, kind, message, advice); the last row of a group may count further findings."""
         for group in self.groups:
             for line, message in group.lines:
                 yield group.where(line), group.kind, message, group.advice
@@ -86,7 +86,7 @@ class Findings:
                 yield group.file, group.kind, f"and {more:,} more", group.advice
 
     def records(self) -> list[dict[str, Any]]:
-        """The same as plain values, one record for each file and kind."""
+        """Plain values for JSON, one record per file and kind."""
         return [
             {
                 "file": group.file,
@@ -100,7 +100,7 @@ class Findings:
         ]
 
     def text(self) -> Iterator[str]:
-        """For people: a paragraph for each file and kind."""
+        """Text lines for people, a paragraph per file and kind."""
         for group in self.groups:
             yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
             yield from (f"    {group.where(line)}: {message}" for line, message in group.lines)

@@ -1,4 +1,4 @@
-"""Judgements: faults of lines, pairs judged twice, and queries or documents that are nowhere."""
+"""Checks of judgements: faulty lines, pairs judged twice, and unknown queries or documents."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from moeir.records import lines, qrels
 def walk(
     path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
 ) -> Iterator[str]:
-    """The lines of a mended copy. `queries` and `documents` are the ids there are; None where nobody knows."""
+    """Lines of a repaired copy. `queries` and `documents` are the known ids; None if unknown."""
     name = lines.label(path)
     judged: qrels.Qrels = {}
     for number, line in numbered(path, findings):

@@ -1,4 +1,4 @@
-"""Corpora and queries: faults of lines, ids that stand twice, texts that do, and queries that are documents."""
+"""Checks of corpora and queries: faulty lines, repeated ids and texts, queries that are documents, and truncation."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,23 +18,23 @@ Seen = Callable[[str, int | None, Text], None]
 
 @dataclass
 class Known:
-    """What is kept of texts: ids, and a number for what each says. `queries` are the contents that no document should have."""
+    """Ids and fingerprints of texts. `queries` maps fingerprints of queries, which no document should have, to ids."""
 
     ids: set[str] = field(default_factory=set)
     contents: set[int] = field(default_factory=set)
     queries: dict[int, str] = field(default_factory=dict)
 
     def sign(self, text: str) -> int:
-        """Sixty-four bits for a text, whatever its case and white space."""
+        """64-bit hash of a text, regardless of case and white space."""
         return hash(" ".join(text.lower().split()))
 
 
 def walk(
     path: Path | str, findings: Findings, seen_texts: Known, on_text: Seen | None = None, *, keep_empty: bool = False
 ) -> Iterator[str]:
-    """The lines of a mended copy; `known` learns every id and text, `seen` is told of every text with its place.
+    """Lines of a repaired copy; adds every id and text to `seen_texts` and calls `on_text(file, line, text)` for each.
 
-    What is not lines (DPR's array, `hf:`, `irds:`) is checked as far as it can be read.
+    Sources that are not lines (DPR's array, `hf:`, `irds:`) are checked as far as they can be read.
     """
     source, name = str(path), lines.label(path)
     if source.startswith(("hf:", "irds:")):
@@ -74,7 +74,7 @@ def _questions(name: str, numbered_lines: Iterator[tuple[int, str]]) -> Iterator
 def _of_records(
     records: Iterator[tuple[str, Any]], name: str, findings: Findings, seen_texts: Known, on_text: Seen | None, keep_empty: bool
 ) -> Iterator[str]:
-    """What cannot be read behind a fault of its form."""
+    """Check records of a source that cannot be read beyond a fault of its form."""
     try:
         for where, record in records:
             number = _number(where)
@@ -98,7 +98,7 @@ def _number(where: str) -> int | None:
 
 
 def _loaded(line: str, name: str, number: int, findings: Findings) -> Any:
-    """The JSON value of a line; control characters in its strings are a finding of their own."""
+    """JSON value of a line; `repair_text` reports control characters in its strings."""
     where = f"{name}:{number}"
     try:
         return texts.loaded(line, where)
@@ -109,14 +109,14 @@ def _loaded(line: str, name: str, number: int, findings: Findings) -> Any:
 
 
 def _rewritten(line: str) -> bool:
-    """Whether a line holds what JSON does not allow in a string."""
+    """Whether a line has control characters, which JSON does not allow in a string."""
     return any(letter < " " and letter != "\t" for letter in line)
 
 
 def _accepted(text: Text, name: str, number: int | None, findings: Findings, seen_texts: Known, keep_empty: bool) -> Text | None:
-    """A text, mended, unless it has no place in the file."""
+    """The repaired text, or None if its line is to be dropped."""
     if text.id in seen_texts.ids:
-        findings.add(name, number, "duplicate-id", f"{text.id!r} stands on an earlier line too")
+        findings.add(name, number, "duplicate-id", f"{text.id!r} occurs on an earlier line too")
         return None
     if not text.content and not keep_empty:
         findings.add(name, number, "empty-text", f"{text.id!r} has no text")
@@ -135,7 +135,7 @@ def _accepted(text: Text, name: str, number: int | None, findings: Findings, see
 
 
 def _line(record: dict[str, Any], repaired: Text, text: Text, names: list[str]) -> str:
-    """A record with the mended text in the place of the old one."""
+    """Line of a record with the repaired text instead of the old one."""
     changed = {text.text: repaired.text, text.title: repaired.title}
     new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
     return "\t".join(new_record[key] for key in names) if names else json.dumps(new_record, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Encodings: numbers that are none, texts without a value, and an expert to whom all texts look alike."""
+"""Checks of encodings: values that are not finite, zero vectors, texts without terms, and collapsed experts."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from moeir.checking.findings import Findings
 
-ROWS = 4096  # looked at together
-ALIKE = 0.99  # mean cosine of all pairs, from which on nothing is told apart
-FEWEST = 8  # texts of which that can be said
+ROWS = 4096  # checked at once
+ALIKE = 0.99  # mean cosine of all pairs above which an expert counts as collapsed
+FEWEST = 8  # fewest texts for that
 Numbers = NDArray[np.floating]
 Integers = NDArray[np.integer]
 
 
 class Checked:
-    """The rows of one expert, chunk by chunk; `ids` name the texts, `file` is what findings are said of."""
+    """Checks the rows of one expert, chunk by chunk; `ids` name the texts, `file` the findings."""
 
     def __init__(self, file: str, ids: list[str], findings: Findings) -> None:
         self.file, self._ids, self._findings = file, ids, findings
@@ -88,7 +88,7 @@ class Checked:
         self._seen.add(digest)
 
     def _alike(self, what: str) -> None:
-        """The squared length of the mean of unit vectors is the mean cosine of all pairs."""
+        """Check the mean cosine of all pairs, which is the squared length of the mean unit vector."""
         if self._sum is None or self._rows < FEWEST:
             return
         cosine = float(((self._sum / self._rows) ** 2).sum())
@@ -102,11 +102,11 @@ def _blocks(vectors: Numbers) -> Iterator[tuple[int, NDArray[np.float32]]]:
 
 
 def check_ids(file: str, ids: list[str], findings: Findings, documents: set[str] | None) -> None:
-    """Ids of encodings: each once, and those of the corpus if it is known."""
+    """Check the ids of encodings: each once, and equal to those of the corpus if it is given."""
     seen: set[str] = set()
     for number, document in enumerate(ids, 1):
         if document in seen:
-            findings.add(file, number, "duplicate-id", f"{document!r} stands on an earlier line too")
+            findings.add(file, number, "duplicate-id", f"{document!r} occurs on an earlier line too")
         elif documents is not None and document not in documents:
             findings.add(file, number, "unknown-document", f"{document!r} is not in the corpus")
         seen.add(document)

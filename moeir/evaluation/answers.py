@@ -1,7 +1,7 @@
-"""Answers as judgements: a retrieved document is relevant if its text holds an answer of the question, as DPR counts it.
+"""Answer matching: a retrieved document is relevant if its text contains an answer to the question, as in DPR.
 
-Karpukhin et al. 2020: the text counts, the title does not. Only retrieved documents are judged, so only measures that ask
-nothing about the others can be computed.
+Karpukhin et al. 2020: the text counts, the title does not. Only retrieved documents are judged, so only measures that
+ignore all other documents can be computed.
 """
 
 import logging
@@ -27,17 +27,17 @@ MEASURES = ("Success@20", "Success@100")
 log = logging.getLogger(__name__)
 
 _TOKENS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-_ENDLESS = regex.compile(r"\{\d*,?\d{5,}")  # counts of 10,000 and more, which fill the memory
+_ENDLESS = regex.compile(r"\{\d*,?\d{5,}")  # repeat counts of 10,000 and more exhaust memory
 _FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 PATIENCE_SECONDS = 60
 _OF_RANKS_ALONE = ("Success", "RR", "P")
 
 
 def tokens(text: str) -> str:
-    """The tokens of a text, each between spaces: runs of letters, digits and marks, or other characters one by one.
+    """Tokens of a text as one string with spaces around each: runs of letters, digits and marks, or single other characters.
 
-    DPR's SimpleTokenizer: canonical decomposition (NFD) first, then tokens, then lower case. A run of tokens holds another if
-    and only if the string holds the other string.
+    DPR's SimpleTokenizer: canonical decomposition (NFD), then tokens, then lower case. A token sequence contains another if
+    and only if its string contains the other string.
 
     >>> tokens("O'Hara, 1936")
     " o ' hara , 1936 "
@@ -49,17 +49,17 @@ def tokens(text: str) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """What to look for in documents, by question; `match` says how."""
+    """Compiled answers by question id; `match` is "string" or "regex"."""
 
     match: str
     wanted: dict[str, tuple[Any, ...]]
 
     def prepared(self, text: str) -> str:
-        """A document's text in the form in which answers are looked for."""
+        """Normalized text of a document, as `contains_answer` expects it."""
         return unicodedata.normalize("NFD", text) if self.match == "regex" else tokens(text)
 
     def stand_in(self, query: str, normalized: str) -> bool:
-        """Whether an answer of the question stands in the text of a document."""
+        """Whether the normalized text of a document contains an answer to the question."""
         if self.match == "regex":
             return any(self._found(pattern, normalized, query) for pattern in self.wanted[query])
         return any(answer in normalized for answer in self.wanted[query])
@@ -68,15 +68,15 @@ class Answers:
         try:
             return pattern.search(normalized, timeout=PATIENCE_SECONDS) is not None
         except TimeoutError:
-            message = f"the regular expression {pattern.pattern!r} found no end in {PATIENCE_SECONDS} seconds on one text"
+            message = f"the regular expression {pattern.pattern!r} timed out after {PATIENCE_SECONDS} seconds on one text"
             raise DataError(f"question {query!r}: {message}; write it without nested repetitions") from None
 
 
 def read(questions: Iterable[Text], match: str, source: object) -> Answers:
-    """The answers of every question; `place` opens a message.
+    """Compile the answers of every question; `source` names the file in messages.
 
-    An answer without a token, and a regular expression that is none, matches nothing; both are counted and said. (DPR does the
-    same with a broken expression, but finds an answer without a token in every document.)
+    An answer without a token and an invalid regular expression match nothing; both are counted in a warning. (DPR does the
+    same with an invalid expression, but matches an answer without a token in every document.)
     """
     by_question: dict[str, tuple[Any, ...]] = {}
     unmatchable: list[tuple[str, str]] = []
@@ -87,7 +87,7 @@ def read(questions: Iterable[Text], match: str, source: object) -> Answers:
         unmatchable += [(question.id, answer) for answer, pattern in compiled if pattern is None]
         by_question[question.id] = tuple(pattern for _, pattern in compiled if pattern is not None)
     if unmatchable:
-        kind = "are no regular expressions" if match == "regex" else "have no letter, digit or sign"
+        kind = "are not valid regular expressions" if match == "regex" else "have no letter, digit or sign"
         log.warning(
             "%s: %d answers %s and match nothing; the first: %r of question %s",
             source,
@@ -100,7 +100,7 @@ def read(questions: Iterable[Text], match: str, source: object) -> Answers:
 
 
 def deepest(measures: Collection[Measure]) -> int | None:
-    """The last rank that these measures look at, None where they look at all; UsageError for one that answers cannot give."""
+    """Largest cutoff of these measures, None if one has no cutoff; UsageError for a measure that answers do not support."""
     for measure in measures:
         if measure.NAME not in _OF_RANKS_ALONE or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
             raise UsageError(
@@ -112,14 +112,14 @@ def deepest(measures: Collection[Measure]) -> int | None:
 
 
 def judged(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
-    """Judgements of what each run retrieved: 1 where an answer stands in the text, else 0; every question is judged."""
+    """Qrels of the retrieved documents of each run: 1 if the text contains an answer, else 0; every question has an entry."""
     return [_judgements(run, labels, answers) for run, labels in zip(runs, marks(runs, answers, corpus), strict=True)]
 
 
 def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
-    """For every hit of every run [n], whether an answer stands in its text; False for queries that are no questions.
+    """For every hit of every run [n], whether its text contains an answer; False for queries without answers.
 
-    The documents pass by once, and nothing of them is kept.
+    The corpus is read once; no text stays in memory.
     """
     pairs = [_Pairs(run, answers) for run in runs]
     for document in texts.read(corpus, keep_empty=True):
@@ -135,7 +135,7 @@ def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[n
 
 
 class _Pairs:
-    """The hits of a run by document: which rows of which queries wait for its text."""
+    """Hits of a run grouped by document, so that each text is matched when the corpus reader reaches it."""
 
     def __init__(self, run: Run, answers: Answers) -> None:
         self.run = run
@@ -149,7 +149,7 @@ class _Pairs:
         self.places = {run.names[code]: code for code in np.flatnonzero(self.waiting).tolist()}
 
     def taken(self, document: str) -> list[tuple[int, str]]:
-        """Rows and queries that want this document."""
+        """Rows and queries of the hits of this document, which counts as read from now on."""
         code = self.places.get(document)
         if code is None:
             return []
@@ -158,7 +158,7 @@ class _Pairs:
         return [(row, self.run.queries[self.owners[row]]) for row in rows]
 
     def absent(self) -> str | None:
-        """A document whose text never came."""
+        """A document that the corpus does not contain."""
         codes = np.flatnonzero(self.waiting)
         return self.run.names[codes[0]] if len(codes) else None
 

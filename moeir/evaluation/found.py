@@ -1,6 +1,6 @@
-"""Which judged documents a run found, and at what rank, as arrays: the measures that need nothing else, for all queries at once.
+"""Ranks of the judged documents of a run as arrays, and the measures that need nothing else, for all queries at once.
 
-The numbers are trec_eval's: a gain is a grade above 0, a document is relevant from grade `rel` on, and what a query does not have counts 0.
+The values are those of trec_eval: the gain is a grade above 0, a document is relevant from grade `rel` on, and a missing list counts 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +24,7 @@ _Exact: TypeAlias = NDArray[np.float64]
 class Found:
     """All judgements, J of Q queries, ordered by query and then by rank.
 
-    queries: their ids [Q]; owners [J]: the place of each judgement's query; grades [J]; ranks [J]: from 1, 0 where the run lacks the
-    document.
+    queries: ids [Q]; query_rows [J]: row of each judgement's query; grades [J]; ranks [J]: from 1, 0 if the run lacks the document.
     """
 
     queries: Sequence[str]
@@ -35,7 +34,7 @@ class Found:
 
     @classmethod
     def of(cls, run: Run, qrels: Qrels) -> "Found":
-        """The judgements beside the ranks of what they judge."""
+        """Look up the rank of every judged document in the run."""
         queries, width = list(qrels), max(len(run.names), 1)
         owners = np.repeat(np.arange(len(queries)), [len(judged) for judged in qrels.values()])
         grades = np.array([grade for judged in qrels.values() for grade in judged.values()], dtype=np.int64)
@@ -48,14 +47,14 @@ class Found:
         return cls(queries, owners[order], grades[order], ranks[order])
 
     def values(self, measure: Measure) -> dict[str, float]:
-        """The measure of every query; the measure is one that `covers` says yes to."""
+        """Value of the measure for every query; `is_native(measure)` must be true."""
         options = dict(measure.params)
         kind, rel, cutoff = FORMULAS[str(measure.NAME)], int(options.get("rel", 1)), int(options.get("cutoff", 0) or 2**62)
         return dict(zip(self.queries, kind(self, rel, cutoff).tolist(), strict=True))
 
     @cached_property
     def ideal(self) -> tuple[_Integers, _Integers, _Exact]:
-        """Owners and places, from 1, of all gains in the best order, and the discounted gains themselves."""
+        """Query rows, ranks from 1 and discounted gains of the ideal ranking."""
         gained = self.grades > 0
         owners, grades = self.owners[gained], self.grades[gained]
         order = np.lexsort((-grades, owners))
@@ -67,17 +66,17 @@ class Found:
         return np.bincount(owners, weights, minlength=len(self.queries)).astype(np.float64)
 
     def relevant(self, rel: int) -> _Exact:
-        """How many documents are relevant [Q]."""
+        """Number of relevant documents [Q]."""
         return self.sums(self.owners[self.grades >= rel])
 
     def hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
-        """Owners and ranks of the relevant documents found down to a rank."""
+        """Query rows and ranks of the relevant documents retrieved within the cutoff."""
         selected = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
         return self.owners[selected], self.ranks[selected]
 
 
 def covers(measure: Measure) -> bool:
-    """Whether the measure is worked out here, with its options."""
+    """Whether the measure, with its options, is computed here rather than by ir-measures."""
     plain = set(measure.params) <= {"cutoff", "rel"} and (measure.NAME != "nDCG" or set(measure.params) <= {"cutoff"})
     return measure.NAME in FORMULAS and plain
 
@@ -130,10 +129,10 @@ FORMULAS: dict[str, Callable[[Found, int, int], _Exact]] = {
 
 
 def _ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Integers:
-    """The ranks of documents in lists, both in one number, list · width + document; 0 where the list lacks the document."""
+    """Ranks of the keys list · width + document; 0 if the list lacks the document."""
     judged = np.zeros(width, dtype=bool)
     judged[documents] = True
-    rows = np.flatnonzero(judged[run.documents]) if len(documents) else np.empty(0, np.int64)  # few, of all that were found
+    rows = np.flatnonzero(judged[run.documents]) if len(documents) else np.empty(0, np.int64)  # few of all hits
     lists = np.searchsorted(run.starts, rows, side="right") - 1
     hit_keys = lists * width + run.documents[rows]
     order = np.argsort(hit_keys)
@@ -147,7 +146,7 @@ def _ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Inte
 
 
 def _places(owners: _Integers) -> _Integers:
-    """Where each stands among those of its owner, from 1; owners stand together."""
+    """Position of each row among the rows of its query, from 1; rows of a query are contiguous."""
     heads = np.flatnonzero(np.diff(owners, prepend=-1))
     return np.arange(1, len(owners) + 1) - np.repeat(heads, np.diff(np.append(heads, len(owners))))
 

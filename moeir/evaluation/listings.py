@@ -1,8 +1,4 @@
-"""An evaluation written out: a table for people, or a line for every mean and, where wanted, for every query.
-
-What is written: run → label → measure → query or group → value, as `groups.samples` gives it; a label is `all`, or a group, `macro`
-and `micro`.
-"""
+"""Result tables of an evaluation: text for people, JSON, or one line per mean and, on request, per query."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +15,7 @@ Samples = Mapping[str, Values]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How runs are compared with the first: which test, what of many comparisons, and what is shown besides."""
+    """How runs are compared with the first: significance test, correction for multiple comparisons, and additional columns."""
 
     test: str = "t"
     correction: str = "none"
@@ -27,7 +23,7 @@ class Comparison:
     intervals: bool = False
 
     def check(self) -> None:
-        """UsageError for a test or a correction that there is not."""
+        """UsageError for an unknown test or correction."""
         for flag, value, known in (
             ("--test", self.test, (*significance.TESTS, "none")),
             ("--correction", self.correction, significance.CORRECTIONS),
@@ -36,7 +32,7 @@ class Comparison:
                 raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
 
     def p_values(self, systems: Mapping[str, Samples]) -> dict[tuple[str, str, str], float]:
-        """The p-value of every run but the first, by label, run and measure, corrected over the runs and measures of a label."""
+        """p-value of every run but the first, by (label, run, measure), corrected over the runs and measures of a label."""
         first = next(iter(systems.values()))
         adjusted: dict[tuple[str, str, str], float] = {}
         for label, values in first.items() if self.test != "none" else ():
@@ -52,10 +48,10 @@ PLAIN = Comparison()
 def table(systems: Mapping[str, Samples], form: str = "table", comparison: Comparison = PLAIN, ranges: "Ranges | None" = None) -> str:
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
-    With `effect` the difference and Cohen's d stand beside it, with `intervals` the 95 % interval of the mean, with `ranges` from what to
-    what a measure goes over all orders of tied documents: run → measure → (least, most).
+    `effect` adds the difference and Cohen's d, `intervals` the 95 % interval of the mean, `ranges` the smallest and largest mean over
+    all orders of tied documents: run → measure → (least, most).
 
-    >>> print(table({"bm25": {ALL: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
+    >>> print(to_table({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
     run       RR
     ----  ------
     bm25  0.7500
@@ -124,11 +120,11 @@ def document(systems: Mapping[str, Samples], comparison: Comparison = PLAIN) -> 
 
 
 def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False) -> Iterator[str]:
-    """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, the name of the run first where there are several.
+    """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, with the name of the run first if there are several.
 
     The mean over all queries is called `all`, that over groups `macro`, that of a group FIELD=VALUE.
 
-    >>> list(lines({"bm25": {ALL: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
+    >>> list(to_lines({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
     ['RR\\tall\\t0.750000']
     """
     for name, samples in systems.items():

@@ -1,4 +1,4 @@
-"""Numbers in columns, for people and for files; nothing depends on a terminal."""
+"""Tables as aligned text, Markdown, LaTeX, TSV or JSON lines; the output does not depend on the terminal."""
 
 import json
 import re
@@ -14,9 +14,9 @@ _NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|i
 
 
 def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    """Aligned plain text: floats with `digits` decimals, a column of numbers to the right, one of words to the left.
+    """Format an aligned text table: floats with `digits` decimals, numeric columns to the right, others to the left.
 
-    >>> print(text(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
+    >>> print(format_table(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
     system  nDCG@10  queries
     ------  -------  -------
     bm25     0.5000       43
@@ -31,9 +31,9 @@ def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    """The same as a table of Markdown.
+    """Format a Markdown table.
 
-    >>> print(markdown(["run", "RR"], [["bm25|k1", 0.5]]))
+    >>> print(format_markdown(["run", "RR"], [["bm25|k1", 0.5]]))
     | run | RR |
     |:--|--:|
     | bm25\\|k1 | 0.5000 |
@@ -46,9 +46,9 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: in
 
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    r"""The same as a tabular of LaTeX, with the rules of the booktabs package.
+    r"""Format a LaTeX tabular with the rules of the booktabs package.
 
-    >>> print(latex(["run", "RR"], [["bm25_k1", 0.5]]))
+    >>> print(format_latex(["run", "RR"], [["bm25_k1", 0.5]]))
     \begin{tabular}{lr}
     \toprule
     run & RR \\
@@ -68,9 +68,9 @@ FORMS = {"table": text, "markdown": markdown, "latex": latex}
 
 
 def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) -> Iterator[str]:
-    """Lines for programs: `tsv` with a header and 9 significant digits, or `jsonl`, an object for each row, with all; None is a gap.
+    """Machine-readable lines: `tsv` with a header and 9 significant digits, or `jsonl`, one object per row, unrounded; None is empty.
 
-    >>> list(in_file(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))
+    >>> list(format_lines(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))
     ['run\\trbo', 'bm25\\t0.333333333', 'came\\t']
     """
     if form == "jsonl":

@@ -1,7 +1,4 @@
-"""Queries one by one, for a page: which documents stand where in whose list, which of them answer, and why they were found.
-
-Everything is columns of numbers and tables of words, in chunks that a page reads when it shows them.
-"""
+"""Pages of single queries: documents with their ranks, scores and grades."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +15,7 @@ Case = dict[str, Any]
 
 
 class Cases:
-    """The cases of some queries: of every run the first `depth` documents, and the answers wherever they stand."""
+    """Pages of single queries: the first `depth` documents of every run, and the relevant documents at any rank."""
 
     def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
         self.runs, self.qrels, self.depth = runs, qrels, depth
@@ -27,14 +24,14 @@ class Cases:
         self._codes = [np.array([self.places[name] for name in run.names], dtype=np.int64) for run in runs.values()]
 
     def documents(self, query: str) -> list[str]:
-        """The documents of a case: those at the top of any list, run by run, then at most `depth` answers that stand at no top."""
+        """Documents on the page of a query: the top of every list, run by run, then at most `depth` further relevant documents."""
         tops = [_top(run, query, self.depth) for run in self.runs.values()]
         grades = self.qrels.get(query, {})
         answers = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
         return list(dict.fromkeys([*(name for top in tops for name in top), *answers[: self.depth]]))
 
     def case(self, query: str, numbers: Mapping[str, int], reasons: Reasons) -> Case:
-        """Documents `d` by number, and of each its rank `r` in every run (0: not there), its scores `s`, and its grade `g`."""
+        """Documents `d` by number, with the rank `r` of each in every run (0: absent), its scores `s`, and its grade `g`."""
         documents = self.documents(query)
         shown = np.array([self.places[name] for name in documents], dtype=np.int64)
         ranks, scores = [], []
@@ -48,7 +45,7 @@ class Cases:
         return page | reasons.of(query)
 
     def first_answers(self, queries: Sequence[str]) -> list[list[int]]:
-        """By run and query the rank of the first answer; 0 where there is none."""
+        """By run and query the rank of the first relevant document; 0 if there is none."""
         ranks_by_run: list[list[int]] = [[] for _ in self.runs]
         for query in queries:
             answers = [self.places[name] for name, grade in self.qrels.get(query, {}).items() if grade > 0]
@@ -60,12 +57,12 @@ class Cases:
 
 
 def _top(run: Run, query: str, depth: int) -> list[str]:
-    """Ids of the first documents of one query."""
+    """Ids of the top documents of one query."""
     return [run.names[code] for code in run.row(run.places[query])[0][:depth].tolist()] if query in run.places else []
 
 
 def _found(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple[list[int], list[float | None]]:
-    """Rank and score in one list of each wanted document [n]; 0 and None for what is not there."""
+    """Rank and score in one list of each wanted document [n]; 0 and None if absent."""
     if query not in run.places:
         return [0] * len(wanted), [None] * len(wanted)
     documents, scores = run.row(run.places[query])
@@ -79,14 +76,14 @@ def _found(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple
     for row, code in zip(rows.tolist(), wanted.tolist(), strict=True):
         present = len(listed) > 0 and listed[row] == code
         ranks.append(row + 1 if present else 0)
-        rounded.append(float(f"{scores[row]:.6g}") if present else None)  # for the eye; runs hold every digit
+        rounded.append(float(f"{scores[row]:.6g}") if present else None)  # rounded for display
     return ranks, rounded
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text up to a word's end within `limit` signs.
+    """Cut a text at a word boundary within `limit` characters.
 
-    >>> shortened("Owls hunt at night.", 12)
+    >>> shorten("Owls hunt at night.", 12)
     'Owls hunt at …'
     """
     if len(text) <= limit:
@@ -96,7 +93,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items, the last as long as there are."""
+    """Lists of `size` items; the last may be shorter."""
     chunk: list[Any] = []
     for item in items:
         chunk.append(item)

@@ -1,4 +1,4 @@
-"""What an analysis found, as a picture; the same finding gives the same bytes."""
+"""Plots of analysis results; the same result gives the same bytes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,17 +13,17 @@ from moeir.analysis.finding import Mark, Picture
 from moeir.errors import DataError
 from moeir.report.pictures import COLOURS, PLAIN
 
-COLUMNS = 3  # panels beside one another, at most
-WIDTH, HEIGHT = 4.6, 3.0  # inches of a panel
+COLUMNS = 3  # panels per row, at most
+WIDTH, HEIGHT = 4.6, 3.0  # inches per panel
 LABELLED = 14
-QUIET = ("tied", "other")  # what no run is: grey
+QUIET = ("tied", "other")  # labels that are not a run are grey
 
 
 def drawn(picture: Picture, file: Path, form: str) -> None:
-    """A panel for each first word of the marks, in one picture."""
+    """Draw one figure with a panel for each distinct first value of the marks."""
     panels = list(dict.fromkeys(str(mark[0]) for mark in picture.marks))
     if not panels:
-        raise DataError("nothing was found that could be drawn")
+        raise DataError("the result has nothing to plot")
     labels = list(dict.fromkeys(str(mark[1]) for mark in picture.marks))
     bold = [label for label in labels if label not in QUIET]
     colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(QUIET, "#9a9a9a")
@@ -50,7 +50,7 @@ def _named(axes: Any, count: int) -> None:
 
 
 def _bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Groups beside one another, in each a bar for every label."""
+    """Draw groups of bars, one bar per label."""
     groups, labels = (list(dict.fromkeys(str(mark[column]) for mark in marks)) for column in (1, 0))
     width = 0.8 / len(labels)
     for number, label in enumerate(labels):
@@ -65,7 +65,7 @@ def _bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
 
 
 def _steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Outlines of histograms over one another."""
+    """Draw overlaid histograms."""
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
         label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
@@ -107,7 +107,7 @@ def _points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
 
 
 def _matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Every label with every label; one with itself stands at 1, as lists compared with themselves do."""
+    """Draw a symmetric matrix of labels with 1 on the diagonal, the overlap of a list with itself."""
     names = [str(mark[0]) for mark in marks] + [str(mark[1]) for mark in marks]
     names = list(dict.fromkeys(names))
     values = {(str(row), str(column)): value for row, column, value in marks}

@@ -1,4 +1,4 @@
-"""What a page holds: numbers of runs, courses of trainings, points of a map, and the cases with their texts."""
+"""Training charts, a projection, and query pages with their texts."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ COORDINATES = ("x", "y", "z")
 
 @dataclass(frozen=True)
 class Contents:
-    """Cases of `queries` with their reasons, and the texts of their documents up to `longest` signs."""
+    """Pages of `queries` with explanations, and the texts of their documents up to `max_length` characters."""
 
     cases: Cases
     queries: Sequence[str]
@@ -30,7 +30,7 @@ class Contents:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """A number for every document that is shown."""
+        """Number of every shown document, by id."""
         numbers: dict[str, int] = {}
         for query in self.queries:
             for name in self.cases.documents(query):
@@ -38,7 +38,7 @@ class Contents:
         return numbers
 
     def data(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
-        """What a page needs of all cases at once."""
+        """Data of all queries that the page loads first."""
         answers = [sum(grade > 0 for grade in self.cases.qrels[query].values()) for query in self.queries]
         return {
             "runs": list(self.cases.runs),
@@ -51,7 +51,7 @@ class Contents:
         }
 
     def parts(self, corpus: Iterable[Text]) -> Iterator[tuple[str, Any]]:
-        """Cases in chunks, then documents in chunks: id, title and text of each; id alone where `corpus` does not have it."""
+        """Query pages in chunks, then documents in chunks: id, title and text; only the id if `corpus` lacks the document."""
         numbers = self.numbers
         cases = (self.cases.case(query, numbers, self.reasons) for query in self.queries)
         for index, chunk in enumerate(chunks(cases, CASES_IN_CHUNK)):
@@ -65,7 +65,7 @@ class Contents:
 
 
 def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """Of each training the charts that pictures have too: title → curves of (step, mean), and its alarms."""
+    """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
     runs = []
     for training in trainings:
         charts = []
@@ -82,7 +82,7 @@ def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
 
 
 def points(path: Path) -> dict[str, Any]:
-    """A map as `analyze projection` writes it: ids and groups of points, their places [n][2 or 3], and what it is a map of."""
+    """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
     rows = list(_rows(path))
     axes = [name for name in COORDINATES if name in rows[0][1]]
     if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
@@ -98,7 +98,7 @@ def points(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a list with a header, or of JSON lines, each with where it stands."""
+    """Rows of a TSV file with a header, or of JSON lines, each with `file:line`."""
     names: list[str] | None = None
     name, has_rows = lines.label(path), False
     with lines.opened(path) as numbered:
@@ -119,7 +119,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             has_rows = True
             yield where, row
     if not has_rows:
-        raise DataError(f"{name}: holds no point; moeir analyze projection writes them")
+        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
 
 
 def _number(value: Any, where: str) -> float:

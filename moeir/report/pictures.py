@@ -1,4 +1,4 @@
-"""Trainings beside one another, as a picture: shares, losses, routers and development in the course of each."""
+"""Plots of trainings side by side, and of analysis results; the same input gives the same bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,17 +13,17 @@ from moeir.errors import DataError
 from moeir.report.kinds import KINDS, Curves
 from moeir.report.training import Training
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: seen apart by all eyes
-PLAIN: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # the same bytes; a $ begins no formula
-LABELLED = 12  # curves of a plot, at most, that a legend names
-WIDTH, HEIGHT = 5.2, 2.4  # inches of a training, and of one of its plots
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: safe for colour blindness
+PLAIN: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
+LABELLED = 12  # most curves of a plot with a legend
+WIDTH, HEIGHT = 5.2, 2.4  # inches per training, and per plot
 
 
 def drawn(trainings: Sequence[Training], file: Path, form: str) -> None:
-    """A column for each training, a row for each kind of fact that one of them has; the same trainings give the same bytes."""
+    """Plot a column for each training and a row for each kind of curve that one of them has."""
     kinds = [(title, curves_of) for title, curves_of in KINDS.items() if any(curves_of(training.watch) for training in trainings)]
     if not kinds:
-        raise DataError(f"{trainings[0].name}: its steps hold no loss, share, usage or development value that could be drawn")
+        raise DataError(f"{trainings[0].name}: no step has a loss, share, usage or dev value to plot")
     with matplotlib.rc_context(PLAIN):
         figure = Figure(figsize=(WIDTH * len(trainings), HEIGHT * len(kinds) + 0.4), layout="constrained")
         axes = figure.subplots(len(kinds), len(trainings), squeeze=False, sharex="col", sharey="row")

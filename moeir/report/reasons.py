@@ -1,6 +1,6 @@
-"""Why documents were found, for a page: what `search --explain` says, its strings told once for each query.
+"""Explanations of `search --explain` for an HTML page, in columns, with each string stored once per query.
 
-Of an expert with terms, each document has the largest of them; of one with tokens, the best token of the document for each of the query.
+Each document has the largest terms of an expert with terms, and its best token for each query token of an expert with tokens.
 """
 
 import json
@@ -15,14 +15,14 @@ Explanation = Mapping[str, Any]
 
 
 class Reasons:
-    """Explanations by query and document; those `wanted` only, others pass by. The lines of a query stand together."""
+    """Explanations by query and document, of the documents in `documents_of(query)` only. Lines of a query must be contiguous."""
 
     def __init__(self, explanations: Iterable[Explanation] = (), documents_of: Callable[[str], Sequence[str]] = lambda query: ()) -> None:
-        self._packed: dict[str, str] = {}  # as text, a query at a time: a tenth of what lists of numbers take
+        self._packed: dict[str, str] = {}  # as JSON text per query: a tenth of the memory of lists
         self.documents = 0
         for query, group in groupby(explanations, key=lambda line: str(line["query"])):
             if query in self._packed:
-                raise DataError(f"explanations of query {query!r} stand in two places; expected all of a query together")
+                raise DataError(f"explanations of query {query!r} are not contiguous; expected all lines of a query together")
             names = documents_of(query)
             experts_of: dict[str, Mapping[str, Any]] = {
                 line["document"]: line["experts"] for line in group if line["document"] in set(names)
@@ -31,16 +31,16 @@ class Reasons:
             self._packed[query] = json.dumps(_columns([experts_of.get(name) for name in names]) if experts_of else {})
 
     def of(self, query: str) -> dict[str, Any]:
-        """By document the parts `p` of experts `x` in the fused score, terms `t` and tokens `k` by expert, with the words `w` they name.
+        """By document the parts `p` of experts `x` in the fused score, terms `t` and tokens `k` by expert, with their words `w`.
 
-        Terms are lists of word, weight; the weights in the query, `q`, stand apart. Tokens are lists of word, word in the document
-        (-1 where it is not known), similarity.
+        Terms are lists of word, weight; query weights are apart in `q`. Tokens are lists of query word, document word (-1 if
+        unknown), similarity.
         """
         return dict(json.loads(self._packed.get(query, "{}")))
 
 
 def _columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """What experts say of the documents of a query, None where nothing is said, its strings told once."""
+    """Explanations of the documents of a query in columns, None for documents without one, each string once."""
     words: dict[str, int] = {}
     experts = list(dict.fromkeys(expert for row in rows if row for expert in row))
     columns: dict[str, Any] = {"x": experts}
@@ -79,7 +79,7 @@ def _tokens(tokens: Sequence[Mapping[str, Any]], words: dict[str, int]) -> list[
 
 
 def _digits(number: Any, count: int = 3) -> Any:
-    """As a reader needs it; a whole number without its point, None as it is."""
+    """Round to `count` significant digits; a whole number becomes an int, None stays."""
     if number is None:
         return None
     short = float(f"{number:.{count}g}")
@@ -87,7 +87,7 @@ def _digits(number: Any, count: int = 3) -> Any:
 
 
 def checked(line: Any, where: str) -> Explanation:
-    """A line of an explanation as `search --explain` writes it; DataError for another."""
+    """Return the line if it has the form that `search --explain` writes; else raise DataError."""
     fields = {"query": str, "document": str, "experts": dict}
     if not isinstance(line, dict) or not all(isinstance(line.get(name), kind) for name, kind in fields.items()):
         raise DataError(f"{where}: expected a line of search --explain, an object with query, document and experts")

@@ -1,4 +1,4 @@
-"""Trainings beside one another, as text: how far, what was lost, who won, whom the routers took, and what went wrong."""
+"""Tables of trainings side by side as text: progress, losses, shares, router usage and alarms."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ from moeir.artifacts import making
 from moeir.errors import UsageError
 from moeir.evaluation import tables
 
-COURSE = 24  # signs of a sparkline
+COURSE = 24  # characters of a sparkline
 Row = list[object]
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training by name: all that it has said so far, and whether it has ended."""
+    """A training by name, its monitor, and whether it has finished."""
 
     name: str
     watch: Watch
@@ -26,7 +26,7 @@ class Training:
 
 
 def opened(paths: Sequence[Path]) -> list[Training]:
-    """Trainings by their folders' names, or their paths where those are the same."""
+    """Load trainings, named by their folders, or by their paths if folder names repeat."""
     names = [path.name if path.name not in ("", "..", watching.METRICS) else str(path) for path in paths]
     names = names if len(set(names)) == len(names) else [str(path) for path in paths]
     if len(set(names)) < len(names):
@@ -39,14 +39,14 @@ def opened(paths: Sequence[Path]) -> list[Training]:
 
 
 def text(trainings: Sequence[Training]) -> str:
-    """Tables of all trainings, and their alarms."""
+    """Format the tables and alarms of all trainings."""
     parts = [_table(_overview(trainings)), _table(_experts(trainings)), _table(_routers(trainings)), "\n".join(_alarms(trainings))]
-    note = f"Numbers are means of the last {WINDOW} steps, or of as many as there were; ↗ ↘ say where the last tenth of those goes."
+    note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer; ↗ ↘ show the trend of the last tenth of those."
     return "\n\n".join([*filter(None, parts), note]) + "\n"
 
 
 def rows(trainings: Sequence[Training]) -> Iterator[Row]:
-    """For files: of each training and fact the means over at most 128 stretches of it, each with its last step."""
+    """Rows (training, metric, step, mean) for files: means over at most 128 intervals, each with its last step."""
     for training in trainings:
         for fact, course in training.watch.courses.items():
             yield from ([training.name, fact, step, mean] for step, mean in course.points())
@@ -56,7 +56,7 @@ NAMES = ("training", "fact", "step", "mean")
 
 
 def _table(named_cells: list[dict[str, object]]) -> str:
-    """Rows of named cells; what no row has is no column, and what a row lacks is a dash."""
+    """Text table of rows of named cells; a missing cell is a dash."""
     header = list(dict.fromkeys(name for row in named_cells for name in row))
     return tables.text(header, [[row.get(name, "-") for name in header] for row in named_cells]) if named_cells else ""
 
@@ -77,7 +77,7 @@ def _overview(trainings: Sequence[Training]) -> list[dict[str, object]]:
 
 
 def _experts(trainings: Sequence[Training]) -> list[dict[str, object]]:
-    """A row for each expert and training, the same expert of all trainings together."""
+    """One row per expert and training, sorted by expert."""
     table_rows = []
     for expert in dict.fromkeys(expert for training in trainings for expert in training.watch.experts):
         for training in (training for training in trainings if expert in training.watch.experts):
@@ -101,7 +101,7 @@ def _experts(trainings: Sequence[Training]) -> list[dict[str, object]]:
 
 
 def _routers(trainings: Sequence[Training]) -> list[dict[str, object]]:
-    """A row for each router and training: entropy, and of each expert's usage a bar, half as high where it is an equal part."""
+    """One row per router and training: entropy, and a bar for the usage of each expert, half as high if usage is uniform."""
     table_rows = []
     for router in dict.fromkeys(router for training in trainings for router in training.watch.routers):
         for training in (training for training in trainings if router in training.watch.routers):
@@ -125,7 +125,7 @@ def _alarms(trainings: Sequence[Training]) -> Iterator[str]:
 
 
 def _course(watch: Watch, fact: str, name: str, width: int, low: float | None = None, high: float | None = None) -> dict[str, object]:
-    """A mean, and a sparkline of the whole with an arrow; nothing for a fact that is not there."""
+    """Mean, and sparkline of the history with a trend arrow; empty for a missing metric."""
     if fact not in watch:
         return {}
     course = watch[fact]

@@ -1,4 +1,4 @@
-"""Pairs through a cross-encoder: sorted by length over all queries, in batches of so many tokens, each made while another is computed."""
+"""Cross-encoder scores of pairs: sorted by length over all queries, in batches of a token budget, with prefetching."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,7 +24,7 @@ def scored(
     name: str = "scores",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
-    """The score of every pair [n], float32; the longest first. `ledger` keeps what is done, under `name`; `advance` is told how much."""
+    """Score of every pair [n], float32, longest pairs first. `journal` saves them under `name`; `advance` gets the number of new scores."""
     device, architecture = str(checkpoint.device), checkpoint.architecture.eval()
     order = np.argsort(-pairs.lengths, kind="stable")
     score_log = (Ledger(None) if journal is None else journal).opened(name, len(order))
@@ -39,16 +39,16 @@ def scored(
 
 
 def _packed(pairs: Pairs, order: Numbers, max_tokens: int, device: str) -> Iterator[Tokens]:
-    """Batches of neighbours in an order, of at most `max_tokens` tokens or of one pair."""
+    """Batches of consecutive pairs of at most `max_tokens` tokens, or of one pair."""
     for rows in cut(order, pairs.lengths[order], max_tokens):
         tokens = pairs.packed(rows).sort_by_length()
         yield tokens.pinned() if device.startswith("cuda") else tokens
 
 
 def cut(rows: Numbers, lengths: Numbers, max_tokens: int) -> Iterator[Numbers]:
-    """Rows in batches whose lengths add up to at most `most`, or of one row: the rest of a walk is cut as in the whole of it.
+    """Split rows into batches of at most `max_tokens` tokens in all, or of one row; a resumed rest is split like the whole.
 
-    >>> [part.tolist() for part in cut(np.arange(4), np.array([5, 3, 3, 9]), 6)]
+    >>> [part.tolist() for part in split_by_tokens(np.arange(4), np.array([5, 3, 3, 9]), 6)]
     [[0], [1, 2], [3]]
     """
     ends, first = lengths.cumsum(), 0

@@ -1,4 +1,4 @@
-"""An architecture's own experts as rerankers: exact scores of the documents of a run, whatever their index would have found."""
+"""Experts of an architecture as rerankers: exact scores of the documents of a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -17,7 +17,7 @@ DOCUMENTS_AT_ONCE, PAIRS_AT_ONCE = 256, 512
 
 
 def chosen(checkpoint: OpenCheckpoint, experts: Sequence[str], source: object) -> list[str]:
-    """The experts whose scores are added: all, or those named; UsageError for one that is not there."""
+    """Experts whose scores are added: all, or those given; UsageError for an unknown one."""
     kinds = checkpoint.architecture.kinds
     for name in experts:
         if name not in kinds:
@@ -40,9 +40,9 @@ def scored(
     name: str = "scores",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
-    """The score of every pair of rows [n], float32: those of the experts added up, each in float32.
+    """Score of every pair of rows [n], float32: the sum of the scores of the experts, each in float32.
 
-    `documents` are rows with their texts, each once, in an order that is always the same; a pair is scored when its document comes.
+    `documents` are rows with texts, each once, in a fixed order; a pair is scored when its document arrives.
     """
     device = str(checkpoint.device)
     score_log = (Ledger(None) if journal is None else journal).opened(name, len(query))
@@ -66,7 +66,7 @@ def scored(
 
 
 def _paired(queries: Encoded, documents: Encoded, experts: Sequence[str], query: Numbers, document: Numbers) -> Scores:
-    """[n] of each query row with each document row."""
+    """Scores [n] of pairs (query row, document row)."""
     parts = []
     for first in range(0, len(query), PAIRS_AT_ONCE):
         rows = [torch.from_numpy(side[first : first + PAIRS_AT_ONCE]) for side in (query, document)]

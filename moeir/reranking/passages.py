@@ -1,4 +1,4 @@
-"""Documents longer than what a pair can hold: which of their tokens are read, and what the scores of several passages make of them.
+"""Passages of documents that are too long for a pair, and the aggregation of passage scores.
 
 FirstP, MaxP and SumP of Dai and Callan 2019.
 """
@@ -18,8 +18,8 @@ TOGETHER: dict[str, Callable[..., Numbers]] = dict(zip(PASSAGES, (np.add.reducea
 
 @dataclass(frozen=True)
 class Passages:
-    """How documents are cut: `kind`; passages of at most `length` tokens (None: all that the pair has room for), one every `stride`
-    tokens (None: half a passage)."""
+    """Splits documents by `mode` into passages of at most `length` tokens (None: all that fit in a pair), one every `stride` tokens
+    (None: half a passage)."""
 
     kind: str = "firstp"
     length: int | None = None
@@ -43,5 +43,5 @@ class Passages:
         return make_pairs(query[owners], document[owners], begins, np.minimum(windows[owners], sizes[owners] - begins)), starts
 
     def together(self, scores: Numbers, starts: Numbers) -> Numbers:
-        """Scores of passages -> one score for each pair [n]: the best passage's, or the sum."""
+        """Aggregate passage scores to one score per pair [n]: the first, the maximum or the sum."""
         return np.asarray(TOGETHER[self.kind](scores, starts)) if len(starts) else scores

@@ -1,4 +1,7 @@
-"""What one checkpoint says of the candidates of a run: a cross-encoder of pairs, any other architecture by its experts."""
+"""Scores of one checkpoint for the candidates of a run: a cross-encoder scores pairs, any other architecture adds its experts.
+
+Pairs of a cross-encoder are sorted by length over all queries and scored in batches of a token budget, with prefetching.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,14 +20,15 @@ from moeir.reranking.ledger import Ledger, Scores
 from moeir.reranking.library import Library
 from moeir.reranking.passages import Passages
 
-BEST = 10  # documents that a person looks at
+BEST = 10  # documents that users look at
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How pairs are scored: precision, tokens at once, how long documents are cut, and the experts of what is no cross-encoder.
+    """Settings of scoring: precision, tokens per batch, passages of long documents, and the experts if there is no cross-encoder.
 
-    `patience`: how many documents of a query, in the order of the run, may miss its first BEST before the rest are left out; None: all.
+    `patience`: number of documents in a row, in the order of the run, that may miss the top TOP_DOCUMENTS before the rest of the query
+    is skipped; None: never.
     """
 
     dtype: torch.dtype
@@ -38,7 +42,7 @@ class Manner:
 def scored(
     model: Path, candidates: Candidates, texts: Library, config: Manner, journal: Ledger, name: str, advance: Callable[[int], None]
 ) -> tuple[Scores, dict[str, Any]]:
-    """The scores of a checkpoint for all candidates [n], NaN where patience ended, and how much that was."""
+    """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
     checkpoint = open_checkpoint(model, config.device)
     options: dict[str, Any] = {"dtype": config.dtype, "max_tokens": config.max_tokens, "ledger": journal, "name": name}
     query, document = candidates.query, candidates.document
@@ -66,17 +70,17 @@ def scored(
 
 
 def _refuse(model: Path, candidates: Candidates, scores: Scores, part: Numbers) -> None:
-    """DataError for a score that is no number: it would stand in a list as if its document had not been scored."""
+    """DataError for a score that is not finite: NaN would count as not scored."""
     for pair in part[~np.isfinite(scores[part])][:1].tolist():
         run = candidates.run
         pair_name = f"query {run.queries[candidates.query[pair]]!r} and document {run.names[candidates.document[pair]]!r}"
-        raise DataError(f"{model}: its score of {pair_name} is not a finite number; are its weights whole? Try --dtype float32")
+        raise DataError(f"{model}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
 
 
 def _waves(candidates: Candidates, scores: Scores, patience: int | None) -> Iterator[Numbers]:
-    """Candidates to be scored next: all of them, or of every query the next `patience`, until a wave brings none into its first BEST.
+    """Candidates to score next: all of them, or the next `patience` of every query, until a batch adds none to its top TOP_DOCUMENTS.
 
-    `found` [n] holds, when a wave is asked for, the scores of those before it.
+    `scores` [n] has the scores of all earlier batches when the next one is requested.
     """
     ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
     if patience is None:
@@ -92,12 +96,12 @@ def _waves(candidates: Candidates, scores: Scores, patience: int | None) -> Iter
 
 
 def _entered(scores: Scores, last: int) -> bool:
-    """Whether one of the `last` documents is among the first BEST of all [n] so far; one that equals another stands behind it."""
+    """Whether one of the `last` documents is among the top TOP_DOCUMENTS of all [n] so far; of equal scores the earlier ranks first."""
     return len(scores) - last < BEST or bool(scores[-last:].max() > np.partition(scores[:-last], -BEST)[-BEST])
 
 
 class _Told:
-    """Passages that are done, told as pairs."""
+    """Converts progress in passages to progress in pairs."""
 
     def __init__(self, advance: Callable[[int], None], pairs: int, passages: int) -> None:
         self._advance, self._pairs, self._passages, self._done, self._said = advance, pairs, passages, 0, 0

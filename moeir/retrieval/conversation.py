@@ -1,4 +1,4 @@
-"""A person asks, line by line, and sees documents: their words, where each expert has them, and why."""
+"""Interactive search (REPL): queries and commands line by line, documents with snippets, ranks of each expert and explanations."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,16 +23,16 @@ QUERY = "query"
 COMMANDS = {
     ":show N": "show the first N documents",
     ":depth N": "search each expert to depth N",
-    ":expert NAME": "search one expert, or several with a + between; all: every one",
+    ":expert NAME": "search one expert, or several joined by +; all: every expert",
     ":fuse SPEC": "fuse by another formula, such as rrf",
-    ":explain N": "why document N of the last list stands there",
+    ":explain N": "explain the rank of document N of the last list",
     ":help": "this list",
-    ":quit": "end, as Ctrl-D does",
+    ":quit": "quit, as Ctrl-D does",
 }
 
 
 class Conversation:
-    """What has been said so far: settings, and the last query with its explainer."""
+    """Settings of the session, and the last query with its explainer."""
 
     def __init__(self, searcher: OpenIndex, texts: Shelf | None, *, depth: int, experts: list[str], fuse: str | None) -> None:
         self._opened, self._texts = searcher, texts
@@ -41,7 +41,7 @@ class Conversation:
         self._last: tuple[str, Any, Explainer] | None = None
 
     def answers(self, line: str) -> Iterator[Line]:
-        """What is said to a line: documents for a query, or what a command says."""
+        """Output lines for an input line: documents of a query, or the reply to a command."""
         if line.startswith(":"):
             name, _, rest = line[1:].partition(" ")
             yield from self._command(name, rest.strip())
@@ -102,7 +102,7 @@ class Conversation:
             yield [("     " + ", ".join(f"{term['term']} {term['product']:.2f}" for term in terms[:TERMS_SHOWN]), "green")]
 
     def _places(self, text: str, query: str, terms: list[Mapping[str, Any]]) -> list[tuple[int, int]]:
-        """Where the terms that an expert matched stand in a text, or, without such an expert, those of the query."""
+        """Spans in a text of the terms that an expert matched, or, without such an expert, of the query terms."""
         checkpoint = self._opened.checkpoint
         if checkpoint is None:
             analyzer = EnglishAnalyzer()
@@ -118,7 +118,7 @@ class Conversation:
 
     def _explain(self, rank: int) -> Iterator[Line]:
         if self._last is None:
-            raise UsageError(":explain: ask something first")
+            raise UsageError(":explain: no query yet; type one first")
         text, encoded, explainer = self._last
         explanations = list(explainer.query(QUERY, text, encoded, slice(rank - 1, rank)))
         if not explanations:
@@ -137,7 +137,7 @@ class Conversation:
 
 
 def hold(session: Conversation) -> None:
-    """Answer every line until there are no more, or one says :quit; what cannot be done is said, and asked again."""
+    """Respond to every line until the end of input or :quit; errors are shown and the session continues."""
     for line in console.asked(PROMPT):
         if line.strip() in (":quit", ":q"):
             return
@@ -155,9 +155,9 @@ def _number(text: str, command: str) -> int:
 
 
 def snippet(text: str, spans: list[tuple[int, int]], width: int = SNIPPET) -> Line:
-    """A stretch of a text from a little before the first match, matches in their own style.
+    """Cut an excerpt of a text from shortly before the first match, with matches highlighted.
 
-    >>> snippet("An owl hunts mice at night.", [(3, 6)], 20)
+    >>> make_snippet("An owl hunts mice at night.", [(3, 6)], 20)
     [('An ', ''), ('owl', 'bold yellow'), (' hunts mice at', ''), (' …', 'dim')]
     """
     first = min(max(0, (spans[0][0] if spans else 0) - width // 4), max(0, len(text) - width))

@@ -1,7 +1,7 @@
-"""What an expert saw in a document for a query: the terms they share, or each query token's best token there.
+"""Explanations of search results: rank, score and part of each expert, with shared terms or the best document token per query token.
 
-Computed from what the engine stores, by the pairs of a query's single terms or tokens with the document, so that the numbers are those
-of the search.
+Evidence is scored from what the engine stores, pair by pair of single query terms or tokens with a document, so that the numbers are
+those of the search.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
 Evidence = dict[str, Any]
-Words = Sequence[str | None] | None  # the piece behind each vector of a text, if they are known
+Words = Sequence[str | None] | None  # the token piece of each vector of a text, None if unknown
 
 
 def short(number: float) -> float:
-    """A number as files show scores, nine significant digits."""
+    """Round a number to nine significant digits, as scores in files."""
     return float(score_text(number))
 
 
 def terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
-    """Of each document the terms it shares with the query, the largest product first: both weights and their product."""
+    """Terms that each document shares with the query, by descending product: both weights and their product."""
     weights = query.weights.detach().cpu().double().numpy()
     singles = Sparse(torch.arange(len(weights) + 1), query.terms.cpu(), torch.ones(len(weights)), query.vocabulary)
     names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
@@ -38,7 +38,7 @@ def terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: OpenCheckp
 
 
 def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
-    """The same for BM25, whose query weighs a word by how often it is there, and whose document weighs it by the collection."""
+    """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
     counts: dict[str, int] = {}
     for word in query.split():
         counts[word] = counts.get(word, 0) + 1
@@ -47,9 +47,9 @@ def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
 
 
 def tokens(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Words, document_pieces: Sequence[Words]) -> list[Evidence]:
-    """Of each document, for every token of the query, the best token there: its position among the vectors, its piece, how similar.
+    """For each document and query token the best document token: its position among the vectors, its piece, the similarity.
 
-    `asked` are the pieces of the query, `written` those of each document. Positions are known where the engine keeps the vectors.
+    `query_pieces` are the pieces of the query, `document_pieces` those of each document. Positions need stored vectors.
     """
     vectors = query.vectors.detach().cpu().double().numpy()
     names = query_pieces if query_pieces is not None else [None] * len(vectors)
@@ -74,7 +74,7 @@ def tokens(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Wo
 
 
 def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
-    """Of each document, for every token of the query that meets its like there, the best product."""
+    """For each document and query token with an exact match, the best product."""
     names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
     singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
     products = _each(engine, singles, len(names), rows)
@@ -85,7 +85,7 @@ def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: Open
 
 
 def pieces(checkpoint: OpenCheckpoint, expert: str, text: str, side: str, count: int) -> Words:
-    """The piece behind each of the `count` vectors of a text; None if they cannot be told apart (pooled tokens, another text)."""
+    """Token piece of each of the `count` vectors of a text; None if the numbers differ (pooled tokens, another text)."""
     ids, silent = checkpoint.ids([text], side)
     head = checkpoint.architecture.heads[expert]
     assert isinstance(head, Tokenwise)
@@ -97,7 +97,7 @@ def pieces(checkpoint: OpenCheckpoint, expert: str, text: str, side: str, count:
 
 
 def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Words) -> list[Evidence]:
-    """query [L, D], document [M, D]; −∞ stands nowhere: a document without tokens is not found."""
+    """query [L, D], document [M, D]; a document without tokens, which is never retrieved, has none."""
     if not len(document):
         return []
     similarity = query @ document.T
@@ -112,7 +112,7 @@ def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, 
 
 
 def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
-    """weights [T] of the query, [T, n] of the documents -> of each document the terms with a weight on either side."""
+    """weights [T] of the query, [T, n] of the documents -> for each document the terms with a weight on both sides."""
     products = weights[:, None] * documents.astype(np.float64)
     evidence: list[list[Evidence]] = []
     for column, product in zip(documents.T, products.T, strict=True):
@@ -127,7 +127,7 @@ def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) ->
 
 
 def _each(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
-    """Scores of `count` one-term queries with each document: float32 [count, n]."""
+    """Scores of `count` single-term queries with each document: float32 [count, n]."""
     try:
         scores = engine.paired(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
     except UsageError as problem:

@@ -1,4 +1,4 @@
-"""Why documents stand where they stand: rank, score and part of each expert, and what the expert saw."""
+"""Explanations of ranks: rank, score and part of each expert, and the evidence of the expert."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ Chosen = Callable[[str], Sequence[str]]  # the documents of a query
 
 
 class Explainer:
-    """Explains the last of some runs, which the others were fused to, by what `opened` holds; `texts` name the tokens of documents."""
+    """Explains the last of several runs, the fusion of the others, with the indexes of `searcher`; `texts` give the tokens of documents."""
 
     def __init__(self, searcher: OpenIndex, runs: Mapping[str, Run], fuse: str, texts: Shelf | None = None) -> None:
         self._opened, self._found, self._texts = searcher, runs, texts
@@ -36,14 +36,14 @@ class Explainer:
         self._blind: set[str] = set()
 
     def documents(self) -> set[str]:
-        """The ids that stand in the explained run."""
+        """Ids of all documents in the explained run."""
         run = self._found[self._shown]
         return {run.names[code] for code in np.unique(run.documents).tolist()}
 
     def every(
         self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: Chosen | None = None
     ) -> Iterator[Explanation]:
-        """Explanations of all hits of all queries, or of the `documents` of each; `encoded` is what `OpenIndex.encoded` gives."""
+        """Explain all hits of all queries, or the `documents` of each; `encoded` comes from `Searcher.encode_batches`."""
         for first, batch in encoded:
             count = len(batch[self._experts[0]])
             for row in range(count):
@@ -52,11 +52,11 @@ class Explainer:
                 yield from self.query(name, text, query) if documents is None else self.documents_of(name, text, query, documents(name))
 
     def query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
-        """Explanations of the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
+        """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
         yield from self.documents_of(name, text, encoded, [document for document, _ in self._found[self._shown].hits(name)[ranks]])
 
     def documents_of(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
-        """Explanations of chosen documents of one query, wherever they stand; of one that stands nowhere, what the experts saw."""
+        """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
         rows = np.array([self._opened.rows[document] for document in documents], dtype=np.int64)
         parts = self._parts(name, encoded, rows)
         expert_evidence = {expert: self._evidence(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
@@ -71,7 +71,7 @@ class Explainer:
             yield {"query": name, "document": document, "rank": rank, "score": _shown(score), "experts": experts}
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
-        """What each expert gives to the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
+        """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
         if not len(rows):
             return {}
         if self._shown != FUSED or exact_sum(self._fuse)[0]:
@@ -84,7 +84,7 @@ class Explainer:
         return dict(zip(self._experts, parts, strict=True))
 
     def _own(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
-        """The scores that stand in an expert's list, and elsewhere what its engine computes."""
+        """Scores from an expert's list; for documents that it lacks, the scores of its engine."""
         listed = dict(self._found[expert].hits(name))
         scores = np.array([listed.get(self._opened.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
         missing = np.isnan(scores)
@@ -92,7 +92,7 @@ class Explainer:
         return scores
 
     def _lists(self, name: str) -> list[Hits]:
-        """The experts' lists of a query, documents as places among all ids."""
+        """The experts' lists of a query; documents are numbers in the order of ids."""
         lists = []
         for expert in self._experts:
             hits = self._found[expert].hits(name)
@@ -101,7 +101,7 @@ class Explainer:
         return lists
 
     def _evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
-        """What an expert saw; nothing, and one warning, where its engine cannot score chosen documents."""
+        """Evidence of an expert; empty, after one warning, if its engine cannot score chosen documents."""
         if expert in self._blind:
             return [{} for _ in rows]
         try:
@@ -125,7 +125,7 @@ class Explainer:
         return evidence.tokens(engine, query, rows, query_pieces, [self._pieces(expert, row) for row in rows.tolist()])
 
     def _pieces(self, expert: str, row: int) -> evidence.Words:
-        """The pieces of a document, if its text is at hand."""
+        """Token pieces of a document, None without its text."""
         engine, checkpoint = self._opened.engines[expert], self._opened.checkpoint
         text = None if self._texts is None else self._texts.get(self._opened.ids[row])
         stored = engine.tokens_of(row)
@@ -146,7 +146,7 @@ def _shown(score: float | None) -> float | None:
 
 
 def _part(part: float) -> float | None:
-    """None for a document that no expert has in its list."""
+    """None for a document that no list has."""
     return None if np.isnan(part) else float(part)
 
 
@@ -155,7 +155,7 @@ def _ranks(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
 
 
 def write(explanations: Iterable[Explanation], path: Path, name: str) -> None:
-    """JSON lines with everything; or, where `name` ends in .tsv, a line for each expert of a document, without what it saw."""
+    """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
     with lines.writer(path) as output:
         if lines.stem(name).suffix != ".tsv":
             output.writelines(json.dumps(explanation, ensure_ascii=False) + "\n" for explanation in explanations)

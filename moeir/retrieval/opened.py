@@ -1,4 +1,4 @@
-"""Indexes of every expert with the checkpoint that reads their queries; several, of other documents, are searched as one."""
+"""Indexes of every expert with the checkpoint that encodes queries; indexes of disjoint documents are searched as one."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ from moeir.retrieval.merged import merged
 from moeir.retrieval.speed import Speed
 
 QUERIES_AT_ONCE = 256
-Part: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: its query, the document's row, the score
+Part: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
 
 
 @dataclass
 class OpenIndex:
-    """The indexes of every expert, and the checkpoint that reads queries (None for BM25). `order` [N] is each row's place among the ids."""
+    """Indexes of every expert, and the checkpoint that encodes queries (None for BM25). `order` [N]: rank of each row by id."""
 
     paths: tuple[Path, ...]
     ids: list[str]
@@ -40,11 +40,11 @@ class OpenIndex:
 
     @property
     def label(self) -> str:
-        """What a message calls it."""
+        """Name in messages."""
         return ", ".join(map(str, self.paths))
 
     def chosen(self, experts: Sequence[str]) -> list[str]:
-        """The experts to search: all, or those named."""
+        """Experts to search: all, or those given."""
         unknown = [name for name in experts if name not in self.engines]
         if unknown:
             raise UsageError(f"--expert {unknown[0]}: {self.label} has {', '.join(self.engines)}")
@@ -52,18 +52,18 @@ class OpenIndex:
 
     @property
     def fusion(self) -> str:
-        """How the experts become one unless told otherwise."""
+        """Fusion spec that applies by default."""
         return "came-sum" if self.checkpoint is None else self.checkpoint.architecture.fusion
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """Row of every document id."""
+        """Row of every document, by id."""
         return {name: row for row, name in enumerate(self.ids)}
 
     def search(
         self, queries: list[str], depth: int = 10, expert: str | None = None, fuse: str | None = None
     ) -> list[list[tuple[str, float]]]:
-        """For each query text its best documents and scores, from one expert or from all, fused as the command line would."""
+        """Top documents and scores for each query text, from one expert, or from all, fused as on the command line."""
         if depth < 1:
             raise UsageError(f"depth {depth}: expected at least 1")
         names = [str(number) for number in range(len(queries))]
@@ -83,9 +83,9 @@ class OpenIndex:
         speed: Speed | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> tuple[dict[str, Run], dict[str, Any]]:
-        """One run for each expert and, of several, `fused`; of an exact sum also for how many queries its first ranks are proven.
+        """One run per expert and, for several, `fused`; for an exact sum also the number of queries with proven top ranks.
 
-        `speed` is told how long each step of each batch took, `advance` how many queries are done.
+        `latency` records the time of each step of each batch; `advance` is called with the number of finished queries.
         """
         exact, options = exact_sum(fuse)
         speed = Speed(self.device) if speed is None else speed
@@ -111,7 +111,7 @@ class OpenIndex:
         return runs, {"proven": proven} if "fused" in parts else {}
 
     def encoded(self, queries: list[str], batch_size: int, speed: Speed) -> Iterator[tuple[int, Any]]:
-        """Batches of queries as the engines take them: (place of the first, expert -> queries)."""
+        """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""
         for first in range(0, len(queries), batch_size):
             batch = queries[first : first + batch_size]
             if self.checkpoint is None:
@@ -122,7 +122,7 @@ class OpenIndex:
                 yield first, encoded
 
     def _as_runs(self, names: list[str], parts: Mapping[str, list[Part]]) -> dict[str, Run]:
-        """Runs that share one list of ids: those of the documents that were found."""
+        """Runs that share one list of ids, those of the retrieved documents."""
         columns = {name: [np.concatenate(column) for column in zip(*found, strict=True)] for name, found in parts.items()}
         rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
         rows = rows[np.argsort(self.order[rows])]
@@ -142,10 +142,10 @@ def open_index(
     dtype: str = "float32",
     verified: bool = False,
 ) -> OpenIndex:
-    """An index with the checkpoint it was made with, found by walking index → encodings → checkpoint.
+    """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
 
-    Several paths are parts of one collection, indexed apart with the same checkpoint; they are searched as one. Every file is read
-    through to look for damage, unless it was `verified` just before.
+    Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. The checksum of
+    every file is verified unless `verified` says that the caller did.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     target = device_for(device)
@@ -175,7 +175,7 @@ def _engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: st
 
 
 def _check_same(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]) -> None:
-    """ArtifactError if indexes that are to be searched as one were not made alike."""
+    """ArtifactError unless all indexes have the same checkpoint and engines."""
     for path, facts in zip(paths[1:], counts[1:], strict=True):
         if facts.get("checkpoint", {}).get("digest") != counts[0].get("checkpoint", {}).get("digest"):
             raise ArtifactError(f"{path}: made with another checkpoint than {paths[0]}; encode and index all parts with one")
@@ -185,7 +185,7 @@ def _check_same(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]) -> N
 
 
 def _check_apart(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
-    """ArtifactError if a document stands in two of the indexes."""
+    """ArtifactError if two indexes share a document."""
     for later, path in enumerate(paths):
         for earlier in range(later):
             if both := set(ids[earlier]).intersection(ids[later]):

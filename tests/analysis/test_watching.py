@@ -66,7 +66,7 @@ def test_the_alarm_of_a_collapse_is_said_once_until_it_has_passed():
 def test_the_experts_of_a_router_that_starve_together_are_one_line():
     steps = [{"usage.gate.0": 0.999, "usage.gate.1": 0.001, "usage.gate.2": 0.0, "usage.layer2.0": 0.5, "usage.layer2.1": 0.5}] * 501
     watch = watched(steps)
-    words = "step 500: gate hardly took expert 1 (0.10%), 2 (0.00%) in the last 500 steps, where 33.3% is an equal part; raise load_balance"
+    words = "step 500: gate hardly selects expert 1 (0.10%), 2 (0.00%) in the last 500 steps, where 33.3% is uniform; raise load_balance"
     assert [str(alarm).startswith(words) for alarm in watch.alarms] == [True]
     assert watch.starves("usage.gate.1") and not watch.starves("usage.gate.0") and len(watch.lasting) == 1
     assert watch.routers == {"gate": ["usage.gate.0", "usage.gate.1", "usage.gate.2"], "layer2": ["usage.layer2.0", "usage.layer2.1"]}
@@ -114,7 +114,7 @@ def test_a_training_is_found_finished_or_not(tmp_path):
             watching.metrics_of(place)
 
 
-@pytest.mark.parametrize("content, words", [(b"", "says nothing yet"), (b"[1]\n", ":1: expected the facts"), (b"\xff\n", ":1: not UTF-8"),
+@pytest.mark.parametrize("content, words", [(b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
                                             (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON")])  # fmt: skip
 def test_damaged_metrics_are_named(content, words, tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(content)

@@ -86,7 +86,7 @@ def test_regular_expressions_are_searched_in_the_text(pattern, text, expected):
 
 @pytest.mark.parametrize(
     ("match", "wanted", "words"),
-    [("string", ("\u200b ", "owl"), "have no letter, digit or sign"), ("regex", ("(owl", "owl", " "), "are no regular expressions")],
+    [("string", ("\u200b ", "owl"), "have no letter, digit or sign"), ("regex", ("(owl", "owl", " "), "are not valid regular expressions")],
 )
 def test_an_answer_that_cannot_be_looked_for_is_said_and_matches_nothing(match, wanted, words, monkeypatch):
     said = []

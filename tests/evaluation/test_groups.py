@@ -32,7 +32,7 @@ def test_macro_is_the_mean_of_means(queries):
 
 
 def test_a_judged_query_without_a_group_is_refused():
-    with pytest.raises(DataError, match="query 'c' is judged, but not among the queries that say their set"):
+    with pytest.raises(DataError, match="query 'c' is judged but not among the queries with the field set"):
         groups.samples(VALUES, {"a": "x", "b": "x"}, "set")
 
 

@@ -66,7 +66,7 @@ def test_reasons_are_told_in_columns_with_every_word_once():
         "w": ["owl", "##owl", "[SEP]"],
     }
     assert reasons.of("another") == {} and Reasons().of("q") == {}
-    with pytest.raises(DataError, match="two places"):
+    with pytest.raises(DataError, match="are not contiguous"):
         Reasons([{"query": name, "document": "a", "experts": {}} for name in "aba"])
 
 

@@ -62,7 +62,7 @@ def test_commands_change_what_follows(index: Path, toy: Path, moeir: Moeir) -> N
     ("typed", "words"),
     [
         (":foo\n", ":foo: no such command; :help lists them"),
-        (":explain 1\n", ":explain: ask something first"),
+        (":explain 1\n", ":explain: no query yet; type one first"),
         ("mice\n:explain 99\n", ":explain 99: the last list has no document 99"),
         (":show 0\n", ":show 0: expected at least 1"),
         (":depth x\n", ":depth: expected a whole number, found 'x'"),

@@ -27,7 +27,7 @@ REPORTING = [
     Bad("an explanation in two places",
         file("bad.jsonl", "".join(f'{{"query": "{query}", "document": "owl", "experts": {{}}}}\n' for query in ("q1", "q2", "q1"))),
         JUDGED + " --explain bad.jsonl", 3, "explanations of query 'q1' are not contiguous"),
-    Bad("a map of nothing", file("map.tsv", POINTS), JUDGED + " --projection map.tsv", 3, "map.tsv: holds no point"),
+    Bad("a map of nothing", file("map.tsv", POINTS), JUDGED + " --projection map.tsv", 3, "map.tsv: has no points"),
     Bad("a map of something else", file("map.tsv", "a\tb\n1\t2\n"), JUDGED + " --projection map.tsv", 3,
         "expected the columns side, id, group"),
     Bad("a point nowhere", file("map.tsv", POINTS + "query\tq1\ta\t1\tnan\n"), JUDGED + " --projection map.tsv", 3,

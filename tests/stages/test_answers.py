@@ -94,7 +94,7 @@ REFUSED = [
     ((*EVALUATE, "--answers", "asked.csv", "--corpus", "corpus.jsonl"), 3, "one.trec: run of another collection"),
     ((*EVALUATE, "--qrels", "qrels", "--group-by", "set"), 2, "--group-by needs --queries: the records that have the field"),
     ((*EVALUATE, "--qrels", "qrels", "--queries", "asked.jsonl"), 2, "--queries needs --group-by"),
-    ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged, but not"),
+    ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged but not"),
     ((*TUNE,), 2, "fuse --tune needs --qrels, or --answers and --corpus"),
     ((*TUNE[:-2], "--qrels", "qrels"), 2, "fuse: judgements and answers are for tuning; add --tune MEASURE"),
     ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has nothing to tune; hybrid and interpolation have alpha"),

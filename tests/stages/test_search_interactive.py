@@ -55,7 +55,7 @@ def test_commands_change_what_follows(index: Path, toy: Path, moeir: Moeir) -> N
     assert "experts: local" in lines and "experts: lexical, local, global" in lines
     assert "fused by rrf" in lines and "depth: 1" in lines
     assert any(line.startswith("  lexical: rank 1, score ") or line.startswith("  lexical: not in its list, part ") for line in lines)
-    assert lines[-1] == ":quit         end, as Ctrl-D does"
+    assert lines[-1] == ":quit         quit, as Ctrl-D does"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-EXPERT = re.compile(r"(?P<place>.+)\.experts\.(?P<number>\d+)\.(?P<rest>.+)")
+EXPERT = re.compile(r"(?P<prefix>.+)\.experts\.(?P<number>\d+)\.(?P<rest>.+)")
 OWNERS = ("towers.", "private_embeddings.", "heads.")
 TABLES = (".words.weight", ".places.weight", ".kinds.weight")
 ROUTERS = ("router.", ".gate.", ".noise.")
@@ -115,8 +115,8 @@ class Account:
         match = EXPERT.fullmatch(name)
         if match is None:
             return None
-        same_in_experts = (f"{match['place']}.experts.{number}.{match['rest']}" for number in (0, 1))
-        mixture = next((one for one in self.mixtures if one.place == match["place"]), None)
+        same_in_experts = (f"{match['prefix']}.experts.{number}.{match['rest']}" for number in (0, 1))
+        mixture = next((one for one in self.mixtures if one.place == match["prefix"]), None)
         return mixture if all(twin in self.shapes for twin in same_in_experts) else None
 
     def flops(self, side: str, length: int) -> int:
@@ -149,7 +149,7 @@ class Account:
         return 1 if once or pooled or (self._narrows(name) and not is_key_or_value) else length
 
     def _narrows(self, name: str) -> bool:
-        return name.startswith(tuple(f"{place}." for place in self.narrow))
+        return name.startswith(tuple(f"{prefix}." for prefix in self.narrow))
 
     def _gate(self, mixture: Mixture) -> str:
         """Prefix of the parameter names of a mixture's gate: its own, or that of the gate shared with other layers."""

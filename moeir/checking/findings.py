@@ -7,7 +7,7 @@ from typing import Any
 from moeir.checking.kinds import EVERY, NAMED, of_message
 from moeir.errors import DataError
 
-_ORDER = {kind.name: place for place, kind in enumerate(EVERY)}
+_ORDER = {kind.name: index for index, kind in enumerate(EVERY)}
 
 
 @dataclass

@@ -39,9 +39,9 @@ def tokens(text: str) -> str:
     DPR's SimpleTokenizer: canonical decomposition (NFD), then tokens, then lower case. A token sequence contains another if
     and only if its string contains the other string.
 
-    >>> tokens("O'Hara, 1936")
+    >>> tokenize("O'Hara, 1936")
     " o ' hara , 1936 "
-    >>> tokens("the Hara") in tokens("O'Hara, 1936"), tokens("hara") in tokens("O'Hara, 1936")
+    >>> tokenize("the Hara") in tokenize("O'Hara, 1936"), tokenize("hara") in tokenize("O'Hara, 1936")
     (False, True)
     """
     return f" {' '.join(_TOKENS.findall(unicodedata.normalize('NFD', text)))} ".lower()
@@ -121,17 +121,17 @@ def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[n
 
     The corpus is read once; no text stays in memory.
     """
-    pairs = [_Pairs(run, answers) for run in runs]
+    all_hits = [_Pairs(run, answers) for run in runs]
     for document in texts.read(corpus, keep_empty=True):
         normalized = None
-        for waiting in pairs:
-            for row, query in waiting.taken(document.id):
+        for hits in all_hits:
+            for row, query in hits.taken(document.id):
                 normalized = answers.prepared(document.text) if normalized is None else normalized
-                waiting.found[row] = answers.stand_in(query, normalized)
-    for waiting in pairs:
-        if (absent := waiting.absent()) is not None:
+                hits.found[row] = answers.stand_in(query, normalized)
+    for hits in all_hits:
+        if (absent := hits.absent()) is not None:
             raise DataError(f"{lines.label(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched")
-    return [waiting.found for waiting in pairs]
+    return [hits.found for hits in all_hits]
 
 
 class _Pairs:

@@ -66,7 +66,7 @@ class Contents:
 
 def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
-    runs = []
+    charts_of_trainings = []
     for training in trainings:
         charts = []
         for title, curves_of in KINDS.items():
@@ -76,9 +76,9 @@ def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
                     for label, (fact, unit) in curves.items()
                 ]
                 charts.append({"title": title, "curves": lines_of})
-        runs.append({"name": training.name, "steps": training.watch.step, "finished": training.finished, "charts": charts})
-        runs[-1]["alarms"] = [str(alarm) for alarm in training.watch.alarms]
-    return runs
+        charts_of_trainings.append({"name": training.name, "steps": training.watch.step, "finished": training.finished, "charts": charts})
+        charts_of_trainings[-1]["alarms"] = [str(alarm) for alarm in training.watch.alarms]
+    return charts_of_trainings
 
 
 def points(path: Path) -> dict[str, Any]:

@@ -37,10 +37,10 @@ class Merged(Index):
             np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)
         ]
         all_rows, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
-        places = self.places
+        id_ranks = self.places
         for query in range(len(rows)):
             real = all_rows[query] != NO_ROW
-            place_hits(all_rows[query][real], values[query][real], places, rows[query], scores[query])
+            place_hits(all_rows[query][real], values[query][real], id_ranks, rows[query], scores[query])
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)

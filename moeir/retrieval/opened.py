@@ -123,15 +123,15 @@ class OpenIndex:
 
     def _as_runs(self, names: list[str], parts: Mapping[str, list[Part]]) -> dict[str, Run]:
         """Runs that share one list of ids, those of the retrieved documents."""
-        columns = {name: [np.concatenate(column) for column in zip(*found, strict=True)] for name, found in parts.items()}
+        columns = {name: [np.concatenate(column) for column in zip(*hits, strict=True)] for name, hits in parts.items()}
         rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
         rows = rows[np.argsort(self.order[rows])]
         ids = [self.ids[row] for row in rows.tolist()]
-        places = self.order[rows]
-        found = {}
+        sorted_order = self.order[rows]
+        runs = {}
         for name, (query, row, score) in columns.items():
-            found[name] = Run.from_columns(names, query, ids, np.searchsorted(places, self.order[row]), score, tag=name)
-        return found
+            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name)
+        return runs
 
 
 def open_index(

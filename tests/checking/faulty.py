@@ -1,4 +1,4 @@
-"""Kinds of faulty data: the line that is wrong among good ones, and what `check` says of it."""
+"""Cases of faulty data: a faulty line after valid ones, and the finding that `check` reports."""
 
 import json
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ FLAGS = {"--corpus": "corpus.jsonl", "--queries": "queries.jsonl", "--qrels": "d
 
 
 class Faulty(NamedTuple):
-    """Lines behind the good ones of a file: the kind that is found, the line (from 1, behind the good ones; None for none), and words."""
+    """Lines after the valid ones of a file: the expected kind, line (from 1, after the valid ones; None for none), and message part."""
 
     kind: str
     file: str

@@ -54,7 +54,7 @@ TRAINING = [
     Bad("an unknown tracker", None, TRAIN + "good.jsonl --track tensorbord", 2, "--track tensorbord: expected tensorboard or wandb"),
     Bad("a training that is nowhere", None, "report --training absent", 4, "absent: no such training: moeir finetune and pretrain"),
     Bad("a checkpoint that was not trained", None, "report --training came", 4, "came: has no metrics.jsonl"),
-    Bad("a training that has not begun", file("bad.jsonl", ""), "report --training bad.jsonl", 3, "bad.jsonl: says nothing yet"),
+    Bad("a training that has not begun", file("bad.jsonl", ""), "report --training bad.jsonl", 3, "bad.jsonl: is empty"),
     Bad("metrics of something else", file("bad.jsonl", "{}\n"), "report --training bad.jsonl", 3, "bad.jsonl:1: expected the facts of"),
     Bad("broken metrics", file("bad.jsonl", '{"step": 1}\n{"ste\n'), "report --training bad.jsonl", 3, "bad.jsonl:2: broken JSON"),
     Bad("the same training twice", file("bad.jsonl", '{"step": 1}\n'), "report --training bad.jsonl --training bad.jsonl", 2,

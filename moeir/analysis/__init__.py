@@ -1,1 +1,1 @@
-"""What the experts do: where they agree, and where they differ."""
+"""Analyses of experts: overlap, attribution, router usage, divergence, projection, training metrics and FLOPs."""

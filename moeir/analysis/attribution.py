@@ -1,4 +1,4 @@
-"""What each run gives to a fusion: its part of every hit, the documents that it alone found, and what the fusion loses without it."""
+"""Contribution of each run to a fusion: its part of every score, documents that only it retrieves, and the loss without it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from moeir import fusion
 from moeir.evaluation import significance
 from moeir.evaluation.measures import overall, per_query
 from moeir.fusion import Merge
-from moeir.records import lists as worth
+from moeir.records import lists as score_lists
 from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run, score_text
@@ -21,9 +21,9 @@ OF_A_MEASURE = ("", "loses", "low", "high", "p")
 
 
 def hits(runs: Mapping[str, Run], merge: Merge, fused: Run) -> Iterator[list[object]]:
-    """A row for each hit of the fused run: OF_A_HIT, then OF_A_RUN of every run, empty where its list lacks the document.
+    """One row per hit of the fused run: HIT_COLUMNS, then RUN_COLUMNS of every run, empty if its list lacks the document.
 
-    `alone` names the run whose list alone holds the document. Parts add up to the score, but for rounding.
+    `alone` names the only run whose list has the document. Parts add up to the score, up to rounding.
     """
     names = list(runs)
     for first, documents, ranks, scores, parts in _blocks(list(runs.values()), merge, fused):
@@ -36,13 +36,15 @@ def hits(runs: Mapping[str, Run], merge: Merge, fused: Run) -> Iterator[list[obj
             cells = (
                 [int(rank), score_text(score)] if rank else ["", ""] for rank, score in zip(ranks[:, row], scores[:, row], strict=True)
             )
-            yield head + [cell for own, part in zip(cells, parts[:, row].tolist(), strict=True) for cell in (*own, part)]
+            yield head + [
+                cell for rank_and_score, part in zip(cells, parts[:, row].tolist(), strict=True) for cell in (*rank_and_score, part)
+            ]
 
 
 def header(names: Sequence[str]) -> list[str]:
-    """The columns of `hits`.
+    """Columns of `hit_rows`.
 
-    >>> header(["bm25", "dense"])[5:]
+    >>> hit_header(["bm25", "dense"])[5:]
     ['bm25.rank', 'bm25.score', 'bm25.part', 'dense.rank', 'dense.score', 'dense.part']
     """
     return [*OF_A_HIT, *(f"{name}.{what}" for name in names for what in OF_A_RUN)]
@@ -51,66 +53,72 @@ def header(names: Sequence[str]) -> list[str]:
 def losses(
     runs: Mapping[str, Run], merge: Merge, fused: Run, depth: int, qrels: Qrels, measures: Sequence[Measure]
 ) -> tuple[list[str], list[list[object]]]:
-    """A header and a row for the fusion of all runs and for the fusion without each, an empty list in its place.
+    """A header and rows for the fusion of all runs and for the fusion without each run, which counts as an empty list.
 
-    `alone`: fused hits that no other run holds, `relevant_alone`: those that are judged relevant; then for each measure its mean, what the
-    fusion loses, the 95 % bootstrap interval of that, and the p-value of Student's paired t-test.
+    `alone`: fused hits that no other run has, `relevant_alone`: the relevant ones among them; then for each measure its mean, the loss
+    of the fusion, the 95 % interval of that loss, and the p-value of Student's paired t-test.
     """
     columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in OF_A_MEASURE]
-    whole = per_query(fused, qrels, measures)
-    means = overall(whole)
+    all_values = per_query(fused, qrels, measures)
+    means = overall(all_values)
     rows: list[list[object]] = [["", "", "", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
     alone = _alone(list(runs.values()), merge, fused, qrels)
-    for place, name in enumerate(runs):
+    for index, name in enumerate(runs):
         others = [_empty(run) if other == name else run for other, run in runs.items()]
         values = per_query(fusion.fused(others, merge, depth), qrels, measures)
-        row: list[object] = [name, *alone[place].tolist()]
+        row: list[object] = [name, *alone[index].tolist()]
         for measure in map(str, measures):
-            differences = np.array([whole[measure][query] - values[measure][query] for query in qrels])
+            differences = np.array([all_values[measure][query] - values[measure][query] for query in qrels])
             interval = significance.interval(differences)
-            p = significance.paired_t(whole[measure], values[measure])
+            p = significance.paired_t(all_values[measure], values[measure])
             row += [overall(values)[measure], float(differences.mean()), *interval, p]
         rows.append(row)
     return ["without", "alone", "relevant_alone", *columns], rows
 
 
 def _alone(runs: Sequence[Run], merge: Merge, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
-    """Of each run, the hits of the fused run that it alone holds, and how many of them are relevant [E, 2]."""
+    """For each run the number of fused hits that only it has, and how many of these are relevant [E, 2]."""
     relevant = _relevant(fused, qrels)
     counts = np.zeros((len(runs), 2), np.int64)
     for first, documents, ranks, _, _ in _blocks(runs, merge, fused):
-        held = ranks > 0
-        only = held & (held.sum(axis=0) == 1)
-        counts += np.stack([only.sum(axis=1), (only & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
+        present = ranks > 0
+        unique = present & (present.sum(axis=0) == 1)
+        counts += np.stack([unique.sum(axis=1), (unique & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
     return counts
 
 
 def _relevant(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
-    found = np.zeros(len(fused.documents), dtype=bool)
-    known = Ids.of(fused.names)
-    for place, query in enumerate(fused.queries):
-        codes = known.places([document for document, grade in qrels.get(query, {}).items() if grade > 0])
-        found[fused.starts[place] : fused.starts[place + 1]] = np.isin(fused.row(place)[0], codes)
-    return found
+    relevant = np.zeros(len(fused.documents), dtype=bool)
+    ids = Ids.of(fused.names)
+    for row, query in enumerate(fused.queries):
+        codes = ids.places([document for document, grade in qrels.get(query, {}).items() if grade > 0])
+        relevant[fused.starts[row] : fused.starts[row + 1]] = np.isin(fused.row(row)[0], codes)
+    return relevant
 
 
 def _blocks(
     runs: Sequence[Run], merge: Merge, fused: Run
 ) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
-    """The fused hits block by block: where they begin, documents [n]; of each list their ranks (0: not there), scores, parts [E, n]."""
+    """The fused hits in blocks: first row, documents [n]; for each list their ranks (0: absent), scores and parts [E, n]."""
     names, blocks = fusion.aligned(runs, fused.queries)
-    place, width = 0, len(names)
+    row, width = 0, len(names)
     for lists in blocks:
-        last = place + len(lists[0].queries)
-        first, end = int(fused.starts[place]), int(fused.starts[last])
-        owners = np.repeat(np.arange(last - place), np.diff(fused.starts[place : last + 1]))
+        last = row + len(lists[0].queries)
+        first, end = int(fused.starts[row]), int(fused.starts[last])
+        owners = np.repeat(np.arange(last - row), np.diff(fused.starts[row : last + 1]))
         union, parts = merge(lists, apart=True)
         rows = np.searchsorted(union, owners * width + fused.documents[first:end])
-        ranks = worth.columns(lists, lambda one: one.ranks.astype(np.float64), worth.nothing)
-        scores = worth.columns(lists, worth.scores, worth.nothing)[1]
-        own = np.searchsorted(ranks[0], union[rows])
-        yield first, fused.documents[first:end], ranks[1][:, own].astype(np.int64), scores[:, own], parts[:, rows].astype(np.float64)
-        place = last
+        ranks = score_lists.columns(lists, lambda one: one.ranks.astype(np.float64), score_lists.nothing)
+        scores = score_lists.columns(lists, score_lists.scores, score_lists.nothing)[1]
+        columns = np.searchsorted(ranks[0], union[rows])
+        yield (
+            first,
+            fused.documents[first:end],
+            ranks[1][:, columns].astype(np.int64),
+            scores[:, columns],
+            parts[:, rows].astype(np.float64),
+        )
+        row = last
 
 
 def _empty(run: Run) -> Run:

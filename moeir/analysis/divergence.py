@@ -1,4 +1,4 @@
-"""How far the distributions of queries and of their documents lie apart: Kullback–Leibler and Jensen–Shannon (CoT-MoTE, appendix A.1)."""
+"""Kullback–Leibler and Jensen–Shannon divergence between queries and their documents (CoT-MoTE, appendix A.1)."""
 
 from typing import Any, TypeAlias
 
@@ -12,8 +12,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 def divergences(queries: Array, documents: Array, *, bandwidth: float = 1.0) -> tuple[float, float]:
     """KL(queries ‖ documents) and JS of n pairs, in nats.
 
-    queries, documents [n, D], row i of one with row i of the other. Of the n × n cosine distances, row i is the point of query i and
-    column j that of document j; each kind's density is estimated at its own points (specs/cot_mote §5, reading B: n = 400, bandwidth 1).
+    queries, documents [n, D], row i of one with row i of the other. In the n × n cosine distances, row i is the point of query i and
+    column j that of document j; each density is estimated at its own points (specs/cot_mote §5, reading B: n = 400, bandwidth 1).
     """
     distance = distances(queries, documents)
     of_queries, of_documents = log_weights(distance, bandwidth), log_weights(distance.T, bandwidth)
@@ -21,9 +21,9 @@ def divergences(queries: Array, documents: Array, *, bandwidth: float = 1.0) -> 
 
 
 def distances(queries: Array, documents: Array) -> Array:
-    """1 - cosine of every query with every document: [n, D], [m, D] -> [n, m]. A zero vector is at right angles to all.
+    """1 - cosine of every query with every document: [n, D], [m, D] -> [n, m]. A zero vector has distance 1 to all.
 
-    >>> distances(np.array([[2.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]))
+    >>> cosine_distances(np.array([[2.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]))
     array([[0., 1., 2., 1.]])
     """
     return 1.0 - _units(queries) @ _units(documents).T
@@ -36,11 +36,11 @@ def _units(vectors: Array) -> Array:
 
 
 def log_weights(points: Array, bandwidth: float) -> Array:
-    """Logarithm of a Gaussian kernel density of n points at these very points, made to sum to 1 over them: [n, D] -> [n].
+    """Logarithm of a Gaussian kernel density of n points at these same points, normalised to sum to 1: [n, D] -> [n].
 
-    What the density is divided by, n (2π)^(D/2) b^D, is the same at every point and cancels.
+    The normaliser of the density, n (2π)^(D/2) b^D, is the same at every point and cancels.
 
-    >>> np.exp(log_weights(np.array([[0.0], [0.0], [100.0]]), 1.0))
+    >>> np.exp(kernel_log_weights(np.array([[0.0], [0.0], [100.0]]), 1.0))
     array([0.4, 0.4, 0.2])
     """
     densities = logsumexp(cdist(points, points, "sqeuclidean") / (-2.0 * bandwidth**2), axis=1)

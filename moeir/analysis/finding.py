@@ -1,4 +1,4 @@
-"""What an analysis found: rows for files and tables, and the marks of a picture of them."""
+"""The result of an analysis: rows for files and tables, and a plot of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Mark = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Picture:
-    """Marks of one `kind`; each begins with its panel and its label, which is its colour; `across` and `up` name the axes.
+    """Marks of one `kind`; each starts with its panel and its label, which selects the colour; `x_label` and `y_label` name the axes.
 
     bars (panel, label, group, height) · steps (panel, label, from, to, height) · lines (panel, label, step, value) ·
     points (panel, label, x, y) or with z · matrix (panel, row, column, value)
@@ -23,7 +23,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Finding:
-    """`names` of columns, and rows; how a table for people writes numbers, and its header if another."""
+    """`columns` and rows; the number format of a text table, and its header if it differs from `columns`."""
 
     names: Sequence[str]
     rows: Sequence[Sequence[object]]

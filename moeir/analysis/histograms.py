@@ -1,4 +1,4 @@
-"""Numbers counted in classes of one width: lengths of texts, scores of documents."""
+"""Histograms with bins of equal width: lengths of texts, scores of documents."""
 
 import math
 from collections import Counter
@@ -12,50 +12,50 @@ Class = tuple[float, float, int, float]
 
 
 def lengths(counts: Counter[int], classes: int) -> list[Class]:
-    """Texts by length in at most `classes` of a round width: from, to (not included), how many, their share.
+    """Histogram of text lengths in at most `bins` bins of a round width: from, to (exclusive), count, share.
 
-    >>> lengths(Counter({1: 2, 4: 1, 11: 1}), classes=3)
+    >>> length_histogram(Counter({1: 2, 4: 1, 11: 1}), bins=3)
     [(0, 5, 3, 0.75), (5, 10, 0, 0.0), (10, 15, 1, 0.25)]
     """
     total, longest = counts.total(), max(counts)
     width = _round_width((longest + 1) / classes)
-    found = [0] * (longest // width + 1)
+    bin_counts = [0] * (longest // width + 1)
     for length, count in counts.items():
-        found[length // width] += count
-    return [(place * width, (place + 1) * width, count, count / total) for place, count in enumerate(found)]
+        bin_counts[length // width] += count
+    return [(index * width, (index + 1) * width, count, count / total) for index, count in enumerate(bin_counts)]
 
 
 def scores(numbers: Array, low: float, high: float, classes: int) -> list[Class]:
-    """Numbers [n] in `classes` alike in width between two ends, the upper one included in the last: from, to, how many, their share.
+    """Histogram of numbers [n] in `bins` equal bins from `low` to `high`, which belongs to the last bin: from, to, count, share.
 
-    >>> scores(np.array([0.0, 0.5, 0.9, 1.0]), 0.0, 1.0, classes=2)
+    >>> score_histogram(np.array([0.0, 0.5, 0.9, 1.0]), 0.0, 1.0, bins=2)
     [(0.0, 0.5, 1, 0.25), (0.5, 1.0, 3, 0.75)]
     """
     counts, edges = np.histogram(numbers, classes, range=(low, high))
     ends = edges.tolist()
-    return [(ends[place], ends[place + 1], count, count / max(1, len(numbers))) for place, count in enumerate(counts.tolist())]
+    return [(ends[index], ends[index + 1], count, count / max(1, len(numbers))) for index, count in enumerate(counts.tolist())]
 
 
 def quantile(counts: Counter[int], share: float) -> int:
-    """The smallest length that this share of the texts does not exceed.
+    """Smallest length that this share of the texts does not exceed.
 
-    >>> quantile(Counter({1: 5, 2: 4, 9: 1}), 0.5), quantile(Counter({1: 5, 2: 4, 9: 1}), 0.95)
+    >>> length_quantile(Counter({1: 5, 2: 4, 9: 1}), 0.5), length_quantile(Counter({1: 5, 2: 4, 9: 1}), 0.95)
     (1, 9)
     """
-    wanted, seen = share * counts.total(), 0
+    target, reached = share * counts.total(), 0
     for length in sorted(counts):
-        seen += counts[length]
-        if seen >= wanted - 1e-9:
+        reached += counts[length]
+        if reached >= target - 1e-9:
             return length
     raise AssertionError("a share is at most 1")
 
 
 def counted(sizes: Iterable[int]) -> Counter[int]:
-    """How many texts have each length."""
+    """Number of texts of each length."""
     return Counter(sizes)
 
 
 def _round_width(least: float) -> int:
-    """1, 2, 5, 10, 20, 50, …: the first that is wide enough."""
+    """First of 1, 2, 5, 10, 20, 50, … that is at least `least`."""
     power = 10 ** max(0, math.floor(math.log10(max(1.0, least))))
     return int(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least))

@@ -1,4 +1,4 @@
-"""How much two ranked lists of one query have in common."""
+"""Overlap measures of two ranked lists of one query."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,10 @@ def rbo(first: Sequence[str], second: Sequence[str], *, persistence: float = 0.9
     common, total = 0, 0.0
     common_at_short = 0
     for depth, document in enumerate(long, 1):
-        arrivals = [document] + ([short[depth - 1]] if depth <= len(short) else [])
-        for arrival in arrivals:
-            common += arrival in seen
-            seen.add(arrival)
+        new_documents = [document] + ([short[depth - 1]] if depth <= len(short) else [])
+        for new_document in new_documents:
+            common += new_document in seen
+            seen.add(new_document)
         if depth <= len(short):
             common_at_short = common
             agreement = common / depth

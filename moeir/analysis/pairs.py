@@ -1,4 +1,4 @@
-"""Pairs of a query and a document that answers it: what the two sides of an encoder are compared on."""
+"""Random pairs of a query and a relevant document, on which the two sides of an encoder are compared."""
 
 import random
 from pathlib import Path
@@ -8,16 +8,16 @@ from moeir.records import qrels, texts
 
 
 def drawn(queries: Path, corpus: Path, judgements: Path, count: int, seed: int) -> list[tuple[str, str]]:
-    """The texts of `count` queries, each with its best judged document (the first of equals), drawn at random from all such pairs."""
-    grades = {query: {one: grade for one, grade in found.items() if grade > 0} for query, found in qrels.read(judgements).items()}
-    asked = {text.id: text.content for text in texts.read(queries) if grades.get(text.id)}
-    wanted = {document for query in asked for document in grades[query]}
-    answers = {text.id: text.content for text in texts.read(corpus, keep_empty=True) if text.id in wanted and text.content}
+    """Sample `count` pairs of texts at random: a query and its document of the highest grade (the first if several)."""
+    grades = {query: {name: grade for name, grade in judged.items() if grade > 0} for query, judged in qrels.read(judgements).items()}
+    query_texts = {text.id: text.content for text in texts.read(queries) if grades.get(text.id)}
+    relevant = {document for query in query_texts for document in grades[query]}
+    answers = {text.id: text.content for text in texts.read(corpus, keep_empty=True) if text.id in relevant and text.content}
     pairs = []
-    for query, content in sorted(asked.items()):
+    for query, content in sorted(query_texts.items()):
         if present := [document for document in grades[query] if document in answers]:
             pairs.append((content, answers[max(present, key=grades[query].__getitem__)]))
     if len(pairs) < count:
-        words = f"{len(pairs)} queries have a relevant document with both texts in {queries} and {corpus}"
-        raise DataError(f"{judgements}: {words}; expected {count}, as --pairs says; lower it")
+        count_note = f"{len(pairs)} queries have a relevant document with both texts in {queries} and {corpus}"
+        raise DataError(f"{judgements}: {count_note}; expected {count}, as --pairs says; lower it")
     return random.Random(seed).sample(pairs, count)

@@ -1,4 +1,4 @@
-"""Vectors of many dimensions laid out in two or three, for the eye."""
+"""Projections of vectors to two or three dimensions for plots."""
 
 from typing import Any, TypeAlias
 
@@ -11,9 +11,9 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def pca(vectors: Array, dimensions: int, seed: int = 42) -> Array:
-    """The directions in which they differ most: principal components.
+    """Principal components: the directions of the largest variance.
 
-    vectors [n, D] -> [n, dimensions]; each axis points to where its largest weight is positive, so that the same vectors lie alike.
+    vectors [n, D] -> [n, dimensions]; the largest weight of each axis is positive, so that the layout is reproducible.
     Pearson 1901.
 
     >>> pca(np.array([[0.0, 0.0], [3.0, 3.0], [6.0, 6.0]]), 2).round(4)
@@ -26,28 +26,30 @@ def pca(vectors: Array, dimensions: int, seed: int = 42) -> Array:
     axes = axes[:dimensions]
     largest = np.abs(axes).argmax(axis=1)
     axes = axes * np.sign(axes[np.arange(len(axes)), largest])[:, None]
-    places: Array = centred @ axes.T + 0.0
-    padded: Array = np.pad(places, ((0, 0), (0, dimensions - places.shape[1])))
+    coordinates: Array = centred @ axes.T + 0.0
+    padded: Array = np.pad(coordinates, ((0, 0), (0, dimensions - coordinates.shape[1])))
     return padded
 
 
 def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float = 30.0) -> Array:
-    """Neighbours stay neighbours: t-SNE over cosine distances, started from principal components.
+    """t-SNE over cosine distances, which keeps neighbours together, initialised with principal components.
 
-    vectors [n, D] -> [n, dimensions]. Distances between groups mean little; `perplexity` is about how many neighbours count.
+    vectors [n, D] -> [n, dimensions]. Distances between groups mean little; `perplexity` is roughly the number of neighbours.
     Van der Maaten and Hinton 2008.
     """
     if not 1 <= perplexity < len(vectors):
         raise UsageError(f"tsne:perplexity={perplexity:g}: expected 1 to less than the number of points, {len(vectors)}")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)  # squared distances of units are twice those of cosines
-    rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose own floor, 50, tears few points apart in space
-    made = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
-    return np.asarray(made.fit_transform(units), dtype=np.float64)
+    units = (vectors / np.where(norms > 0, norms, 1.0)).astype(
+        np.float32
+    )  # squared distances of unit vectors are twice the cosine distances
+    rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose minimum, 50, scatters few
+    model = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
+    return np.asarray(model.fit_transform(units), dtype=np.float64)
 
 
 def _started(units: Array, dimensions: int) -> Array:
-    """Principal components, as small as t-SNE wants them in the beginning."""
-    places = pca(units, dimensions)
-    started: Array = (places / max(places[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
-    return started
+    """Principal components scaled to the small initial spread that t-SNE needs."""
+    coordinates = pca(units, dimensions)
+    initial: Array = (coordinates / max(coordinates[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
+    return initial

@@ -1,4 +1,4 @@
-"""Who learned, and whom the routers took, in the course of a training: what `metrics.jsonl` says of each expert."""
+"""Metrics of each expert in the course of a training, from `metrics.jsonl`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ FACTS = ("share", "wins", "rank", "loss", "usage", "entropy")
 
 
 def over_time(path: Path, rows: int) -> tuple[list[str], list[list[float | None]]]:
-    """Means of every expert's facts in `metrics.jsonl`, a step a line, over `rows` stretches of the training."""
+    """Means of every expert's metrics in `metrics.jsonl`, one line per step, over `rows` intervals of the training."""
     return means(_steps(path), sum(1 for _ in _steps(path)), rows)
 
 
@@ -19,11 +19,11 @@ def _steps(path: Path) -> Iterator[dict[str, float]]:
 
 
 def means(steps: Iterable[Mapping[str, float]], total: int, rows: int) -> tuple[list[str], list[list[float | None]]]:
-    """Means of every expert's facts over `rows` stretches of a training of `total` steps, alike in length to one step.
+    """Means of every expert's metrics over `rows` intervals of a training of `total` steps; their lengths differ by at most one step.
 
-    Names are `step`, the last of a stretch, and those of the facts (`share.lexical`, …); a fact that no step of a stretch has is None.
+    Columns are `step`, the last of an interval, and the metrics (`share.lexical`, …); a metric that an interval lacks is None.
 
-    >>> means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], total=3, rows=2)
+    >>> expert_means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], total=3, rows=2)
     (['step', 'share.a'], [[2, 0.75], [3, None]])
     """
     rows = min(rows, total)

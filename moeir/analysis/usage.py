@@ -1,4 +1,4 @@
-"""How often a router takes each of its experts, over any number of batches."""
+"""Usage of the experts of a router, accumulated over batches."""
 
 import math
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclass(frozen=True)
 class Usage:
-    """Decisions of one router over `texts` texts: how many took each expert `chosen` [I], and the sum of their probabilities `mass` [I].
+    """Decisions of one router over `texts` texts: decisions per expert `counts` [I], and sums of probabilities `probability_sum` [I].
 
-    What a decision takes is the arg-max of its probabilities, without noise, as in use; the first of equals.
+    A decision selects the arg-max of its probabilities, without noise, as at inference; the first if several are equal.
     """
 
     chosen: Array
@@ -26,9 +26,9 @@ class Usage:
 
     @classmethod
     def of(cls, probabilities: Array, texts: int) -> Self:
-        """Of one batch: probabilities [n, I], one decision a row.
+        """Count one batch: probabilities [n, I], one decision per row.
 
-        >>> Usage.of(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), texts=3).chosen
+        >>> RouterUsage.from_probabilities(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), texts=3).counts
         array([2, 1])
         """
         chosen = np.bincount(probabilities.argmax(1), minlength=probabilities.shape[1])
@@ -39,36 +39,36 @@ class Usage:
 
     @property
     def decisions(self) -> int:
-        """How many were made: as many as texts, or as tokens."""
+        """Number of decisions: one per text, or one per token."""
         return int(self.chosen.sum())
 
     @property
     def shares(self) -> Array:
-        """[I] the part of the decisions that took each expert."""
+        """[I] share of the decisions of each expert."""
         return self.chosen / self.decisions
 
     @property
     def probabilities(self) -> Array:
-        """[I] the mean probability of each expert."""
+        """[I] mean probability of each expert."""
         return self.mass / self.decisions
 
     @property
     def surprises(self) -> Array:
-        """[I] -s ln s of each share: their sum is the entropy of usage in nats, ln I where all are used alike, 0 where one is.
+        """[I] -s ln s of each share: their sum is the entropy of usage in nats, ln I for uniform usage, 0 for a single expert.
 
-        >>> Usage(np.array([5, 5, 0]), np.ones(3), 10).surprises
+        >>> RouterUsage(np.array([5, 5, 0]), np.ones(3), 10).entropy_terms
         array([0.34657359, 0.34657359, 0.        ])
         """
-        found: Array = entr(self.shares) + 0.0  # which makes -0 of a share of 1 a plain zero
-        return found
+        terms: Array = entr(self.shares) + 0.0  # turns -0.0, of a share of 1, into 0.0
+        return terms
 
     def reaching(self, threshold: str) -> Array:
-        """[I] whether each expert was taken at least as often as `threshold` says: SB-MoE, table III."""
+        """[I] whether the decisions of each expert reach `threshold`: SB-MoE, table III."""
         number, is_share = parsed(threshold)
         return self.chosen >= (number / 100 * self.decisions if is_share else number)
 
     def rows(self, threshold: str) -> Iterator[list[object]]:
-        """Unit, expert, chosen, share, probability, surprise, whether it reaches the threshold; and `all`, which adds them up."""
+        """Rows (unit, expert, count, share, probability, entropy term, whether it reaches the threshold), and their sum `all`."""
         unit = "texts" if self.decisions == self.texts else "tokens"
         columns = (self.chosen, self.shares, self.probabilities, self.surprises, self.reaching(threshold).astype(int))
         for expert in range(len(self.chosen)):
@@ -77,9 +77,9 @@ class Usage:
 
 
 def parsed(threshold: str) -> tuple[float, bool]:
-    """A number of decisions, or a share of them in per cent; and whether it is a share.
+    """Parse a number of decisions or a percentage: the number, and whether it is a percentage.
 
-    >>> parsed("100000"), parsed("1.14%")
+    >>> parse_threshold("100000"), parse_threshold("1.14%")
     ((100000.0, False), (1.14, True))
     """
     is_share = threshold.endswith("%")

@@ -1,6 +1,6 @@
-"""A training as it is watched: means, trends and courses of what each step said, and an alarm when an expert takes all or gets nothing.
+"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve.
 
-Everything follows from the lines of `metrics.jsonl`, fed one by one: a training that goes on after a kill is watched from its kept lines.
+The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
 """
 
 import itertools
@@ -17,16 +17,14 @@ from moeir.records import texts
 
 METRICS = "metrics.jsonl"
 WINDOW, RECENT, FEWEST, POINTS = 500, 50, 8, 128
-MOST, ENDS_BELOW = 0.95, 0.90  # of the queries, where one expert has the largest share
-LEAST, ENDS_ABOVE = 0.01, 0.02  # of the part that an expert of a router would have if all were taken alike
+MOST, ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
+LEAST, ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
 COMPETE = "raise temperature or standardised of --objective competitive"
 BALANCE = "raise load_balance of --objective"
 
 
 class Course:
-    """One value in the course of a training: its last 500 steps, and means over the whole, alike in steps and at most 128."""
-
-    __slots__ = ("_count", "_points", "_step", "_stretch", "_sum", "last", "total", "whole")
+    """One metric over a training: the values of the last 500 steps, and at most 128 means over equal intervals."""
 
     def __init__(self) -> None:
         self.last: deque[float] = deque(maxlen=WINDOW)
@@ -51,14 +49,14 @@ class Course:
 
     @property
     def mean(self) -> float:
-        """Over the last 500 steps."""
+        """Mean over the last 500 steps."""
         return self.total / len(self.last)
 
     @property
     def trend(self) -> int | None:
-        """1 if the last 50 steps lie above the last 500 by more than two standard errors, -1 if below, else 0; None after few steps.
+        """1 if the mean of the last 50 steps exceeds that of the last 500 by two standard errors, -1 if below, else 0; None if too few.
 
-        >>> course = Course(); [course.add(step, float(step > 90)) for step in range(100)][0]; course.trend
+        >>> history = MetricHistory(); [history.add(step, float(step > 90)) for step in range(100)][0]; history.trend
         1
         """
         if len(self.last) < FEWEST:
@@ -70,13 +68,13 @@ class Course:
         return int(beyond) if mean > self.mean else -int(beyond)
 
     def points(self) -> list[tuple[int, float]]:
-        """Of each stretch its last step and the mean."""
+        """Last step and mean of each interval."""
         return [*self._points, (self._step, self._sum / self._count)] if self._count else list(self._points)
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """What went wrong, from which step on, and what to do."""
+    """A problem of the training: its first step and what to do."""
 
     step: int
     words: str
@@ -86,18 +84,18 @@ class Alarm:
 
 
 class Watch:
-    """All that was said of a training so far."""
+    """Metrics and alarms of a training so far."""
 
     def __init__(self) -> None:
         self.step, self.facts, self.courses = 0, dict[str, float](), dict[str, Course]()
-        self.experts: list[str] = []  # what has a loss or a share of its own: experts, sums of them, parts of a pre-training
-        self.routers: dict[str, list[str]] = {}  # the facts of usage of each, expert by expert
+        self.experts: list[str] = []  # names with a loss or share: experts, sums of experts, losses of a pre-training
+        self.routers: dict[str, list[str]] = {}  # usage metrics of each router, by expert
         self.best: dict[str, tuple[float, int]] = {}
         self.alarms: list[Alarm] = []
         self._lasting: dict[str, Alarm] = {}
 
     def take(self, facts: Mapping[str, float]) -> list[Alarm]:
-        """One step; the alarms that begin with it. An alarm is given once, until what it is about has passed."""
+        """Add the metrics of one step; return the alarms that start with it. An active alarm is not repeated."""
         self.step = int(facts["step"])
         for name, value in facts.items():
             if name == "step" or not isinstance(value, int | float) or not math.isfinite(value):
@@ -108,9 +106,9 @@ class Watch:
             self.facts[name] = value
             if name.startswith("dev.") and value > self.best.get(name, (-math.inf, 0))[0]:
                 self.best[name] = (value, self.step)
-        begun = [*self._collapsed(), *self._starving()]
-        self.alarms += begun
-        return begun
+        new_alarms = [*self._collapsed(), *self._starving()]
+        self.alarms += new_alarms
+        return new_alarms
 
     def __getitem__(self, name: str) -> Course:
         return self.courses[name]
@@ -120,17 +118,17 @@ class Watch:
 
     @property
     def lasting(self) -> list[Alarm]:
-        """The alarms whose cause has not passed."""
+        """Alarms whose cause persists."""
         return list(dict.fromkeys(self._lasting.values()))
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Over the last 50 steps."""
+        """Throughput over the last 50 steps."""
         tokens, seconds = (sum(list(self[name].last)[-RECENT:]) if name in self else 0.0 for name in ("tokens", "seconds"))
         return tokens / seconds if seconds else None
 
     def starves(self, name: str) -> bool:
-        """Whether an expert of a router is taken less than 1 % as often as it would be if all were taken alike."""
+        """Whether the usage of an expert is below 1 % of uniform usage."""
         return name in self._lasting
 
     def _meet(self, name: str) -> None:
@@ -142,7 +140,7 @@ class Watch:
             self.routers.setdefault(expert.rpartition(".")[0], []).append(name)
 
     def _collapsed(self) -> Iterator[Alarm]:
-        """One expert has the largest share of nearly all queries."""
+        """Alarm if one expert has the largest share of nearly all queries."""
         rivals = [name for name in self.courses if name.startswith("wins.")]
         for name in rivals if len(rivals) > 1 else ():
             course = self.courses[name]
@@ -152,31 +150,31 @@ class Watch:
             if share <= ENDS_BELOW:
                 self._lasting.pop(name, None)
             elif share > MOST and name not in self._lasting:
-                won = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
-                self._lasting[name] = Alarm(self.step, f"{won}, and the others learn little; {COMPETE}")
+                message = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
+                self._lasting[name] = Alarm(self.step, f"{message}, and the others learn little; {COMPETE}")
                 yield self._lasting[name]
 
     def _starving(self) -> Iterator[Alarm]:
-        """A router takes an expert hardly ever; those of one router that begin together are one alarm."""
+        """Alarm if a router hardly selects an expert; experts of one router that start to starve together share one alarm."""
         for router, names in self.routers.items():
-            begun = []
+            starved = []
             for name in names:
                 course = self.courses[name]
-                part = round(course.mean * len(names), 9)
-                if part >= ENDS_ABOVE:
+                relative_share = round(course.mean * len(names), 9)
+                if relative_share >= ENDS_ABOVE:
                     self._lasting.pop(name, None)
-                elif part < LEAST and len(course.last) == WINDOW and name not in self._lasting:
-                    begun.append(name)
-            if begun:
-                shares = ", ".join(f"{name.rpartition('.')[2]} ({self.courses[name].mean:.2%})" for name in begun)
-                got = f"{router} hardly took expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is an equal part"
-                alarm = Alarm(self.step, f"{got}; {BALANCE}")
-                self._lasting |= dict.fromkeys(begun, alarm)
+                elif relative_share < LEAST and len(course.last) == WINDOW and name not in self._lasting:
+                    starved.append(name)
+            if starved:
+                shares = ", ".join(f"{name.rpartition('.')[2]} ({self.courses[name].mean:.2%})" for name in starved)
+                message = f"{router} hardly selects expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is uniform"
+                alarm = Alarm(self.step, f"{message}; {BALANCE}")
+                self._lasting |= dict.fromkeys(starved, alarm)
                 yield alarm
 
 
 def rebuilt(steps: Iterable[Mapping[str, float]]) -> Watch:
-    """The watch of steps that were."""
+    """Monitor of a training rebuilt from its steps."""
     watch = Watch()
     for facts in steps:
         watch.take(facts)
@@ -184,29 +182,29 @@ def rebuilt(steps: Iterable[Mapping[str, float]]) -> Watch:
 
 
 def kept(path: Path, size: int) -> Iterator[dict[str, float]]:
-    """The steps in the first `size` bytes of `metrics.jsonl`."""
+    """Steps in the first `size` bytes of `metrics.jsonl`."""
     if size:
         with open(path, "rb") as file:
             yield from _steps(file.read(size).splitlines(keepends=True), path)
 
 
 def metrics_of(training: Path) -> Path:
-    """The `metrics.jsonl` of a training, finished or not, by the folder it writes or by the file itself; ArtifactError if there is none."""
+    """Path of the `metrics.jsonl` of a training, finished or not, from its output folder or the file itself; ArtifactError if absent."""
     unfinished = [making.beside_of(training) / METRICS] if training.name else []
-    places = [training / METRICS, *unfinished, training]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    candidates = [training / METRICS, *unfinished, training]
+    metrics = next((path for path in candidates if path.is_file()), None)
+    if metrics is None:
         missing = f"{training}: has no {METRICS}" if training.is_dir() else f"{training}: no such training"
         raise ArtifactError(f"{missing}: moeir finetune and pretrain write one with their first step")
-    return found
+    return metrics
 
 
 def read(path: Path) -> Iterator[dict[str, float]]:
-    """Every step of a `metrics.jsonl`; a last line that is still being written does not count. DataError if nothing is there."""
+    """Every step of a `metrics.jsonl`, without an incomplete last line. DataError if it is empty."""
     with open(path, "rb") as file:
         steps = _steps(file, path)
         if (first := next(steps, None)) is None:
-            raise DataError(f"{path}: says nothing yet; expected a line for each step of a training")
+            raise DataError(f"{path}: is empty; expected one line per training step")
         yield from itertools.chain([first], steps)
 
 
@@ -217,7 +215,7 @@ def _steps(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, float]]:
         try:
             facts = texts.loaded(line.decode(), f"{path}:{number}")
         except UnicodeDecodeError:
-            raise DataError(f"{path}:{number}: not UTF-8 text; expected the facts of a training's step") from None
+            raise DataError(f"{path}:{number}: not UTF-8 text; expected the metrics of a training step") from None
         if not isinstance(facts, dict) or not isinstance(facts.get("step"), int):
-            raise DataError(f"{path}:{number}: expected the facts of a training's step, an object with a `step`")
+            raise DataError(f"{path}:{number}: expected the metrics of a training step, an object with a `step`")
         yield facts

@@ -1,4 +1,4 @@
-"""Which run is best on which queries: by their length, their question word, and how much of them stands in an answer."""
+"""Wins of each run by class of query: length, question word, and word overlap with an answer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from moeir.records.qrels import Qrels
 
 QUESTIONS = ("what", "who", "when", "where", "which", "why", "how")
 CLOSED = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
-LENGTHS = (3, 6, 10, 15)  # words, at most, of a class
+LENGTHS = (3, 6, 10, 15)  # upper bounds in words
 PARTS = (0.25, 0.5, 0.75, 1.0)
 TIED, ALL = "tied", "all"
 _WORD = re.compile(r"\w+")
@@ -17,7 +17,7 @@ Values = Mapping[str, Mapping[str, float]]  # run → query → value
 
 @dataclass(frozen=True)
 class Row:
-    """Of one class of queries and one run: on how many it alone is best, and the mean over the class."""
+    """One class of queries and one run: number of queries on which only this run is best, and its mean over the class."""
 
     by: str
     group: str
@@ -28,77 +28,79 @@ class Row:
 
 
 def winner(values: Values, query: str) -> str:
-    """The run that alone is best on a query, or `tied`.
+    """The only best run on a query, or `tied`.
 
-    >>> found = {"a": {"q": 1.0, "p": 0.5}, "b": {"q": 0.5, "p": 0.5}}
-    >>> winner(found, "q"), winner(found, "p")
+    >>> values = {"a": {"q": 1.0, "p": 0.5}, "b": {"q": 0.5, "p": 0.5}}
+    >>> find_winner(values, "q"), find_winner(values, "p")
     ('a', 'tied')
     """
-    best = max(found[query] for found in values.values())
-    names = [name for name, found in values.items() if found[query] == best]
+    best = max(by_query[query] for by_query in values.values())
+    names = [name for name, by_query in values.items() if by_query[query] == best]
     return names[0] if len(names) == 1 else TIED
 
 
 def table(values: Values, groups: Mapping[str, Mapping[str, str]]) -> list[Row]:
-    """A row for each class and run; `groups`: by → query → class. Classes come in the order of `ordered`, `tied` last, without a mean."""
+    """A row per class and run; `groups`: criterion → query → class. Classes in the order of `order_groups`, `tied` last, without a mean."""
     queries = list(next(iter(values.values())))
     won = {query: winner(values, query) for query in queries}
     rows = []
-    for by, found in {ALL: dict.fromkeys(queries, ALL), **groups}.items():
-        for group in ordered(by, found):
-            members = [query for query in queries if found.get(query) == group]
+    for criterion, group_of in {ALL: dict.fromkeys(queries, ALL), **groups}.items():
+        for group in ordered(criterion, group_of):
+            members = [query for query in queries if group_of.get(query) == group]
             for run in (*values, TIED):
                 wins = sum(won[query] == run for query in members)
                 mean = float("nan") if run == TIED else sum(values[run][query] for query in members) / len(members)
-                rows.append(Row(by, group, len(members), run, wins, mean))
+                rows.append(Row(criterion, group, len(members), run, wins, mean))
     return rows
 
 
-def ordered(by: str, found: Mapping[str, str]) -> list[str]:
-    """The classes that some query has, from little to much, or as `QUESTIONS` has them."""
-    known = {"length": _classes_of_length(), "question": [*QUESTIONS, "yes or no", "none"], "overlap": _classes_of_parts()}.get(by, [ALL])
-    return [group for group in known if group in set(found.values())]
+def ordered(criterion: str, group_of: Mapping[str, str]) -> list[str]:
+    """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`."""
+    order = {"length": _classes_of_length(), "question": [*QUESTIONS, "yes or no", "none"], "overlap": _classes_of_parts()}.get(
+        criterion, [ALL]
+    )
+    return [group for group in order if group in set(group_of.values())]
 
 
 def length(query: str) -> str:
-    """The class of a query by its words.
+    """Class of a query by its number of words.
 
-    >>> length("who sleeps in a hollow tree"), length("owl")
+    >>> length_class("who sleeps in a hollow tree"), length_class("owl")
     ('4-6 words', '1-3 words')
     """
     count = len(_WORD.findall(query))
-    return _classes_of_length()[next((place for place, most in enumerate(LENGTHS) if count <= most), len(LENGTHS))]
+    return _classes_of_length()[next((index for index, most in enumerate(LENGTHS) if count <= most), len(LENGTHS))]
 
 
 def question(query: str) -> str:
-    """The first question word of a query; `yes or no` where it begins with a verb that asks for that.
+    """First question word of a query; `yes or no` if it starts with one of `YES_NO_VERBS`.
 
-    >>> question("In which tree do owls sleep?"), question("Do owls sleep?"), question("owl sleep")
+    >>> question_class("In which tree do owls sleep?"), question_class("Do owls sleep?"), question_class("owl sleep")
     ('which', 'yes or no', 'none')
     """
     words = [word.lower() for word in _WORD.findall(query)]
-    asked = next((word for word in words if word in QUESTIONS), None)
-    return "yes or no" if words and words[0] in CLOSED else asked or "none"
+    question_word = next((word for word in words if word in QUESTIONS), None)
+    return "yes or no" if words and words[0] in CLOSED else question_word or "none"
 
 
 def overlap(query: str, answers: Sequence[str]) -> str:
-    """The class of a query by the part of its distinct words that stand in the answer that has most of them.
+    """Class of a query by the largest share of its distinct words that one answer contains.
 
-    >>> overlap("hollow tree owl", ["An owl sleeps in a hollow tree.", "tree"]), overlap("hollow tree", ["an oak"])
+    >>> overlap_class("hollow tree owl", ["An owl sleeps in a hollow tree.", "tree"]), overlap_class("hollow tree", ["an oak"])
     ('75-100 %', '0-25 %')
     """
     words = set(_words(query))
-    part = max((len(words & set(_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
-    return _classes_of_parts()[next(place for place, most in enumerate(PARTS) if part <= most)]
+    share = max((len(words & set(_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
+    return _classes_of_parts()[next(index for index, most in enumerate(PARTS) if share <= most)]
 
 
 def overlaps(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str]) -> dict[str, str]:
-    """The class of every query of which an answer's text is known."""
-    found = {}
+    """Overlap class of every query with a known answer text."""
+    classes = {}
     for name, text in queries.items():
-        if known := [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]:
-            found[name] = overlap(text, known)
-    return found
+        if texts := [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]:
+            classes[name] = overlap(text, texts)
+    return classes
 
 
 def _words(text: str) -> list[str]:

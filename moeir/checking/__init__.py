@@ -1,1 +1,1 @@
-"""What is wrong with data, found line by line behind any fault, and what a mended copy of it says."""
+"""Checks of data files: every fault with its line, and repaired copies."""

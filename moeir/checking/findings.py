@@ -1,4 +1,4 @@
-"""What has been found: every kind counted, the first few lines of each kept, so that memory does not grow with the faults."""
+"""Findings of data checks: a count of each kind and its first few lines, so that memory does not grow with the faults."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 from moeir.checking.kinds import EVERY, NAMED, of_message
 from moeir.errors import DataError
 
-_ORDER = {kind.name: place for place, kind in enumerate(EVERY)}
+_ORDER = {kind.name: index for index, kind in enumerate(EVERY)}
 
 
 @dataclass
 class Group:
-    """The findings of one kind in one file; `lines` are the first ones, each with what was found there."""
+    """Findings of one kind in one file; `lines` are the first ones, each with its message."""
 
     file: str
     kind: str
@@ -25,45 +25,45 @@ class Group:
         return NAMED[self.kind].advice
 
     def where(self, line: int | None) -> str:
-        """`file:line`, or the file alone for what no line is to blame for."""
+        """`file:line`, or the file if the finding concerns no single line."""
         return self.file if line is None else f"{self.file}:{line}"
 
 
 class Findings:
-    """Findings by file and kind. `most` lines of each are kept, all of them if it is 0; kinds that are `allowed` become notes."""
+    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes."""
 
-    def __init__(self, most: int = 5, allowed: Collection[str] = ()) -> None:
-        self._most, self._allowed = most, frozenset(allowed)
+    def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
+        self._most, self._allowed = max_lines, frozenset(allowed)
         self._groups: dict[tuple[str, str], Group] = {}
         self._files: dict[str, int] = {}
 
-    def add(self, file: str, line: int | None, kind: str, what: str) -> None:
-        """One more finding."""
+    def add(self, file: str, line: int | None, kind: str, message: str) -> None:
+        """Add a finding."""
         self._files.setdefault(file, len(self._files))
         if (file, kind) not in self._groups:
             self._groups[file, kind] = Group(file, kind, NAMED[kind].note or kind in self._allowed)
         group = self._groups[file, kind]
         group.count += 1
         if not self._most or len(group.lines) < self._most:
-            group.lines.append((line, what))
+            group.lines.append((line, message))
 
     def refused(self, file: str, line: int | None, problem: DataError) -> None:
-        """One that a reader's message tells of."""
+        """Add the finding that a reader's error message describes."""
         message = str(problem)
         self.add(file, line, of_message(message), message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: "))
 
     @property
     def groups(self) -> list[Group]:
-        """By file in the order they were read, then by kind."""
+        """Groups in the order of files, then of kinds."""
         return sorted(self._groups.values(), key=lambda group: (self._files[group.file], _ORDER[group.kind]))
 
     @property
     def faults(self) -> int:
-        """How many findings are faults rather than notes."""
+        """Number of findings that are faults, not notes."""
         return sum(group.count for group in self._groups.values() if not group.note)
 
     def summary(self) -> str:
-        """How many faults of which kinds.
+        """Number of faults, and their files and kinds.
 
         >>> findings = Findings(); findings.add("dev.tsv", 3, "grade-not-whole", "grade is 1.5"); findings.summary()
         '1 fault in dev.tsv (grade-not-whole 1)'
@@ -74,19 +74,19 @@ class Findings:
         for group in faulty:
             counts[group.kind] = counts.get(group.kind, 0) + group.count
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
-        place = files[0] if len(files) == 1 else f"{len(files)} files"
-        return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {place} ({kinds})"
+        location = files[0] if len(files) == 1 else f"{len(files)} files"
+        return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {location} ({kinds})"
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """`file:line`, kind, what was found, what to do; a last row of a group says how many more there are."""
+        """Rows (`file:line`, kind, message, advice); the last row of a group may count further findings."""
         for group in self.groups:
-            for line, what in group.lines:
-                yield group.where(line), group.kind, what, group.advice
+            for line, message in group.lines:
+                yield group.where(line), group.kind, message, group.advice
             if more := group.count - len(group.lines):
                 yield group.file, group.kind, f"and {more:,} more", group.advice
 
     def records(self) -> list[dict[str, Any]]:
-        """The same as plain values, one record for each file and kind."""
+        """Plain values for JSON, one record per file and kind."""
         return [
             {
                 "file": group.file,
@@ -94,15 +94,15 @@ class Findings:
                 "fault": not group.note,
                 "count": group.count,
                 "advice": group.advice,
-                "lines": [{"line": line, "what": what} for line, what in group.lines],
+                "lines": [{"line": line, "what": message} for line, message in group.lines],
             }
             for group in self.groups
         ]
 
     def text(self) -> Iterator[str]:
-        """For people: a paragraph for each file and kind."""
+        """Text lines for people, a paragraph per file and kind."""
         for group in self.groups:
             yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
-            yield from (f"    {group.where(line)}: {what}" for line, what in group.lines)
+            yield from (f"    {group.where(line)}: {message}" for line, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"

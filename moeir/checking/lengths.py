@@ -1,4 +1,4 @@
-"""What a length cuts away: how many texts, and how many of their tokens."""
+"""Truncation: how many texts exceed the maximum length, and how many tokens they lose."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,16 +8,16 @@ TEXTS_AT_ONCE = 512
 
 
 class Cut:
-    """Texts of one file, counted by `sizes` (the tokens of texts, special ones included) against the most there may be."""
+    """Counts the texts of one file that exceed `max_tokens`; `count_tokens` includes special tokens."""
 
-    def __init__(self, file: str, most: int, sizes: Callable[[Sequence[str]], list[int]]) -> None:
-        self.file, self.most, self._sizes = file, most, sizes
+    def __init__(self, file: str, max_tokens: int, count_tokens: Callable[[Sequence[str]], list[int]]) -> None:
+        self.file, self.most, self._sizes = file, max_tokens, count_tokens
         self._waiting: list[tuple[int | None, str]] = []
         self.texts = self.cut = self.tokens = self.lost = self.longest = 0
         self._first: int | None = None
 
     def add(self, line: int | None, text: str) -> None:
-        """One more text."""
+        """Add a text."""
         self._waiting.append((line, text))
         if len(self._waiting) == TEXTS_AT_ONCE:
             self._count()
@@ -34,10 +34,10 @@ class Cut:
         self._waiting.clear()
 
     def say(self, findings: Findings) -> None:
-        """A finding if anything is cut."""
+        """Add a finding if a text is truncated."""
         if self._waiting:
             self._count()
         if self.cut:
             texts, tokens = self.cut / self.texts, self.lost / self.tokens
-            words = f"{self.cut:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.most} tokens, the longest has {self.longest:,}"
-            findings.add(self.file, self._first, "truncated", f"{words}; {tokens:.1%} of all tokens are lost")
+            message = f"{self.cut:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.most} tokens, the longest has {self.longest:,}"
+            findings.add(self.file, self._first, "truncated", f"{message}; {tokens:.1%} of all tokens are lost")

@@ -1,4 +1,4 @@
-"""Judgements: faults of lines, pairs judged twice, and queries or documents that are nowhere."""
+"""Checks of judgements: faulty lines, pairs judged twice, and unknown queries or documents."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -12,16 +12,16 @@ from moeir.records import lines, qrels
 def walk(
     path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
 ) -> Iterator[str]:
-    """The lines of a mended copy. `queries` and `documents` are the ids there are; None where nobody knows."""
+    """Lines of a repaired copy. `queries` and `documents` are the known ids; None if unknown."""
     name = lines.label(path)
     judged: qrels.Qrels = {}
     for number, line in numbered(path, findings):
         try:
-            found = qrels.parsed(line, number, name)
+            judgement = qrels.parsed(line, number, name)
         except DataError as problem:
             findings.refused(name, number, problem)
             continue
-        if found is None or _accepted(found, name, number, findings, judged, queries, documents):
+        if judgement is None or _accepted(judgement, name, number, findings, judged, queries, documents):
             yield line
     for query, grades in judged.items():
         if max(grades.values()) <= 0:
@@ -34,7 +34,7 @@ def walk(
 
 
 def _accepted(
-    found: tuple[str, str, int],
+    judgement: tuple[str, str, int],
     name: str,
     number: int,
     findings: Findings,
@@ -42,19 +42,19 @@ def _accepted(
     queries: Collection[str] | None,
     documents: Collection[str] | None,
 ) -> bool:
-    query, document, grade = found
+    query, document, grade = judgement
     if queries is not None and query not in queries:
         findings.add(name, number, "unknown-query", f"query {query!r} is not among the queries")
         return False
     if documents is not None and document not in documents:
         findings.add(name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
         return False
-    known = judged.setdefault(query, {}).get(document)
-    if known is None:
+    earlier = judged.setdefault(query, {}).get(document)
+    if earlier is None:
         judged[query][document] = grade
         return True
-    if known == grade:
+    if earlier == grade:
         findings.add(name, number, "duplicate-judgement", f"query {query!r}, document {document!r}: judged on an earlier line too")
     else:
-        findings.add(name, number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {known} on an earlier line")
+        findings.add(name, number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {earlier} on an earlier line")
     return False

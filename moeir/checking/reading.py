@@ -1,4 +1,4 @@
-"""Lines behind faults: what a reader would stop at is said and passed."""
+"""Tolerant reading: faults at which a reader would stop become findings, and reading continues."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from moeir.errors import DataError
 from moeir.records import lines
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_SPECIAL = {byte: bytes([byte]).decode("cp1252", errors="ignore") for byte in range(0x80, 0xA0)}  # where Windows-1252 is not Latin-1
+_SPECIAL = {byte: bytes([byte]).decode("cp1252", errors="ignore") for byte in range(0x80, 0xA0)}  # where Windows-1252 differs from Latin-1
 _BYTES = {letter: byte for byte, letter in _SPECIAL.items() if letter} | {chr(byte): byte for byte in range(0x80, 0x100)}
 _BEHIND = "[" + "".join(letter for letter, byte in _BYTES.items() if 0x80 <= byte <= 0xBF) + "]"
 _RARE = "[\x80-\x9f\xa2-\xa6\xa8\xaa\xac-\xad\xaf\xb1-\xb6\xb8-\xba\xbc-\xbe]"  # letters that do not follow É or ß in any language
@@ -17,23 +17,23 @@ _TWICE = re.compile(f"[\xc2\xc3]{_BEHIND}|[\xc4-\xdf]{_RARE}|[\xe0-\xef]{_BEHIND
 
 
 def numbered(path: Path | str, findings: Findings) -> Iterator[tuple[int, str]]:
-    """Every line of a file that is not blank, whatever stands in it; of a damaged archive, those before the damage.
+    """Number and text of every non-blank line of a file; of a damaged archive, those before the damage.
 
-    A line that is not UTF-8 is read as Windows-1252, a byte that is zero as a space, and both are findings.
+    A line that is not UTF-8 is decoded as Windows-1252, a zero byte as a space, and both are findings.
     """
-    name, found = lines.label(path), False
+    name, has_lines = lines.label(path), False
     try:
         with lines.blocks(path, checked=False) as blocks:
             for first, block in blocks:
                 for number, line in _of_block(block, first, name, findings):
                     if line.strip():
-                        found = True
+                        has_lines = True
                         yield number, line.removesuffix("\r")
     except DataError as problem:
         findings.refused(name, _line_in(problem), problem)
         return
-    if not found:
-        findings.add(name, None, "empty-file", "holds nothing")
+    if not has_lines:
+        findings.add(name, None, "empty-file", "the file is empty")
 
 
 def _of_block(block: bytes, first: int, name: str, findings: Findings) -> Iterator[tuple[int, str]]:
@@ -56,13 +56,13 @@ def _of_block(block: bytes, first: int, name: str, findings: Findings) -> Iterat
 
 
 def _line_in(problem: DataError) -> int | None:
-    found = re.search(r"near line (\d+)", str(problem))
-    return int(found[1]) if found else None
+    match = re.search(r"near line (\d+)", str(problem))
+    return int(match[1]) if match else None
 
 
-def mended(text: str, place: tuple[str, int | None], findings: Findings) -> str:
-    """A text without what was decoded wrongly and without control characters; each is a finding at `place`, a file and a line."""
-    file, line = place
+def mended(text: str, location: tuple[str, int | None], findings: Findings) -> str:
+    """A text without mojibake and control characters; each is a finding at `location`, a file and a line."""
+    file, line = location
     if not text.isascii() and (repaired := _TWICE.sub(_decoded_again, text)) != text:
         first = next(number for number, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new)
         findings.add(file, line, "mojibake", f"{_around(text, first)} was {_around(repaired, first)}")
@@ -75,13 +75,13 @@ def mended(text: str, place: tuple[str, int | None], findings: Findings) -> str:
     return text
 
 
-def _decoded_again(found: re.Match[str]) -> str:
-    """What UTF-8's bytes say that were taken for letters; the letters where they are no UTF-8."""
+def _decoded_again(match: re.Match[str]) -> str:
+    """Decode letters that are misread UTF-8 bytes; unchanged if the bytes are not UTF-8."""
     try:
-        return bytes(_BYTES[letter] for letter in found[0]).decode()
+        return bytes(_BYTES[letter] for letter in match[0]).decode()
     except UnicodeDecodeError:
-        return found[0]
+        return match[0]
 
 
-def _around(text: str, place: int) -> str:
-    return repr(text[max(0, place - 12) : place + 13])
+def _around(text: str, index: int) -> str:
+    return repr(text[max(0, index - 12) : index + 13])

@@ -1,4 +1,4 @@
-"""Runs: faults of lines, and of each list its ranks, its order, ties, and documents that stand twice."""
+"""Checks of runs: faulty lines, and for each list its ranks, order, ties and repeated documents."""
 
 from array import array
 from collections.abc import Collection, Iterator
@@ -19,7 +19,7 @@ _SAFE = 3e38
 
 @dataclass
 class _List:
-    """The hits of a query that stand together: line, rank (-1 for none) and score of each."""
+    """Contiguous hits of a query: line, rank (-1 if invalid) and score of each."""
 
     query: str
     lines: list[int] = field(default_factory=list)
@@ -30,20 +30,20 @@ class _List:
 
 
 class Walk:
-    """One walk through a run; `queries` and `documents` are the ids there are, None where nobody knows."""
+    """Check of one run; `queries` and `documents` are the known ids, None if unknown."""
 
     def __init__(
         self, path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
     ) -> None:
         self._path, self._name, self._findings = path, lines.label(path), findings
         self._queries, self._documents = queries, documents
-        self._numbers: dict[str, int] = {}  # of each document, so that a list is kept in four bytes a hit
+        self._numbers: dict[str, int] = {}  # by document, so that a list takes four bytes per hit
         self._lists: dict[str, array[int]] = {}
         self._tags: set[str] = set()
-        self._faulty = 0  # the last line that was left out
+        self._faulty = 0  # the last line that was dropped
 
     def lines(self) -> Iterator[str]:
-        """The lines that can be read; ranks and order are left to whoever writes them."""
+        """Readable lines; the writer of the repaired copy sets ranks and order."""
         current: _List | None = None
         for number, line in numbered(self._path, self._findings):
             fields = line.split() if line.isascii() else [word.decode() for word in line.encode().split()]
@@ -57,7 +57,7 @@ class Walk:
                 current = self._opened(query, number)
             code = self._numbers.setdefault(document, len(self._numbers))
             if code in current.documents:
-                self._findings.add(self._name, number, "duplicate-document", f"document {document!r} stands twice in the list of {query!r}")
+                self._findings.add(self._name, number, "duplicate-document", f"document {document!r} occurs twice in the list of {query!r}")
                 continue
             current.documents.add(code)
             current.lines.append(number)
@@ -67,8 +67,8 @@ class Walk:
         self._close(current)
         queries = self._queries or ()
         if absent := [query for query in queries if query not in self._lists]:
-            words = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
-            self._findings.add(self._name, None, "query-without-hits", words)
+            message = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
+            self._findings.add(self._name, None, "query-without-hits", message)
 
     def _parsed(self, fields: list[str], number: int) -> tuple[str, str, float] | None:
         where = f"{self._name}:{number}"
@@ -99,34 +99,34 @@ class Walk:
         return -1
 
     def _opened(self, query: str, number: int) -> _List:
-        made = _List(query, behind_fault=self._faulty == number - 1)
+        hits = _List(query, behind_fault=self._faulty == number - 1)
         if query in self._lists:
-            self._findings.add(self._name, number, "query-in-parts", f"query {query!r} has lines before and behind those of others")
-            made.documents = set(self._lists[query])
-        return made
+            self._findings.add(self._name, number, "query-in-parts", f"query {query!r} has lines before and after those of other queries")
+            hits.documents = set(self._lists[query])
+        return hits
 
-    def _close(self, done: _List | None) -> None:
-        """What only a whole list shows."""
-        if done is None:
+    def _close(self, hits: _List | None) -> None:
+        """Check ranks, order and ties of a whole list."""
+        if hits is None:
             return
-        again = done.query in self._lists
-        self._lists[done.query] = array("q", done.documents)
-        ranks, scores = np.array(done.ranks), np.array(done.scores, dtype=np.float32)
+        repeated = hits.query in self._lists
+        self._lists[hits.query] = array("q", hits.documents)
+        ranks, scores = np.array(hits.ranks), np.array(hits.scores, dtype=np.float32)
         rises = np.flatnonzero(scores[1:] > scores[:-1])
         for row in rises[:1].tolist():
-            words = f"query {done.query!r}: score {runs.score_text(scores[row + 1])} under {runs.score_text(scores[row])}"
-            self._findings.add(self._name, done.lines[row + 1], "unsorted", words)
-        if not again and (row := _first_wrong(ranks, np.array(done.lines), done.behind_fault)) is not None:
-            self._findings.add(self._name, done.lines[row], "rank-order", f"query {done.query!r}: rank {ranks[row]} at place {row + 1}")
+            message = f"query {hits.query!r}: score {runs.score_text(scores[row + 1])} under {runs.score_text(scores[row])}"
+            self._findings.add(self._name, hits.lines[row + 1], "unsorted", message)
+        if not repeated and (row := _first_wrong(ranks, np.array(hits.lines), hits.behind_fault)) is not None:
+            self._findings.add(self._name, hits.lines[row], "rank-order", f"query {hits.query!r}: rank {ranks[row]} at position {row + 1}")
         ordered = np.sort(scores)
         if tied := int((ordered[1:] == ordered[:-1]).sum()):
-            self._findings.add(self._name, done.lines[0], "ties", f"query {done.query!r}: {tied} hits with the score of another")
+            self._findings.add(self._name, hits.lines[0], "ties", f"query {hits.query!r}: {tied} hits with the score of another")
 
 
-def _first_wrong(ranks: NDArray[np.int64], places: NDArray[np.int64], behind_fault: bool) -> int | None:
-    """The first row whose rank does not follow the one before; a gap as wide as the lines left out is no fault. ranks, lines [n]."""
+def _first_wrong(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_fault: bool) -> int | None:
+    """First row whose rank does not follow the previous one; a gap of as many dropped lines is allowed. ranks, lines [n]."""
     steps = np.diff(ranks)
-    wrong = np.flatnonzero((steps != 1) & (steps != np.diff(places)) & (ranks[1:] >= 0) & (ranks[:-1] >= 0)) + 1
+    wrong = np.flatnonzero((steps != 1) & (steps != np.diff(lines)) & (ranks[1:] >= 0) & (ranks[:-1] >= 0)) + 1
     if ranks[0] not in (1, -1) and not (behind_fault and ranks[0] > 1):
         return 0
     return int(wrong[0]) if len(wrong) else None

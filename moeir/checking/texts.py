@@ -1,4 +1,4 @@
-"""Corpora and queries: faults of lines, ids that stand twice, texts that do, and queries that are documents."""
+"""Checks of corpora and queries: faulty lines, repeated ids and texts, queries that are documents, and truncation."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,61 +18,63 @@ Seen = Callable[[str, int | None, Text], None]
 
 @dataclass
 class Known:
-    """What is kept of texts: ids, and a number for what each says. `queries` are the contents that no document should have."""
+    """Ids and fingerprints of texts. `queries` maps fingerprints of queries, which no document should have, to ids."""
 
     ids: set[str] = field(default_factory=set)
     contents: set[int] = field(default_factory=set)
     queries: dict[int, str] = field(default_factory=dict)
 
     def sign(self, text: str) -> int:
-        """Sixty-four bits for a text, whatever its case and white space."""
+        """64-bit hash of a text, regardless of case and white space."""
         return hash(" ".join(text.lower().split()))
 
 
-def walk(path: Path | str, findings: Findings, known: Known, seen: Seen | None = None, *, keep_empty: bool = False) -> Iterator[str]:
-    """The lines of a mended copy; `known` learns every id and text, `seen` is told of every text with its place.
+def walk(
+    path: Path | str, findings: Findings, seen_texts: Known, on_text: Seen | None = None, *, keep_empty: bool = False
+) -> Iterator[str]:
+    """Lines of a repaired copy; adds every id and text to `seen_texts` and calls `on_text(file, line, text)` for each.
 
-    What is not lines (DPR's array, `hf:`, `irds:`) is checked as far as it can be read.
+    Sources that are not lines (DPR's array, `hf:`, `irds:`) are checked as far as they can be read.
     """
     source, name = str(path), lines.label(path)
     if source.startswith(("hf:", "irds:")):
-        yield from _of_records(texts.records(source), name, findings, known, seen, keep_empty)
+        yield from _of_records(texts.records(source), name, findings, seen_texts, on_text, keep_empty)
         return
-    every = numbered(path, findings)
-    first = next(every, None)
+    numbered_lines = numbered(path, findings)
+    first = next(numbered_lines, None)
     if first is None:
         return
-    every, kind = chain([first], every), texts.form(path, first[1])
+    numbered_lines, kind = chain([first], numbered_lines), texts.form(path, first[1])
     if kind in ("array", "answers"):
-        found: Any = dpr.rows(name, every) if kind == "answers" else _questions(name, every)
-        yield from _of_records(found, name, findings, known, seen, keep_empty)
+        records: Any = dpr.rows(name, numbered_lines) if kind == "answers" else _questions(name, numbered_lines)
+        yield from _of_records(records, name, findings, seen_texts, on_text, keep_empty)
         return
     names, headed = texts.header(first[1]) if kind == "tabs" else ([], False)
     if headed:
-        yield next(every)[1]
-    for number, line in every:
+        yield next(numbered_lines)[1]
+    for number, line in numbered_lines:
         try:
             record = texts.cells(line, names, f"{name}:{number}") if names else _loaded(line, name, number, findings)
             text = texts.parsed(record, f"{name}:{number}")
         except DataError as problem:
             findings.refused(name, number, problem)
             continue
-        clean = _accepted(text, name, number, findings, known, keep_empty)
-        if clean is None:
+        repaired = _accepted(text, name, number, findings, seen_texts, keep_empty)
+        if repaired is None:
             continue
-        if seen is not None:
-            seen(name, number, clean)
-        yield line if clean is text and not _rewritten(line) else _line(record, clean, text, names)
+        if on_text is not None:
+            on_text(name, number, repaired)
+        yield line if repaired is text and not _rewritten(line) else _line(record, repaired, text, names)
 
 
-def _questions(name: str, every: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    return ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, every)))
+def _questions(name: str, numbered_lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    return ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, numbered_lines)))
 
 
 def _of_records(
-    records: Iterator[tuple[str, Any]], name: str, findings: Findings, known: Known, seen: Seen | None, keep_empty: bool
+    records: Iterator[tuple[str, Any]], name: str, findings: Findings, seen_texts: Known, on_text: Seen | None, keep_empty: bool
 ) -> Iterator[str]:
-    """What cannot be read behind a fault of its form."""
+    """Check records of a source that cannot be read beyond a fault of its form."""
     try:
         for where, record in records:
             number = _number(where)
@@ -81,11 +83,11 @@ def _of_records(
             except DataError as problem:
                 findings.refused(name, number, problem)
                 continue
-            clean = _accepted(text, name, number, findings, known, keep_empty)
-            if clean is not None:
-                if seen is not None:
-                    seen(name, number, clean)
-                yield json.dumps(texts.record(clean), ensure_ascii=False)
+            repaired = _accepted(text, name, number, findings, seen_texts, keep_empty)
+            if repaired is not None:
+                if on_text is not None:
+                    on_text(name, number, repaired)
+                yield json.dumps(texts.record(repaired), ensure_ascii=False)
     except DataError as problem:
         findings.refused(name, _number(str(problem).removeprefix(name).split(": ")[0]), problem)
 
@@ -96,7 +98,7 @@ def _number(where: str) -> int | None:
 
 
 def _loaded(line: str, name: str, number: int, findings: Findings) -> Any:
-    """The JSON value of a line; control characters in its strings are a finding of their own."""
+    """JSON value of a line; `repair_text` reports control characters in its strings."""
     where = f"{name}:{number}"
     try:
         return texts.loaded(line, where)
@@ -107,33 +109,33 @@ def _loaded(line: str, name: str, number: int, findings: Findings) -> Any:
 
 
 def _rewritten(line: str) -> bool:
-    """Whether a line holds what JSON does not allow in a string."""
+    """Whether a line has control characters, which JSON does not allow in a string."""
     return any(letter < " " and letter != "\t" for letter in line)
 
 
-def _accepted(text: Text, name: str, number: int | None, findings: Findings, known: Known, keep_empty: bool) -> Text | None:
-    """A text, mended, unless it has no place in the file."""
-    if text.id in known.ids:
-        findings.add(name, number, "duplicate-id", f"{text.id!r} stands on an earlier line too")
+def _accepted(text: Text, name: str, number: int | None, findings: Findings, seen_texts: Known, keep_empty: bool) -> Text | None:
+    """The repaired text, or None if its line is to be dropped."""
+    if text.id in seen_texts.ids:
+        findings.add(name, number, "duplicate-id", f"{text.id!r} occurs on an earlier line too")
         return None
     if not text.content and not keep_empty:
         findings.add(name, number, "empty-text", f"{text.id!r} has no text")
         return None
-    known.ids.add(text.id)
-    place = (name, number)
-    title, words = mended(text.title, place, findings), mended(text.text, place, findings)
-    clean = text if (title, words) == (text.title, text.text) else replace(text, title=title, text=words)
-    sign = known.sign(clean.content)
-    if sign in known.contents and clean.content:
+    seen_texts.ids.add(text.id)
+    location = (name, number)
+    title, body = mended(text.title, location, findings), mended(text.text, location, findings)
+    repaired = text if (title, body) == (text.title, text.text) else replace(text, title=title, text=body)
+    fingerprint = seen_texts.sign(repaired.content)
+    if fingerprint in seen_texts.contents and repaired.content:
         findings.add(name, number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
-    known.contents.add(sign)
-    if (query := known.queries.get(known.sign(clean.text), known.queries.get(sign))) is not None:
+    seen_texts.contents.add(fingerprint)
+    if (query := seen_texts.queries.get(seen_texts.sign(repaired.text), seen_texts.queries.get(fingerprint))) is not None:
         findings.add(name, number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
-    return clean
+    return repaired
 
 
-def _line(record: dict[str, Any], clean: Text, text: Text, names: list[str]) -> str:
-    """A record with the mended text in the place of the old one."""
-    changed = {text.text: clean.text, text.title: clean.title}
-    fresh = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
-    return "\t".join(fresh[key] for key in names) if names else json.dumps(fresh, ensure_ascii=False)
+def _line(record: dict[str, Any], repaired: Text, text: Text, names: list[str]) -> str:
+    """Line of a record with the repaired text instead of the old one."""
+    changed = {text.text: repaired.text, text.title: repaired.title}
+    new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
+    return "\t".join(new_record[key] for key in names) if names else json.dumps(new_record, ensure_ascii=False)

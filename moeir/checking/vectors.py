@@ -1,4 +1,4 @@
-"""Encodings: numbers that are none, texts without a value, and an expert to whom all texts look alike."""
+"""Checks of encodings: values that are not finite, zero vectors, texts without terms, and collapsed experts."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from moeir.checking.findings import Findings
 
-ROWS = 4096  # looked at together
-ALIKE = 0.99  # mean cosine of all pairs, from which on nothing is told apart
-FEWEST = 8  # texts of which that can be said
+ROWS = 4096  # checked at once
+ALIKE = 0.99  # mean cosine of all pairs above which an expert counts as collapsed
+FEWEST = 8  # fewest texts for that
 Numbers = NDArray[np.floating]
 Integers = NDArray[np.integer]
 
 
 class Checked:
-    """The rows of one expert, chunk by chunk; `ids` name the texts, `file` is what findings are said of."""
+    """Checks the rows of one expert, chunk by chunk; `ids` name the texts, `file` the findings."""
 
     def __init__(self, file: str, ids: list[str], findings: Findings) -> None:
         self.file, self._ids, self._findings = file, ids, findings
@@ -23,8 +23,8 @@ class Checked:
         self._rows = 0
         self._seen: set[int] = set()
 
-    def _say(self, row: int, kind: str, words: str) -> None:
-        self._findings.add(self.file, row + 1, kind, f"text {self._ids[row]!r}: {words}")
+    def _say(self, row: int, kind: str, message: str) -> None:
+        self._findings.add(self.file, row + 1, kind, f"text {self._ids[row]!r}: {message}")
 
     def dense(self, vectors: Numbers) -> None:
         """vectors [N, D]."""
@@ -36,44 +36,44 @@ class Checked:
                 self._say(first + int(row), "not-finite", f"{broken} of {block.shape[1]} numbers are not finite")
             for row in np.flatnonzero(finite & (lengths == 0)):
                 self._say(first + int(row), "zero-vector", "every number is 0")
-            for place in range(len(block)):
-                self._twice(first + place, block[place].tobytes(), bool(finite[place]) and lengths[place] > 0)
-            good = finite & (lengths > 0)
-            self._add((block[good] / lengths[good, None]).sum(axis=0), int(good.sum()))
+            for offset in range(len(block)):
+                self._twice(first + offset, block[offset].tobytes(), bool(finite[offset]) and lengths[offset] > 0)
+            usable = finite & (lengths > 0)
+            self._add((block[usable] / lengths[usable, None]).sum(axis=0), int(usable.sum()))
         self._alike("vectors")
 
     def multivector(self, vectors: Numbers, starts: Integers) -> None:
         """vectors [T, D], starts [N + 1]."""
         for empty in np.flatnonzero(np.diff(starts) == 0).tolist():
             self._say(empty, "zero-vector", "has no vector")
-        told = -1
+        last_reported = -1
         for first, block in _blocks(vectors):
             finite = np.asarray(np.isfinite(block).all(axis=1))
-            for place in np.flatnonzero(~finite):
-                row = int(np.searchsorted(starts, first + place, side="right")) - 1
-                if row != told:
-                    self._say(row, "not-finite", f"vector {first + int(place) - int(starts[row]) + 1} has numbers that are not finite")
-                told = row
+            for offset in np.flatnonzero(~finite):
+                row = int(np.searchsorted(starts, first + offset, side="right")) - 1
+                if row != last_reported:
+                    self._say(row, "not-finite", f"vector {first + int(offset) - int(starts[row]) + 1} has numbers that are not finite")
+                last_reported = row
             lengths = np.sqrt((block * block).sum(axis=1))
-            good = finite & (lengths > 0)
-            self._add((block[good] / lengths[good, None]).sum(axis=0), int(good.sum()))
+            usable = finite & (lengths > 0)
+            self._add((block[usable] / lengths[usable, None]).sum(axis=0), int(usable.sum()))
         self._alike("vectors of tokens")
 
     def sparse(self, terms: Integers, weights: Numbers, starts: Integers, vocabulary: int) -> None:
         """terms and weights [pairs], starts [N + 1]."""
         for row in range(len(starts) - 1):
             own = slice(int(starts[row]), int(starts[row + 1]))
-            values, places = np.asarray(weights[own], dtype=np.float64), np.asarray(terms[own])
+            values, term_ids = np.asarray(weights[own], dtype=np.float64), np.asarray(terms[own])
             if not len(values):
                 self._say(row, "no-terms", "no term has a weight")
                 continue
-            if not np.isfinite(values).all() or places.min() < 0 or places.max() >= vocabulary:
+            if not np.isfinite(values).all() or term_ids.min() < 0 or term_ids.max() >= vocabulary:
                 self._say(row, "not-finite", "a weight is not finite, or a term is not of the vocabulary")
                 continue
-            self._twice(row, places.tobytes() + values.tobytes(), True)
+            self._twice(row, term_ids.tobytes() + values.tobytes(), True)
             if (length := float(np.sqrt((values * values).sum()))) > 0:
                 self._sum = np.zeros(vocabulary) if self._sum is None else self._sum
-                self._sum[places] += values / length
+                self._sum[term_ids] += values / length
                 self._rows += 1
         self._alike("texts")
 
@@ -81,14 +81,14 @@ class Checked:
         self._sum = total.astype(np.float64) + (0.0 if self._sum is None else self._sum)
         self._rows += count
 
-    def _twice(self, row: int, values: bytes, counted: bool) -> None:
-        sign = hash(values)
-        if counted and sign in self._seen:
+    def _twice(self, row: int, values: bytes, comparable: bool) -> None:
+        digest = hash(values)
+        if comparable and digest in self._seen:
             self._say(row, "duplicate-vector", "the same numbers as an earlier text")
-        self._seen.add(sign)
+        self._seen.add(digest)
 
     def _alike(self, what: str) -> None:
-        """The squared length of the mean of unit vectors is the mean cosine of all pairs."""
+        """Check the mean cosine of all pairs, which is the squared length of the mean unit vector."""
         if self._sum is None or self._rows < FEWEST:
             return
         cosine = float(((self._sum / self._rows) ** 2).sum())
@@ -102,14 +102,14 @@ def _blocks(vectors: Numbers) -> Iterator[tuple[int, NDArray[np.float32]]]:
 
 
 def check_ids(file: str, ids: list[str], findings: Findings, documents: set[str] | None) -> None:
-    """Ids of encodings: each once, and those of the corpus if it is known."""
-    known: set[str] = set()
-    for number, one in enumerate(ids, 1):
-        if one in known:
-            findings.add(file, number, "duplicate-id", f"{one!r} stands on an earlier line too")
-        elif documents is not None and one not in documents:
-            findings.add(file, number, "unknown-document", f"{one!r} is not in the corpus")
-        known.add(one)
-    for one in documents or ():
-        if one not in known:
-            findings.add(file, None, "missing-document", f"{one!r} of the corpus is not encoded")
+    """Check the ids of encodings: each once, and equal to those of the corpus if it is given."""
+    seen: set[str] = set()
+    for number, document in enumerate(ids, 1):
+        if document in seen:
+            findings.add(file, number, "duplicate-id", f"{document!r} occurs on an earlier line too")
+        elif documents is not None and document not in documents:
+            findings.add(file, number, "unknown-document", f"{document!r} is not in the corpus")
+        seen.add(document)
+    for document in documents or ():
+        if document not in seen:
+            findings.add(file, None, "missing-document", f"{document!r} of the corpus is not encoded")

@@ -1,1 +1,1 @@
-"""Runs and judgements become numbers. Loads without torch."""
+"""Evaluation of runs against judgements: measures, significance tests, result tables. Loads without torch."""

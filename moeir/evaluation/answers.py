@@ -1,7 +1,7 @@
-"""Answers as judgements: a retrieved document is relevant if its text holds an answer of the question, as DPR counts it.
+"""Answer matching: a retrieved document is relevant if its text contains an answer to the question, as in DPR.
 
-Karpukhin et al. 2020: the text counts, the title does not. Only retrieved documents are judged, so only measures that ask
-nothing about the others can be computed.
+Karpukhin et al. 2020: the text counts, the title does not. Only retrieved documents are judged, so only measures that
+ignore all other documents can be computed.
 """
 
 import logging
@@ -27,21 +27,21 @@ MEASURES = ("Success@20", "Success@100")
 log = logging.getLogger(__name__)
 
 _TOKENS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-_ENDLESS = regex.compile(r"\{\d*,?\d{5,}")  # counts of 10,000 and more, which fill the memory
+_ENDLESS = regex.compile(r"\{\d*,?\d{5,}")  # repeat counts of 10,000 and more exhaust memory
 _FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 PATIENCE_SECONDS = 60
 _OF_RANKS_ALONE = ("Success", "RR", "P")
 
 
 def tokens(text: str) -> str:
-    """The tokens of a text, each between spaces: runs of letters, digits and marks, or other characters one by one.
+    """Tokens of a text as one string with spaces around each: runs of letters, digits and marks, or single other characters.
 
-    DPR's SimpleTokenizer: canonical decomposition (NFD) first, then tokens, then lower case. A run of tokens holds another if
-    and only if the string holds the other string.
+    DPR's SimpleTokenizer: canonical decomposition (NFD), then tokens, then lower case. A token sequence contains another if
+    and only if its string contains the other string.
 
-    >>> tokens("O'Hara, 1936")
+    >>> tokenize("O'Hara, 1936")
     " o ' hara , 1936 "
-    >>> tokens("the Hara") in tokens("O'Hara, 1936"), tokens("hara") in tokens("O'Hara, 1936")
+    >>> tokenize("the Hara") in tokenize("O'Hara, 1936"), tokenize("hara") in tokenize("O'Hara, 1936")
     (False, True)
     """
     return f" {' '.join(_TOKENS.findall(unicodedata.normalize('NFD', text)))} ".lower()
@@ -49,51 +49,58 @@ def tokens(text: str) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """What to look for in documents, by question; `match` says how."""
+    """Compiled answers by question id; `match` is "string" or "regex"."""
 
     match: str
     wanted: dict[str, tuple[Any, ...]]
 
     def prepared(self, text: str) -> str:
-        """A document's text in the form in which answers are looked for."""
+        """Normalized text of a document, as `contains_answer` expects it."""
         return unicodedata.normalize("NFD", text) if self.match == "regex" else tokens(text)
 
-    def stand_in(self, query: str, prepared: str) -> bool:
-        """Whether an answer of the question stands in the text of a document."""
+    def stand_in(self, query: str, normalized: str) -> bool:
+        """Whether the normalized text of a document contains an answer to the question."""
         if self.match == "regex":
-            return any(self._found(pattern, prepared, query) for pattern in self.wanted[query])
-        return any(answer in prepared for answer in self.wanted[query])
+            return any(self._found(pattern, normalized, query) for pattern in self.wanted[query])
+        return any(answer in normalized for answer in self.wanted[query])
 
-    def _found(self, pattern: Any, prepared: str, query: str) -> bool:
+    def _found(self, pattern: Any, normalized: str, query: str) -> bool:
         try:
-            return pattern.search(prepared, timeout=PATIENCE_SECONDS) is not None
+            return pattern.search(normalized, timeout=PATIENCE_SECONDS) is not None
         except TimeoutError:
-            words = f"the regular expression {pattern.pattern!r} found no end in {PATIENCE_SECONDS} seconds on one text"
-            raise DataError(f"question {query!r}: {words}; write it without nested repetitions") from None
+            message = f"the regular expression {pattern.pattern!r} timed out after {PATIENCE_SECONDS} seconds on one text"
+            raise DataError(f"question {query!r}: {message}; write it without nested repetitions") from None
 
 
-def read(questions: Iterable[Text], match: str, place: object) -> Answers:
-    """The answers of every question; `place` opens a message.
+def read(questions: Iterable[Text], match: str, source: object) -> Answers:
+    """Compile the answers of every question; `source` names the file in messages.
 
-    An answer without a token, and a regular expression that is none, matches nothing; both are counted and said. (DPR does the
-    same with a broken expression, but finds an answer without a token in every document.)
+    An answer without a token and an invalid regular expression match nothing; both are counted in a warning. (DPR does the
+    same with an invalid expression, but matches an answer without a token in every document.)
     """
-    wanted: dict[str, tuple[Any, ...]] = {}
-    idle: list[tuple[str, str]] = []
+    by_question: dict[str, tuple[Any, ...]] = {}
+    unmatchable: list[tuple[str, str]] = []
     for question in questions:
         if not question.answers:
-            raise DataError(f"{place}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
-        made = [(answer, _pattern(answer) if match == "regex" else _phrase(answer)) for answer in dict.fromkeys(question.answers)]
-        idle += [(question.id, answer) for answer, form in made if form is None]
-        wanted[question.id] = tuple(form for _, form in made if form is not None)
-    if idle:
-        kind = "are no regular expressions" if match == "regex" else "have no letter, digit or sign"
-        log.warning("%s: %d answers %s and match nothing; the first: %r of question %s", place, len(idle), kind, idle[0][1], idle[0][0])
-    return Answers(match, wanted)
+            raise DataError(f"{source}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
+        compiled = [(answer, _pattern(answer) if match == "regex" else _phrase(answer)) for answer in dict.fromkeys(question.answers)]
+        unmatchable += [(question.id, answer) for answer, pattern in compiled if pattern is None]
+        by_question[question.id] = tuple(pattern for _, pattern in compiled if pattern is not None)
+    if unmatchable:
+        kind = "are not valid regular expressions" if match == "regex" else "have no letter, digit or sign"
+        log.warning(
+            "%s: %d answers %s and match nothing; the first: %r of question %s",
+            source,
+            len(unmatchable),
+            kind,
+            unmatchable[0][1],
+            unmatchable[0][0],
+        )
+    return Answers(match, by_question)
 
 
 def deepest(measures: Collection[Measure]) -> int | None:
-    """The last rank that these measures look at, None where they look at all; UsageError for one that answers cannot give."""
+    """Largest cutoff of these measures, None if one has no cutoff; UsageError for a measure that answers do not support."""
     for measure in measures:
         if measure.NAME not in _OF_RANKS_ALONE or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
             raise UsageError(
@@ -105,44 +112,44 @@ def deepest(measures: Collection[Measure]) -> int | None:
 
 
 def judged(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
-    """Judgements of what each run retrieved: 1 where an answer stands in the text, else 0; every question is judged."""
-    return [_judgements(run, found, answers) for run, found in zip(runs, marks(runs, answers, corpus), strict=True)]
+    """Qrels of the retrieved documents of each run: 1 if the text contains an answer, else 0; every question has an entry."""
+    return [_judgements(run, labels, answers) for run, labels in zip(runs, marks(runs, answers, corpus), strict=True)]
 
 
 def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
-    """For every hit of every run [n], whether an answer stands in its text; False for queries that are no questions.
+    """For every hit of every run [n], whether its text contains an answer; False for queries without answers.
 
-    The documents pass by once, and nothing of them is kept.
+    The corpus is read once; no text stays in memory.
     """
-    pairs = [_Pairs(run, answers) for run in runs]
+    all_hits = [_Pairs(run, answers) for run in runs]
     for document in texts.read(corpus, keep_empty=True):
-        prepared = None
-        for one in pairs:
-            for row, query in one.taken(document.id):
-                prepared = answers.prepared(document.text) if prepared is None else prepared
-                one.found[row] = answers.stand_in(query, prepared)
-    for one in pairs:
-        if (absent := one.absent()) is not None:
+        normalized = None
+        for hits in all_hits:
+            for row, query in hits.taken(document.id):
+                normalized = answers.prepared(document.text) if normalized is None else normalized
+                hits.found[row] = answers.stand_in(query, normalized)
+    for hits in all_hits:
+        if (absent := hits.absent()) is not None:
             raise DataError(f"{lines.label(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched")
-    return [one.found for one in pairs]
+    return [hits.found for hits in all_hits]
 
 
 class _Pairs:
-    """The hits of a run by document: which rows of which queries wait for its text."""
+    """Hits of a run grouped by document, so that each text is matched when the corpus reader reaches it."""
 
     def __init__(self, run: Run, answers: Answers) -> None:
         self.run = run
         self.found = np.zeros(len(run.documents), dtype=bool)
         self.owners = np.repeat(np.arange(len(run)), np.diff(run.starts))
-        asked = np.array([query in answers.wanted for query in run.queries], dtype=bool)
-        rows = np.flatnonzero(asked[self.owners])
+        has_answers = np.array([query in answers.wanted for query in run.queries], dtype=bool)
+        rows = np.flatnonzero(has_answers[self.owners])
         self.rows = rows[np.argsort(run.documents[rows], kind="stable")]
         self.starts = np.searchsorted(run.documents[self.rows], np.arange(len(run.names) + 1))
         self.waiting = np.diff(self.starts) > 0
         self.places = {run.names[code]: code for code in np.flatnonzero(self.waiting).tolist()}
 
     def taken(self, document: str) -> list[tuple[int, str]]:
-        """Rows and queries that want this document."""
+        """Rows and queries of the hits of this document, which counts as read from now on."""
         code = self.places.get(document)
         if code is None:
             return []
@@ -151,23 +158,23 @@ class _Pairs:
         return [(row, self.run.queries[self.owners[row]]) for row in rows]
 
     def absent(self) -> str | None:
-        """A document whose text never came."""
+        """A document that the corpus does not contain."""
         codes = np.flatnonzero(self.waiting)
         return self.run.names[codes[0]] if len(codes) else None
 
 
-def _judgements(run: Run, found: NDArray[np.bool_], answers: Answers) -> Qrels:
+def _judgements(run: Run, labels: NDArray[np.bool_], answers: Answers) -> Qrels:
     qrels: Qrels = {query: {} for query in answers.wanted}
-    for place, query in enumerate(run.queries):
+    for row, query in enumerate(run.queries):
         if query in qrels:
-            grades = found[run.starts[place] : run.starts[place + 1]].astype(int).tolist()
+            grades = labels[run.starts[row] : run.starts[row + 1]].astype(int).tolist()
             qrels[query] = dict(zip(run.documents_of(query), grades, strict=True))
     return qrels
 
 
 def _phrase(answer: str) -> str | None:
-    found = tokens(answer)
-    return found if found.strip() else None
+    spaced = tokens(answer)
+    return spaced if spaced.strip() else None
 
 
 def _pattern(answer: str) -> Any:

@@ -1,6 +1,6 @@
-"""The numbers of other tools: trec_eval, BEIR, MTEB and MS MARCO's script, and why they differ from ours.
+"""Scores as trec_eval, BEIR, MTEB and MS MARCO's script compute them, and why they differ from ours.
 
-Each is ours but for the steps its `Tool` names, so what a step changes can be said.
+Each score is ours plus the steps in the tool's `ToolConventions`, so the change of each step can be reported.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ from moeir.records.runs import Run
 
 @dataclass(frozen=True)
 class Tool:
-    """What a tool does that we do not.
+    """How a tool deviates from moeir.
 
-    `returned`: means go over the judged queries that have hits, `reciprocal_returned` the same for RR; `own_ids`: a document with the
-    query's id is taken out; `reciprocal_by`: whence RR has its order where scores tie, or altogether (`rank`); `lines`: every judgement
-    counts as relevant; `digits`: means are rounded.
+    `returned_only`: means cover judged queries with hits only, `rr_returned_only` the same for RR; `drop_own_ids`: a document with the
+    query's id is removed; `rr_order`: order of tied documents for RR (`score`, `file`), or of all documents (`rank`); `all_relevant`:
+    every judgement counts as relevant; `digits`: decimals of rounded means; `only_measure`: the one measure the tool computes.
     """
 
     returned: bool = True
@@ -48,14 +48,14 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a tool makes of a measure: its values by query, and in words what the step was."""
+    """One deviation of a tool applied to a measure: the values by query and a description."""
 
     words: str
     values: Mapping[str, float]
 
 
 def check(name: str, wanted: Collection[Measure]) -> Tool:
-    """The tool of a name; UsageError for another, or for a measure that it has not."""
+    """Conventions of a tool; UsageError for an unknown tool, or a measure that it does not compute."""
     if name not in TOOLS:
         raise UsageError(f"--compat {name}: expected {', '.join(TOOLS)}")
     tool = TOOLS[name]
@@ -66,22 +66,22 @@ def check(name: str, wanted: Collection[Measure]) -> Tool:
 
 
 class Compared:
-    """One run as a tool sees it."""
+    """One run evaluated by the conventions of a tool."""
 
     def __init__(self, path: Path, run: Run, qrels: Qrels, tool: Tool) -> None:
         self._path, self._run, self._qrels, self._tool = path, run, qrels, tool
 
     def values(self, measure: Measure) -> Mapping[str, float]:
-        """What the tool averages: the last of the steps."""
+        """Values that the tool averages: those of the last step."""
         return list(self.steps(measure))[-1].values
 
     def mean(self, values: Mapping[str, float], measure: Measure) -> float:
-        """The tool's mean, rounded as it rounds."""
+        """The tool's mean, rounded to its digits."""
         mean = measures.overall({str(measure): values})[str(measure)]
         return mean if self._tool.digits is None else round(mean, self._tool.digits)
 
     def steps(self, measure: Measure) -> Iterator[Step]:
-        """From our values to the tool's, one change after the other."""
+        """Steps from our values to the tool's, one deviation at a time."""
         tool, run, qrels, reciprocal = self._tool, self._run, self._qrels, measure.NAME == "RR"
         values = measures.per_query(run, qrels, [measure])[str(measure)]
         yield Step("moeir: every judged query counts, ties by document id", values)
@@ -103,8 +103,8 @@ class Compared:
             values = measures.per_query(run, qrels, [measure])[str(measure)]
             yield Step(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)", values)
         if tool.reciprocal_returned if reciprocal else tool.returned:
-            kept = {query: value for query, value in values.items() if query in run.places and len(run.row(run.places[query])[0])}
-            yield Step(f"the mean over queries with hits ({len(values) - len(kept)} judged queries have none)", kept)
+            with_hits = {query: value for query, value in values.items() if query in run.places and len(run.row(run.places[query])[0])}
+            yield Step(f"the mean over queries with hits ({len(values) - len(with_hits)} judged queries have none)", with_hits)
 
     @cached_property
     def _by_file(self) -> Run:
@@ -116,12 +116,12 @@ class Compared:
 
 
 def explained(compared: Mapping[str, Compared], wanted: Sequence[Measure]) -> list[list[object]]:
-    """Rows run, measure, step, value, change of all steps of all measures."""
+    """Rows (run, measure, step, mean, change) for all steps of all measures."""
     rows: list[list[object]] = []
-    for name, one in compared.items():
+    for name, view in compared.items():
         for measure in wanted:
             before = None
-            for step in one.steps(measure):
+            for step in view.steps(measure):
                 mean = measures.overall({str(measure): step.values})[str(measure)]
                 rows.append([name, str(measure), step.words, mean, "" if before is None else f"{mean - before:+.4f}"])
                 before = mean
@@ -129,8 +129,8 @@ def explained(compared: Mapping[str, Compared], wanted: Sequence[Measure]) -> li
 
 
 def without_own_ids(run: Run) -> tuple[Run, int]:
-    """The run without documents that have their query's id, and how many there were."""
+    """The run without documents whose id is their query's, and the number of removed hits."""
     own = Ids.of(run.names).places(run.queries)
-    kept: NDArray[np.bool_] = run.documents != np.repeat(own, np.diff(run.starts))
-    starts = np.concatenate([[0], np.cumsum(kept)])[run.starts]
-    return Run(run.queries, starts, run.documents[kept], run.scores[kept], run.names, run.tag), int((~kept).sum())
+    keep: NDArray[np.bool_] = run.documents != np.repeat(own, np.diff(run.starts))
+    starts = np.concatenate([[0], np.cumsum(keep)])[run.starts]
+    return Run(run.queries, starts, run.documents[keep], run.scores[keep], run.names, run.tag), int((~keep).sum())

@@ -1,6 +1,6 @@
-"""Which judged documents a run found, and at what rank, as arrays: the measures that need nothing else, for all queries at once.
+"""Ranks of the judged documents of a run as arrays, and the measures that need nothing else, for all queries at once.
 
-The numbers are trec_eval's: a gain is a grade above 0, a document is relevant from grade `rel` on, and what a query does not have counts 0.
+The values are those of trec_eval: the gain is a grade above 0, a document is relevant from grade `rel` on, and a missing list counts 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +24,7 @@ _Exact: TypeAlias = NDArray[np.float64]
 class Found:
     """All judgements, J of Q queries, ordered by query and then by rank.
 
-    queries: their ids [Q]; owners [J]: the place of each judgement's query; grades [J]; ranks [J]: from 1, 0 where the run lacks the
-    document.
+    queries: ids [Q]; query_rows [J]: row of each judgement's query; grades [J]; ranks [J]: from 1, 0 if the run lacks the document.
     """
 
     queries: Sequence[str]
@@ -35,87 +34,87 @@ class Found:
 
     @classmethod
     def of(cls, run: Run, qrels: Qrels) -> "Found":
-        """The judgements beside the ranks of what they judge."""
+        """Look up the rank of every judged document in the run."""
         queries, width = list(qrels), max(len(run.names), 1)
         owners = np.repeat(np.arange(len(queries)), [len(judged) for judged in qrels.values()])
         grades = np.array([grade for judged in qrels.values() for grade in judged.values()], dtype=np.int64)
         documents = Ids.of(run.names).places([document for judged in qrels.values() for document in judged])
         lists = np.array([run.places.get(query, -1) for query in queries], dtype=np.int64)[owners]
-        there = (documents >= 0) & (lists >= 0)
+        retrieved = (documents >= 0) & (lists >= 0)
         ranks = np.zeros(len(owners), np.int64)
-        ranks[there] = _ranks(run, lists[there] * width + documents[there], documents[there], width)
+        ranks[retrieved] = _ranks(run, lists[retrieved] * width + documents[retrieved], documents[retrieved], width)
         order = np.lexsort((np.where(ranks > 0, ranks, np.iinfo(np.int64).max), owners))
         return cls(queries, owners[order], grades[order], ranks[order])
 
     def values(self, measure: Measure) -> dict[str, float]:
-        """The measure of every query; the measure is one that `covers` says yes to."""
+        """Value of the measure for every query; `is_native(measure)` must be true."""
         options = dict(measure.params)
         kind, rel, cutoff = FORMULAS[str(measure.NAME)], int(options.get("rel", 1)), int(options.get("cutoff", 0) or 2**62)
         return dict(zip(self.queries, kind(self, rel, cutoff).tolist(), strict=True))
 
     @cached_property
     def ideal(self) -> tuple[_Integers, _Integers, _Exact]:
-        """Owners and places, from 1, of all gains in the best order, and the discounted gains themselves."""
+        """Query rows, ranks from 1 and discounted gains of the ideal ranking."""
         gained = self.grades > 0
         owners, grades = self.owners[gained], self.grades[gained]
         order = np.lexsort((-grades, owners))
-        places = _places(owners)
-        return owners, places, grades[order] / np.log2(places + 1)
+        positions = _places(owners)
+        return owners, positions, grades[order] / np.log2(positions + 1)
 
     def sums(self, owners: _Integers, weights: NDArray[Any] | None = None) -> _Exact:
         """Counts, or sums of weights, by query [Q]."""
         return np.bincount(owners, weights, minlength=len(self.queries)).astype(np.float64)
 
     def relevant(self, rel: int) -> _Exact:
-        """How many documents are relevant [Q]."""
+        """Number of relevant documents [Q]."""
         return self.sums(self.owners[self.grades >= rel])
 
     def hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
-        """Owners and ranks of the relevant documents found down to a rank."""
-        kept = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
-        return self.owners[kept], self.ranks[kept]
+        """Query rows and ranks of the relevant documents retrieved within the cutoff."""
+        selected = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
+        return self.owners[selected], self.ranks[selected]
 
 
 def covers(measure: Measure) -> bool:
-    """Whether the measure is worked out here, with its options."""
+    """Whether the measure, with its options, is computed here rather than by ir-measures."""
     plain = set(measure.params) <= {"cutoff", "rel"} and (measure.NAME != "nDCG" or set(measure.params) <= {"cutoff"})
     return measure.NAME in FORMULAS and plain
 
 
-def _ndcg(found: Found, rel: int, cutoff: int) -> _Exact:
-    kept = (found.grades > 0) & (found.ranks > 0) & (found.ranks <= cutoff)
-    gains = found.sums(found.owners[kept], found.grades[kept] / np.log2(found.ranks[kept] + 1))
-    owners, places, best = found.ideal
-    return _over(gains, found.sums(owners[places <= cutoff], best[places <= cutoff]))
+def _ndcg(judged: Found, rel: int, cutoff: int) -> _Exact:
+    selected = (judged.grades > 0) & (judged.ranks > 0) & (judged.ranks <= cutoff)
+    gains = judged.sums(judged.owners[selected], judged.grades[selected] / np.log2(judged.ranks[selected] + 1))
+    owners, positions, best = judged.ideal
+    return _over(gains, judged.sums(owners[positions <= cutoff], best[positions <= cutoff]))
 
 
-def _average_precision(found: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = found.hits(rel, cutoff)
-    return _over(found.sums(owners, _places(owners) / ranks), found.relevant(rel))
+def _average_precision(judged: Found, rel: int, cutoff: int) -> _Exact:
+    owners, ranks = judged.hits(rel, cutoff)
+    return _over(judged.sums(owners, _places(owners) / ranks), judged.relevant(rel))
 
 
-def _reciprocal_rank(found: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = found.hits(rel, cutoff)
+def _reciprocal_rank(judged: Found, rel: int, cutoff: int) -> _Exact:
+    owners, ranks = judged.hits(rel, cutoff)
     first = _places(owners) == 1
-    return found.sums(owners[first], 1.0 / ranks[first])
+    return judged.sums(owners[first], 1.0 / ranks[first])
 
 
-def _recall(found: Found, rel: int, cutoff: int) -> _Exact:
-    return _over(found.sums(found.hits(rel, cutoff)[0]), found.relevant(rel))
+def _recall(judged: Found, rel: int, cutoff: int) -> _Exact:
+    return _over(judged.sums(judged.hits(rel, cutoff)[0]), judged.relevant(rel))
 
 
-def _precision(found: Found, rel: int, cutoff: int) -> _Exact:
-    return found.sums(found.hits(rel, cutoff)[0]) / cutoff
+def _precision(judged: Found, rel: int, cutoff: int) -> _Exact:
+    return judged.sums(judged.hits(rel, cutoff)[0]) / cutoff
 
 
-def _success(found: Found, rel: int, cutoff: int) -> _Exact:
-    return (found.sums(found.hits(rel, cutoff)[0]) > 0).astype(np.float64)
+def _success(judged: Found, rel: int, cutoff: int) -> _Exact:
+    return (judged.sums(judged.hits(rel, cutoff)[0]) > 0).astype(np.float64)
 
 
-def _r_precision(found: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = found.hits(rel, cutoff)
-    relevant = found.relevant(rel)
-    return _over(found.sums(owners[ranks <= relevant[owners]]), relevant)
+def _r_precision(judged: Found, rel: int, cutoff: int) -> _Exact:
+    owners, ranks = judged.hits(rel, cutoff)
+    relevant = judged.relevant(rel)
+    return _over(judged.sums(owners[ranks <= relevant[owners]]), relevant)
 
 
 FORMULAS: dict[str, Callable[[Found, int, int], _Exact]] = {
@@ -130,24 +129,24 @@ FORMULAS: dict[str, Callable[[Found, int, int], _Exact]] = {
 
 
 def _ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Integers:
-    """The ranks of documents in lists, both in one number, list · width + document; 0 where the list lacks the document."""
+    """Ranks of the keys list · width + document; 0 if the list lacks the document."""
     judged = np.zeros(width, dtype=bool)
     judged[documents] = True
-    rows = np.flatnonzero(judged[run.documents]) if len(documents) else np.empty(0, np.int64)  # few, of all that were found
+    rows = np.flatnonzero(judged[run.documents]) if len(documents) else np.empty(0, np.int64)  # few of all hits
     lists = np.searchsorted(run.starts, rows, side="right") - 1
-    held = lists * width + run.documents[rows]
-    order = np.argsort(held)
-    places = np.searchsorted(held[order], keys)
-    places[places == len(held)] = 0
+    hit_keys = lists * width + run.documents[rows]
+    order = np.argsort(hit_keys)
+    positions = np.searchsorted(hit_keys[order], keys)
+    positions[positions == len(hit_keys)] = 0
     ranks = np.zeros(len(keys), np.int64)
-    if len(held):
-        own = order[places]
-        ranks = np.where(held[own] == keys, rows[own] - run.starts[lists[own]] + 1, 0)
+    if len(hit_keys):
+        matches = order[positions]
+        ranks = np.where(hit_keys[matches] == keys, rows[matches] - run.starts[lists[matches]] + 1, 0)
     return ranks
 
 
 def _places(owners: _Integers) -> _Integers:
-    """Where each stands among those of its owner, from 1; owners stand together."""
+    """Position of each row among the rows of its query, from 1; rows of a query are contiguous."""
     heads = np.flatnonzero(np.diff(owners, prepend=-1))
     return np.arange(1, len(owners) + 1) - np.repeat(heads, np.diff(np.append(heads, len(owners))))
 

@@ -1,8 +1,4 @@
-"""An evaluation written out: a table for people, or a line for every mean and, where wanted, for every query.
-
-What is written: run → label → measure → query or group → value, as `groups.samples` gives it; a label is `all`, or a group, `macro`
-and `micro`.
-"""
+"""Result tables of an evaluation: text for people, JSON, or one line per mean and, on request, per query."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +15,7 @@ Samples = Mapping[str, Values]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How runs are compared with the first: which test, what of many comparisons, and what is shown besides."""
+    """How runs are compared with the first: significance test, correction for multiple comparisons, and additional columns."""
 
     test: str = "t"
     correction: str = "none"
@@ -27,7 +23,7 @@ class Comparison:
     intervals: bool = False
 
     def check(self) -> None:
-        """UsageError for a test or a correction that there is not."""
+        """UsageError for an unknown test or correction."""
         for flag, value, known in (
             ("--test", self.test, (*significance.TESTS, "none")),
             ("--correction", self.correction, significance.CORRECTIONS),
@@ -36,14 +32,14 @@ class Comparison:
                 raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
 
     def p_values(self, systems: Mapping[str, Samples]) -> dict[tuple[str, str, str], float]:
-        """The p-value of every run but the first, by label, run and measure, corrected over the runs and measures of a label."""
+        """p-value of every run but the first, by (label, run, measure), corrected over the runs and measures of a label."""
         first = next(iter(systems.values()))
-        found: dict[tuple[str, str, str], float] = {}
+        adjusted: dict[tuple[str, str, str], float] = {}
         for label, values in first.items() if self.test != "none" else ():
             others = [(label, name, measure) for name in list(systems)[1:] for measure in values]
             raw = [significance.TESTS[self.test](systems[name][label][measure], values[measure]) for _, name, measure in others]
-            found |= dict(zip(others, significance.corrected(raw, self.correction), strict=True))
-        return found
+            adjusted |= dict(zip(others, significance.corrected(raw, self.correction), strict=True))
+        return adjusted
 
 
 PLAIN = Comparison()
@@ -52,10 +48,10 @@ PLAIN = Comparison()
 def table(systems: Mapping[str, Samples], form: str = "table", comparison: Comparison = PLAIN, ranges: "Ranges | None" = None) -> str:
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
-    With `effect` the difference and Cohen's d stand beside it, with `intervals` the 95 % interval of the mean, with `ranges` from what to
-    what a measure goes over all orders of tied documents: run → measure → (least, most).
+    `effect` adds the difference and Cohen's d, `intervals` the 95 % interval of the mean, `ranges` the smallest and largest mean over
+    all orders of tied documents: run → measure → (least, most).
 
-    >>> print(table({"bm25": {ALL: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
+    >>> print(to_table({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
     run       RR
     ----  ------
     bm25  0.7500
@@ -107,36 +103,36 @@ def _compared(comparison: Comparison, values: Mapping[str, float], first: Mappin
 def document(systems: Mapping[str, Samples], comparison: Comparison = PLAIN) -> str:
     """One JSON object: run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size."""
     first, p_values = next(iter(systems.values())), comparison.p_values(systems)
-    made: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name, samples in systems.items():
         for label, values in samples.items():
             means = measures.overall(values)
             for measure, by_query in values.items():
                 low, high = significance.interval(list(by_query.values()))
-                one: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
+                entry: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
                 if samples is not first:
-                    one |= {"difference": means[measure] - measures.overall(first[label])[measure]}
-                    one |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
-                    one |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
-                made.setdefault(name, {}).setdefault(label, {})[measure] = one
-    said = {"test": comparison.test, "correction": comparison.correction}
-    return json.dumps({**said, "runs": made}, ensure_ascii=False, indent=1)
+                    entry |= {"difference": means[measure] - measures.overall(first[label])[measure]}
+                    entry |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
+                    entry |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
+                report.setdefault(name, {}).setdefault(label, {})[measure] = entry
+    settings = {"test": comparison.test, "correction": comparison.correction}
+    return json.dumps({**settings, "runs": report}, ensure_ascii=False, indent=1)
 
 
 def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False) -> Iterator[str]:
-    """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, the name of the run first where there are several.
+    """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, with the name of the run first if there are several.
 
     The mean over all queries is called `all`, that over groups `macro`, that of a group FIELD=VALUE.
 
-    >>> list(lines({"bm25": {ALL: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
+    >>> list(to_lines({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
     ['RR\\tall\\t0.750000']
     """
     for name, samples in systems.items():
         *_, whole = samples.values()
-        means = {ALL if label == groups.MICRO else label: measures.overall(one) for label, one in samples.items()}
+        means = {ALL if label == groups.MICRO else label: measures.overall(values) for label, values in samples.items()}
         for measure, by_query in whole.items():
             rows = sorted(by_query.items()) if per_query else []
-            for query, value in [*rows, *((label, found[measure]) for label, found in means.items())]:
+            for query, value in [*rows, *((label, by_measure[measure]) for label, by_measure in means.items())]:
                 if form == "tsv":
                     yield "\t".join([*([name] if len(systems) > 1 else []), measure, query, f"{value:.6f}"])
                 else:

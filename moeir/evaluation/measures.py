@@ -1,8 +1,8 @@
-"""Measures by name, values per query, and how far the judgements reach.
+"""Measures by name, their values per query, coverage by the judgements, and ranges over orders of tied documents.
 
-The common measures are worked out in `found`, the others by ir-measures; it is handed ranks instead of scores, in the order of
-`records.runs`, so that every one of its providers breaks ties as trec_eval does. Every judged query counts: one that the run
-lacks is worth 0, and so is one without a relevant document.
+The common measures are computed in `judged_ranks`, the others by ir-measures, which gets ranks instead of scores, in the order of
+`records.runs`, so that all its providers break ties as trec_eval does. Every judged query counts: a query that the run lacks
+scores 0, and so does one without a relevant document.
 """
 
 import ast
@@ -25,7 +25,7 @@ _FORM = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(
 _ADDRESS = re.compile(r"<[^<>]* object at 0x\w+>")
 _NUMBERED = re.compile(r"(?P<name>\w+?)[_.](?P<number>\d+(?:\.\d+)?)")
 
-_TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number, to that of ir-measures
+_TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number -> name in ir-measures
     "ndcg": "nDCG", "ndcg_cut": "nDCG", "map": "AP", "map_cut": "AP", "p": "P", "recall": "R", "recip_rank": "RR",
     "success": "Success", "rprec": "Rprec", "bpref": "Bpref", "infap": "infAP",
     "set_p": "SetP", "set_recall": "SetR", "set_map": "SetAP", "set_f": "SetF", "set_relative_p": "SetRelP",
@@ -33,13 +33,13 @@ _TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number, to that o
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in ir_measures.measures.registry} | _TREC_EVAL | {"mrr": "RR", "hit": "Success", "hits": "Success"}
 
-_library: Any = providers  # typed in part only
-# Only those that run in this process and survive odd queries: the others start Perl, need packages, or divide by zero.
+_library: Any = providers  # partly typed
+# Only providers that run in this process and accept any query: the others start Perl, need packages, or divide by zero.
 _PROVIDERS = _library.FallbackProvider([_library.registry[name] for name in ("pytrec_eval", "msmarco", "judged")])
-_UNLIKE_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels otherwise
+_UNLIKE_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels differently
 
-_QUERIES_AT_ONCE = 500  # bounds the dictionaries that ir-measures wants
-_CUT_AT_THEIR_RANK = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # nothing below the cut-off can change these
+_QUERIES_AT_ONCE = 500  # limits the size of the dictionaries that ir-measures needs
+_CUT_AT_THEIR_RANK = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # documents below the cutoff do not change these
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Coverage:
 
 
 def parse(text: str) -> Measure:
-    """A measure by its ir-measures name, trec_eval's, or another that is in use.
+    """Parse a measure name of ir-measures, trec_eval, or another one in common use.
 
-    >>> [str(parse(name)) for name in ("nDCG@10", "ndcg_cut_10", "MRR@10", "recall_1000", "map", "R(rel=2)@100")]
+    >>> [str(parse_measure(name)) for name in ("nDCG@10", "ndcg_cut_10", "MRR@10", "recall_1000", "map", "R(rel=2)@100")]
     ['nDCG@10', 'nDCG@10', 'RR@10', 'R@1000', 'AP', 'R(rel=2)@100']
     """
     form = _FORM.fullmatch(text.strip())
@@ -73,9 +73,9 @@ def parse(text: str) -> Measure:
         measure = measure(**options)
         supported = _PROVIDERS.supports(measure) and measure.NAME not in _UNLIKE_TREC_EVAL  # `supports` checks the options too
     except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
-        words = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
-        said = _ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
-        raise UsageError(f"measure {text!r} cannot be read: {said}{words}") from None
+        expected = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
+        reason = _ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
+        raise UsageError(f"measure {text!r} cannot be read: {reason}{expected}") from None
     cutoff = measure.params.get("cutoff")
     if cutoff is not None and cutoff < 1:
         raise UsageError(f"measure {text!r}: the cut-off is at least 1")
@@ -85,10 +85,12 @@ def parse(text: str) -> Measure:
 
 
 def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
-    """The value of each measure for each judged query, in the order of the judgements."""
+    """Value of each measure for each judged query, in the order of the judgements."""
     if not any(query in run.places for query in qrels):
-        found, expected = (next(iter(names), "none") for names in (run.queries, qrels))
-        raise DataError(f"run of another collection: it shares no query with the judgements (it has {found!r}, they have {expected!r})")
+        run_query, judged_query = (next(iter(names), "none") for names in (run.queries, qrels))
+        raise DataError(
+            f"run of another collection: it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
+        )
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
     quick = [measure for measure in measures if covers(measure)]
     if quick:
@@ -96,8 +98,8 @@ def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str
         values |= {str(measure): judged.values(measure) for measure in quick}
     others = [measure for measure in measures if measure not in quick]
     for depth in {_depth(measure) for measure in others}:
-        kin = [measure for measure in others if _depth(measure) == depth]
-        for metric in _metrics(run if depth is None else run.top(depth), qrels, kin):
+        same_depth = [measure for measure in others if _depth(measure) == depth]
+        for metric in _metrics(run if depth is None else run.top(depth), qrels, same_depth):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values
 
@@ -105,18 +107,18 @@ def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str
 def overall(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """The mean of each measure over its queries, or the sum where the measure counts (NumQ, NumRel, NumRet).
 
-    >>> overall({"RR@10": {"q1": 1.0, "q2": 0.5}})
+    >>> aggregate_values({"RR@10": {"q1": 1.0, "q2": 0.5}})
     {'RR@10': 0.75}
     """
-    totals = {measure: math.fsum(found.values()) for measure, found in values.items()}
+    totals = {measure: math.fsum(by_query.values()) for measure, by_query in values.items()}
     return {measure: total if measure.startswith("Num") else total / max(len(values[measure]), 1) for measure, total in totals.items()}
 
 
 def coverage(run: Run, qrels: Qrels, depth: int = 10) -> Coverage:
-    """How far the judgements reach: queries on either side, and the share of a judged query's top `depth` that nobody judged."""
+    """Coverage of a run by the judgements: query counts on either side, and the unjudged share of the top `depth` of judged queries."""
     both = [query for query in qrels if query in run.places]
-    cut = run.top(depth)
-    unjudged = [document not in qrels[query] for query in both for document in cut.documents_of(query)]
+    top = run.top(depth)
+    unjudged = [document not in qrels[query] for query in both for document in top.documents_of(query)]
     share = sum(unjudged) / len(unjudged) if unjudged else 0.0
     return Coverage(len(qrels), len(run), len(qrels) - len(both), len(run) - len(both), depth, share)
 
@@ -129,8 +131,8 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _near(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), _NAMES, n=3)
-    return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in near))}?)" if near else ""
+    matches = difflib.get_close_matches(name.lower(), _NAMES, n=3)
+    return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in matches))}?)" if matches else ""
 
 
 def _options(text: str) -> dict[str, object]:
@@ -151,7 +153,7 @@ def _metrics(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_mea
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         judged = {query: qrels[query] for query in queries[start : start + _QUERIES_AT_ONCE]}
         ranks = {query: _descending(run.documents_of(query)) for query in judged}
-        if not any(measure.NAME == "NumRel" for measure in measures):  # the one measure with a value for an empty list
+        if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
             ranks = {query: documents for query, documents in ranks.items() if documents}
         yield from _PROVIDERS.iter_calc(measures, judged, ranks)
 

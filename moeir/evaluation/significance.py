@@ -1,4 +1,4 @@
-"""Whether the difference between two systems could be chance, and how large it is; many comparisons at once."""
+"""Significance tests, effect sizes and confidence intervals of two systems, and corrections for multiple comparisons."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +10,15 @@ from scipy.special import stdtr, stdtrit
 from moeir.errors import DataError
 
 SAMPLES = 10_000
-_AT_ONCE = 2**22  # numbers, which bounds memory
+_AT_ONCE = 2**22  # numbers in memory at once
 
 
 def paired_t(first: Mapping[str, float], second: Mapping[str, float]) -> float:
     """Two-sided p-value of Student's paired t-test over the values of the same queries.
 
-    Without any difference, and with fewer than two queries, nothing speaks against chance: 1.
+    1 if there is no difference, or fewer than two queries.
 
-    >>> round(paired_t({"q1": 0.5, "q2": 0.4, "q3": 0.9}, {"q1": 0.3, "q2": 0.3, "q3": 0.6}), 4)
+    >>> round(paired_t_test({"q1": 0.5, "q2": 0.4, "q3": 0.9}, {"q1": 0.3, "q2": 0.3, "q3": 0.6}), 4)
     0.0742
     """
     differences = _differences(first, second)
@@ -32,52 +32,52 @@ def paired_t(first: Mapping[str, float], second: Mapping[str, float]) -> float:
 
 
 def randomisation(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
-    """Two-sided p-value of Fisher's paired randomisation test: how often random signs give a mean difference as large.
+    """Two-sided p-value of Fisher's paired randomisation test: share of random sign flips with a mean difference as large.
 
-    10,000 seeded draws, the observed one counted with them, so never 0 (Phipson and Smyth 2010).
+    10,000 seeded draws plus the observed one, so never 0 (Phipson and Smyth 2010).
 
-    >>> randomisation({"a": 0.5, "b": 0.4}, {"a": 0.5, "b": 0.4})
+    >>> randomisation_test({"a": 0.5, "b": 0.4}, {"a": 0.5, "b": 0.4})
     1.0
     """
     differences = _differences(first, second)
     if not differences.any():
         return 1.0
-    observed, generator, beyond = abs(differences.sum()), np.random.default_rng(seed), 0
+    observed, generator, as_large = abs(differences.sum()), np.random.default_rng(seed), 0
     for count in _parts(len(differences)):
         signs = 2.0 * generator.integers(0, 2, (count, len(differences)), dtype=np.int8) - 1.0
-        beyond += int((abs(signs @ differences) >= observed * (1 - 1e-12)).sum())
-    return (beyond + 1) / (SAMPLES + 1)
+        as_large += int((abs(signs @ differences) >= observed * (1 - 1e-12)).sum())
+    return (as_large + 1) / (SAMPLES + 1)
 
 
 def bootstrap(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
     """Two-sided p-value of the paired bootstrap test over queries, shifted to no difference (Sakai 2006).
 
-    The statistic is Student's; 10,000 seeded samples, the observed one counted with them.
+    The statistic is Student's t; 10,000 seeded samples plus the observed one.
 
-    >>> bootstrap({"a": 0.5, "b": 0.4}, {"a": 0.5, "b": 0.4})
+    >>> bootstrap_test({"a": 0.5, "b": 0.4}, {"a": 0.5, "b": 0.4})
     1.0
     """
     differences = _differences(first, second)
     if len(differences) < 2 or not differences.any():
         return 1.0
-    observed, beyond = abs(_student(differences[None])[0]), 0
+    observed, as_large = abs(_student(differences[None])[0]), 0
     for sample in _resampled(differences - differences.mean(), seed):
-        beyond += int((abs(_student(sample)) >= observed).sum())
-    return (beyond + 1) / (SAMPLES + 1)
+        as_large += int((abs(_student(sample)) >= observed).sum())
+    return (as_large + 1) / (SAMPLES + 1)
 
 
 def interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
-    """The interval of a mean over queries by Student's t; a sample of one has no spread to tell of.
+    """Confidence interval of a mean over queries by Student's t; of zero width for fewer than two values.
 
-    >>> interval([0.0, 1.0, 0.5, 0.5])
+    >>> confidence_interval([0.0, 1.0, 0.5, 0.5])
     (-0.1497, 1.1497)
     """
     exact = np.asarray(values, dtype=np.float64)
     mean = math.fsum(exact) / len(exact) if len(exact) else math.nan
     if len(exact) < 2:
         return mean, mean
-    reach = float(stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
-    return mean - reach, mean + reach
+    half_width = float(stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
+    return mean - half_width, mean + half_width
 
 
 def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> float:
@@ -92,11 +92,11 @@ def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> floa
 
 
 def corrected(values: Sequence[float], method: str) -> list[float]:
-    """p-values of several comparisons, adjusted: bonferroni, holm (both for any error at all), bh (for the share of false findings).
+    """p-values of several comparisons, adjusted: bonferroni, holm (family-wise error rate), bh (false discovery rate).
 
     Holm 1979; Benjamini and Hochberg 1995.
 
-    >>> [corrected([0.01, 0.04, 0.03], method) for method in ("bonferroni", "holm", "bh")]
+    >>> [correct_p_values([0.01, 0.04, 0.03], method) for method in ("bonferroni", "holm", "bh")]
     [[0.03, 0.12, 0.09], [0.03, 0.06, 0.06], [0.03, 0.04, 0.04]]
     """
     exact, count = np.asarray(values, dtype=np.float64), len(values)
@@ -108,9 +108,9 @@ def corrected(values: Sequence[float], method: str) -> list[float]:
         adjusted = np.maximum.accumulate(adjusted * np.arange(count, 0, -1))
     elif method == "bh":
         adjusted = np.minimum.accumulate((adjusted * count / np.arange(1, count + 1))[::-1])[::-1]
-    made = np.empty(count)
-    made[order] = np.minimum(adjusted, 1.0)
-    return [round(value, 15) for value in made.tolist()]
+    adjusted_in_order = np.empty(count)
+    adjusted_in_order[order] = np.minimum(adjusted, 1.0)
+    return [round(value, 15) for value in adjusted_in_order.tolist()]
 
 
 TESTS = {"t": paired_t, "randomisation": randomisation, "bootstrap": bootstrap}
@@ -119,12 +119,12 @@ CORRECTIONS = ("none", "bonferroni", "holm", "bh")
 
 def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDArray[np.float64]:
     if first.keys() != second.keys():
-        raise DataError(f"a paired test needs the same queries on both sides; {len(first.keys() ^ second.keys())} stand on one side only")
+        raise DataError(f"a paired test needs the same queries on both sides; {len(first.keys() ^ second.keys())} are on one side only")
     return np.array([first[query] - second[query] for query in first])
 
 
 def _parts(width: int) -> list[int]:
-    """The samples in parts that are small enough in memory."""
+    """Batch sizes that add up to RESAMPLES, each small enough for memory."""
     most = max(1, _AT_ONCE // max(width, 1))
     return [min(most, SAMPLES - done) for done in range(0, SAMPLES, most)]
 
@@ -135,8 +135,8 @@ def _resampled(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.fl
 
 
 def _student(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Student's statistic of each row; infinite where all are equal and not 0."""
+    """Student's t of each row; infinite if all its values are equal and not 0."""
     means, spread = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(samples.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: NDArray[np.float64] = np.nan_to_num(means / spread, nan=0.0)
-    return found
+        statistics: NDArray[np.float64] = np.nan_to_num(means / spread, nan=0.0)
+    return statistics

@@ -1,4 +1,4 @@
-"""Numbers in columns, for people and for files; nothing depends on a terminal."""
+"""Tables as aligned text, Markdown, LaTeX, TSV or JSON lines; the output does not depend on the terminal."""
 
 import json
 import re
@@ -14,41 +14,41 @@ _NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|i
 
 
 def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    """Aligned plain text: floats with `digits` decimals, a column of numbers to the right, one of words to the left.
+    """Format an aligned text table: floats with `digits` decimals, numeric columns to the right, others to the left.
 
-    >>> print(text(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
+    >>> print(format_table(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
     system  nDCG@10  queries
     ------  -------  -------
     bm25     0.5000       43
     came     0.7123       43
     """
-    shown = [[_shown(cell, digits) for cell in row] for row in rows]
-    lines = [list(header), *shown]
+    cells = [[_shown(cell, digits) for cell in row] for row in rows]
+    lines = [list(header), *cells]
     widths = [max(_width(line[column]) for line in lines) for column in range(len(header))]
-    right = _right(len(header), shown)
+    right = _right(len(header), cells)
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    """The same as a table of Markdown.
+    """Format a Markdown table.
 
-    >>> print(markdown(["run", "RR"], [["bm25|k1", 0.5]]))
+    >>> print(format_markdown(["run", "RR"], [["bm25|k1", 0.5]]))
     | run | RR |
     |:--|--:|
     | bm25\\|k1 | 0.5000 |
     """
-    shown = [[_shown(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
-    right = _right(len(header), shown)
-    lines = [list(header), *shown]
+    cells = [[_shown(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
+    right = _right(len(header), cells)
+    lines = [list(header), *cells]
     lines.insert(1, ["--:" if number else ":--" for number in right])
-    return "\n".join(f"|{'|'.join(line)}|" if place == 1 else f"| {' | '.join(line)} |" for place, line in enumerate(lines))
+    return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
 
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    r"""The same as a tabular of LaTeX, with the rules of the booktabs package.
+    r"""Format a LaTeX tabular with the rules of the booktabs package.
 
-    >>> print(latex(["run", "RR"], [["bm25_k1", 0.5]]))
+    >>> print(format_latex(["run", "RR"], [["bm25_k1", 0.5]]))
     \begin{tabular}{lr}
     \toprule
     run & RR \\
@@ -57,10 +57,10 @@ def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int =
     \bottomrule
     \end{tabular}
     """
-    shown = [[_shown(cell, digits) for cell in row] for row in rows]
-    columns = "".join("r" if number else "l" for number in _right(len(header), shown))
-    words = [f"{' & '.join(_LATEX.sub(_escaped, cell) for cell in line)} \\\\" for line in [list(header), *shown]]
-    body = [words[0], "\\midrule", *words[1:]]
+    cells = [[_shown(cell, digits) for cell in row] for row in rows]
+    columns = "".join("r" if number else "l" for number in _right(len(header), cells))
+    lines = [f"{' & '.join(_LATEX.sub(_escaped, cell) for cell in line)} \\\\" for line in [list(header), *cells]]
+    body = [lines[0], "\\midrule", *lines[1:]]
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
 
 
@@ -68,9 +68,9 @@ FORMS = {"table": text, "markdown": markdown, "latex": latex}
 
 
 def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) -> Iterator[str]:
-    """Lines for programs: `tsv` with a header and 9 significant digits, or `jsonl`, an object for each row, with all; None is a gap.
+    """Machine-readable lines: `tsv` with a header and 9 significant digits, or `jsonl`, one object per row, unrounded; None is empty.
 
-    >>> list(in_file(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))
+    >>> list(format_lines(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))
     ['run\\trbo', 'bm25\\t0.333333333', 'came\\t']
     """
     if form == "jsonl":
@@ -81,8 +81,8 @@ def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) 
         yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row)
 
 
-def _right(width: int, shown: Sequence[Sequence[str]]) -> list[bool]:
-    return [bool(shown) and all(_NUMBER.fullmatch(row[column]) for row in shown) for column in range(width)]
+def _right(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
+    return [bool(cells) and all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(width)]
 
 
 def _escaped(letter: re.Match[str]) -> str:

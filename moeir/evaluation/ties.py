@@ -1,4 +1,4 @@
-"""From what to what a measure goes over all orders of documents with equal scores."""
+"""Range of a measure over all orders of documents with equal scores."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,10 +15,10 @@ from moeir.records.runs import Run
 
 
 def ranges(run: Run, qrels: Qrels, wanted: Collection[Measure]) -> dict[str, tuple[float, float]]:
-    """The least and the most of each measure's mean over all orders of tied documents.
+    """Smallest and largest mean of each measure over all orders of tied documents.
 
-    Tied documents ascending by grade give every query's least, descending its most (nDCG, AP, RR, R, P, Success, Rprec never fall when a
-    better document goes up).
+    Tied documents in ascending order of grade give the minimum of every query, in descending order its maximum (nDCG, AP, RR, R, P,
+    Success and Rprec never decrease when a better document moves up).
     """
     for measure in wanted:
         if not covers(measure):
@@ -29,26 +29,26 @@ def ranges(run: Run, qrels: Qrels, wanted: Collection[Measure]) -> dict[str, tup
 
 
 def queries_with_ties(run: Run) -> int:
-    """How many lists hold two documents of one score."""
+    """Number of lists with two documents of equal score."""
     tied = run.scores[1:] == run.scores[:-1]
     inner = np.ones(len(run.scores), dtype=bool)
-    inner[run.starts[run.starts < len(run.scores)]] = False  # the first of a list has none before it
+    inner[run.starts[run.starts < len(run.scores)]] = False  # the first hit of a list has no predecessor
     rows = np.flatnonzero(np.append(False, tied) & inner) if len(run.scores) else np.empty(0, np.int64)
     return len(set((np.searchsorted(run.starts, rows, side="right") - 1).tolist()))
 
 
 def _grades(run: Run, qrels: Qrels) -> NDArray[np.int64]:
-    """The grade of every hit [n]; 0 of what nobody judged."""
-    found = Found.of(run, qrels)
-    there = found.ranks > 0
-    lists = np.array([run.places.get(query, 0) for query in found.queries], dtype=np.int64)[found.owners[there]]
+    """Grade of every hit [n]; 0 if unjudged."""
+    judged = Found.of(run, qrels)
+    retrieved = judged.ranks > 0
+    lists = np.array([run.places.get(query, 0) for query in judged.queries], dtype=np.int64)[judged.owners[retrieved]]
     grades = np.zeros(len(run.scores), np.int64)
-    grades[run.starts[lists] + found.ranks[there] - 1] = found.grades[there]
+    grades[run.starts[lists] + judged.ranks[retrieved] - 1] = judged.grades[retrieved]
     return grades
 
 
 def _tied(run: Run, keys: NDArray[np.int64]) -> Run:
-    """The run with documents of one score in ascending order of their keys."""
+    """The run with documents of equal score in ascending order of their keys."""
     begins = np.ones(len(run.scores), dtype=bool)
     begins[1:] = run.scores[1:] != run.scores[:-1]
     begins[run.starts[run.starts < len(begins)]] = True

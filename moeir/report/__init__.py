@@ -1,1 +1,1 @@
-"""What happened, for people: trainings as tables of text and as pictures."""
+"""Reports for people: an HTML page of runs and queries, training curves as text, and plots."""

@@ -1,7 +1,4 @@
-"""Queries one by one, for a page: which documents stand where in whose list, which of them answer, and why they were found.
-
-Everything is columns of numbers and tables of words, in chunks that a page reads when it shows them.
-"""
+"""Pages of single queries: documents with their ranks, scores and grades."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,75 +15,75 @@ Case = dict[str, Any]
 
 
 class Cases:
-    """The cases of some queries: of every run the first `depth` documents, and the answers wherever they stand."""
+    """Pages of single queries: the first `depth` documents of every run, and the relevant documents at any rank."""
 
     def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
         self.runs, self.qrels, self.depth = runs, qrels, depth
         names = sorted(set().union(*(run.names for run in runs.values()), *(grades for grades in qrels.values())))
-        self.names, self.places = names, {name: place for place, name in enumerate(names)}
+        self.names, self.places = names, {name: code for code, name in enumerate(names)}
         self._codes = [np.array([self.places[name] for name in run.names], dtype=np.int64) for run in runs.values()]
 
     def documents(self, query: str) -> list[str]:
-        """The documents of a case: those at the top of any list, run by run, then at most `depth` answers that stand at no top."""
+        """Documents on the page of a query: the top of every list, run by run, then at most `depth` further relevant documents."""
         tops = [_top(run, query, self.depth) for run in self.runs.values()]
         grades = self.qrels.get(query, {})
         answers = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
         return list(dict.fromkeys([*(name for top in tops for name in top), *answers[: self.depth]]))
 
-    def case(self, query: str, number: Mapping[str, int], reasons: Reasons) -> Case:
-        """Documents `d` by number, and of each its rank `r` in every run (0: not there), its scores `s`, and its grade `g`."""
+    def case(self, query: str, numbers: Mapping[str, int], reasons: Reasons) -> Case:
+        """Documents `d` by number, with the rank `r` of each in every run (0: absent), its scores `s`, and its grade `g`."""
         documents = self.documents(query)
-        wanted = np.array([self.places[name] for name in documents], dtype=np.int64)
+        shown = np.array([self.places[name] for name in documents], dtype=np.int64)
         ranks, scores = [], []
         for run, codes in zip(self.runs.values(), self._codes, strict=True):
-            rank, score = _found(run, codes, query, wanted)
-            ranks.append(rank)
-            scores.append(score)
+            run_ranks, run_scores = _found(run, codes, query, shown)
+            ranks.append(run_ranks)
+            scores.append(run_scores)
         grades = self.qrels.get(query, {})
-        found: Case = {"d": [number[name] for name in documents], "r": ranks, "s": scores}
-        found["g"] = [grades.get(name, UNJUDGED) for name in documents]
-        return found | reasons.of(query)
+        page: Case = {"d": [numbers[name] for name in documents], "r": ranks, "s": scores}
+        page["g"] = [grades.get(name, UNJUDGED) for name in documents]
+        return page | reasons.of(query)
 
     def first_answers(self, queries: Sequence[str]) -> list[list[int]]:
-        """By run and query the rank of the first answer; 0 where there is none."""
-        found: list[list[int]] = [[] for _ in self.runs]
+        """By run and query the rank of the first relevant document; 0 if there is none."""
+        ranks_by_run: list[list[int]] = [[] for _ in self.runs]
         for query in queries:
             answers = [self.places[name] for name, grade in self.qrels.get(query, {}).items() if grade > 0]
-            for ranks, run, codes in zip(found, self.runs.values(), self._codes, strict=True):
+            for ranks, run, codes in zip(ranks_by_run, self.runs.values(), self._codes, strict=True):
                 listed = codes[run.row(run.places[query])[0]] if query in run.places else codes[:0]
-                here = np.flatnonzero(np.isin(listed, answers))
-                ranks.append(int(here[0]) + 1 if len(here) else 0)
-        return found
+                positions = np.flatnonzero(np.isin(listed, answers))
+                ranks.append(int(positions[0]) + 1 if len(positions) else 0)
+        return ranks_by_run
 
 
 def _top(run: Run, query: str, depth: int) -> list[str]:
-    """Ids of the first documents of one query."""
+    """Ids of the top documents of one query."""
     return [run.names[code] for code in run.row(run.places[query])[0][:depth].tolist()] if query in run.places else []
 
 
 def _found(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple[list[int], list[float | None]]:
-    """Rank and score in one list of each wanted document [n]; 0 and None for what is not there."""
+    """Rank and score in one list of each wanted document [n]; 0 and None if absent."""
     if query not in run.places:
         return [0] * len(wanted), [None] * len(wanted)
     documents, scores = run.row(run.places[query])
     listed = codes[documents]
     order = np.argsort(listed, kind="stable")
-    spots = np.searchsorted(listed, wanted, sorter=order)
-    spots[spots == len(listed)] = 0
-    rows = order[spots] if len(listed) else spots
+    positions = np.searchsorted(listed, wanted, sorter=order)
+    positions[positions == len(listed)] = 0
+    rows = order[positions] if len(listed) else positions
     ranks: list[int] = []
-    shown: list[float | None] = []
+    rounded: list[float | None] = []
     for row, code in zip(rows.tolist(), wanted.tolist(), strict=True):
-        here = len(listed) > 0 and listed[row] == code
-        ranks.append(row + 1 if here else 0)
-        shown.append(float(f"{scores[row]:.6g}") if here else None)  # for the eye; runs hold every digit
-    return ranks, shown
+        present = len(listed) > 0 and listed[row] == code
+        ranks.append(row + 1 if present else 0)
+        rounded.append(float(f"{scores[row]:.6g}") if present else None)  # rounded for display
+    return ranks, rounded
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text up to a word's end within `limit` signs.
+    """Cut a text at a word boundary within `limit` characters.
 
-    >>> shortened("Owls hunt at night.", 12)
+    >>> shorten("Owls hunt at night.", 12)
     'Owls hunt at …'
     """
     if len(text) <= limit:
@@ -96,12 +93,12 @@ def shortened(text: str, limit: int) -> str:
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items, the last as long as there are."""
-    held: list[Any] = []
+    """Lists of `size` items; the last may be shorter."""
+    chunk: list[Any] = []
     for item in items:
-        held.append(item)
-        if len(held) == size:
-            yield held
-            held = []
-    if held:
-        yield held
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,4 +1,4 @@
-"""What an analysis found, as a picture; the same finding gives the same bytes."""
+"""Plots of analysis results; the same result gives the same bytes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,103 +13,112 @@ from moeir.analysis.finding import Mark, Picture
 from moeir.errors import DataError
 from moeir.report.pictures import COLOURS, PLAIN
 
-COLUMNS = 3  # panels beside one another, at most
-WIDTH, HEIGHT = 4.6, 3.0  # inches of a panel
+COLUMNS = 3  # panels per row, at most
+WIDTH, HEIGHT = 4.6, 3.0  # inches per panel
 LABELLED = 14
-QUIET = ("tied", "other")  # what no run is: grey
+QUIET = ("tied", "other")  # labels that are not a run are grey
 
 
 def drawn(picture: Picture, file: Path, form: str) -> None:
-    """A panel for each first word of the marks, in one picture."""
+    """Draw one figure with a panel for each distinct first value of the marks."""
     panels = list(dict.fromkeys(str(mark[0]) for mark in picture.marks))
     if not panels:
-        raise DataError("nothing was found that could be drawn")
+        raise DataError("the result has nothing to plot")
     labels = list(dict.fromkeys(str(mark[1]) for mark in picture.marks))
     bold = [label for label in labels if label not in QUIET]
     colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(QUIET, "#9a9a9a")
-    deep = picture.kind == "points" and len(picture.marks[0]) > 4
+    is_3d = picture.kind == "points" and len(picture.marks[0]) > 4
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(PLAIN):
         size = (2 * WIDTH, 2 * HEIGHT) if picture.kind == "points" else (WIDTH * columns, HEIGHT * rows)
         figure = Figure(figsize=size, layout="constrained")
-        places = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if deep else {}).ravel().tolist()
-        for place, panel in zip(places, panels, strict=False):
-            DRAWERS[picture.kind](place, [mark[1:] for mark in picture.marks if str(mark[0]) == panel], colours)
-            place.set_title(panel, fontsize="medium")
-            place.set_xlabel(picture.across)
-            place.set_ylabel(picture.up)
-        for place in places[len(panels) :]:
-            place.set_axis_off()
+        all_axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if is_3d else {}).ravel().tolist()
+        for axes, panel in zip(all_axes, panels, strict=False):
+            DRAWERS[picture.kind](axes, [mark[1:] for mark in picture.marks if str(mark[0]) == panel], colours)
+            axes.set_title(panel, fontsize="medium")
+            axes.set_xlabel(picture.across)
+            axes.set_ylabel(picture.up)
+        for axes in all_axes[len(panels) :]:
+            axes.set_axis_off()
         figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
 
 
-def _named(place: Any, count: int) -> None:
+def _named(axes: Any, count: int) -> None:
     if 1 < count <= LABELLED:
-        place.legend(fontsize="x-small")
+        axes.legend(fontsize="x-small")
 
 
-def _bars(place: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Groups beside one another, in each a bar for every label."""
+def _bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw groups of bars, one bar per label."""
     groups, labels = (list(dict.fromkeys(str(mark[column]) for mark in marks)) for column in (1, 0))
     width = 0.8 / len(labels)
     for number, label in enumerate(labels):
-        mine = [(groups.index(str(group)), height) for name, group, height in marks if str(name) == label]
+        bars = [(groups.index(str(group)), height) for name, group, height in marks if str(name) == label]
         shift = (number - (len(labels) - 1) / 2) * width
-        place.bar([at + shift for at, _ in mine], [height for _, height in mine], width * 0.92, color=colours[label], label=label)
+        axes.bar([x + shift for x, _ in bars], [height for _, height in bars], width * 0.92, color=colours[label], label=label)
     slant = sum(map(len, groups)) > 36
-    place.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
-    place.grid(axis="y", alpha=0.25)
-    place.tick_params(labelsize="small")
-    _named(place, len(labels))
+    axes.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
+    axes.grid(axis="y", alpha=0.25)
+    axes.tick_params(labelsize="small")
+    _named(axes, len(labels))
 
 
-def _steps(place: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Outlines of histograms over one another."""
+def _steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw overlaid histograms."""
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
-        mine = [mark[1:] for mark in marks if str(mark[0]) == label]
-        heights = [height for *_, height in mine]
-        place.stairs(heights, [*(low for low, *_ in mine), mine[-1][1]], color=colours[label], fill=True, alpha=0.3)
-        place.stairs(heights, [*(low for low, *_ in mine), mine[-1][1]], color=colours[label], linewidth=1.2, label=label)
-    place.grid(alpha=0.25)
-    _named(place, len(labels))
+        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
+        heights = [height for *_, height in label_marks]
+        axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], fill=True, alpha=0.3)
+        axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], linewidth=1.2, label=label)
+    axes.grid(alpha=0.25)
+    _named(axes, len(labels))
 
 
-def _lines(place: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
-        mine = [mark[1:] for mark in marks if str(mark[0]) == label]
-        alone = "o" if len(mine) == 1 else None
-        place.plot([step for step, _ in mine], [value for _, value in mine], color=colours[label], marker=alone, linewidth=1.3, label=label)
-    place.grid(alpha=0.25)
-    _named(place, len(labels))
+        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
+        marker = "o" if len(label_marks) == 1 else None
+        axes.plot(
+            [step for step, _ in label_marks],
+            [value for _, value in label_marks],
+            color=colours[label],
+            marker=marker,
+            linewidth=1.3,
+            label=label,
+        )
+    axes.grid(alpha=0.25)
+    _named(axes, len(labels))
 
 
-def _points(place: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
-        mine = [mark[1:] for mark in marks if str(mark[0]) == label]
-        place.scatter(*zip(*mine, strict=True), s=9, alpha=0.65, linewidths=0, color=colours[label], label=f"{label} ({len(mine):,})")
-    place.set_xticks([])
-    place.set_yticks([])
+        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
+        axes.scatter(
+            *zip(*label_marks, strict=True), s=9, alpha=0.65, linewidths=0, color=colours[label], label=f"{label} ({len(label_marks):,})"
+        )
+    axes.set_xticks([])
+    axes.set_yticks([])
     if len(labels) <= LABELLED:
-        place.legend(fontsize="small", markerscale=2)
+        axes.legend(fontsize="small", markerscale=2)
 
 
-def _matrix(place: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Every label with every label; one with itself stands at 1, as lists compared with themselves do."""
+def _matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw a symmetric matrix of labels with 1 on the diagonal, the overlap of a list with itself."""
     names = [str(mark[0]) for mark in marks] + [str(mark[1]) for mark in marks]
     names = list(dict.fromkeys(names))
     values = {(str(row), str(column)): value for row, column, value in marks}
-    either = values | {(column, row): value for (row, column), value in values.items()}
-    cells: list[list[float]] = [[1.0 if row == column else either[row, column] for column in names] for row in names]
-    place.imshow(cells, cmap="Blues", vmin=0, vmax=1.15)
-    place.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize="small")
-    place.set_yticks(range(len(names)), names, fontsize="small")
+    symmetric = values | {(column, row): value for (row, column), value in values.items()}
+    cells: list[list[float]] = [[1.0 if row == column else symmetric[row, column] for column in names] for row in names]
+    axes.imshow(cells, cmap="Blues", vmin=0, vmax=1.15)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize="small")
+    axes.set_yticks(range(len(names)), names, fontsize="small")
     for row, line in enumerate(cells):
         for column, value in enumerate(line):
-            place.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize="small", color="white" if value > 0.7 else "black")
+            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize="small", color="white" if value > 0.7 else "black")
 
 
 DRAWERS: dict[str, Callable[[Any, Sequence[Mark], dict[str, str]], None]] = {

@@ -1,4 +1,4 @@
-"""What a page holds: numbers of runs, courses of trainings, points of a map, and the cases with their texts."""
+"""Training charts, a projection, and query pages with their texts."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ COORDINATES = ("x", "y", "z")
 
 @dataclass(frozen=True)
 class Contents:
-    """Cases of `queries` with their reasons, and the texts of their documents up to `longest` signs."""
+    """Pages of `queries` with explanations, and the texts of their documents up to `max_length` characters."""
 
     cases: Cases
     queries: Sequence[str]
@@ -30,59 +30,59 @@ class Contents:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """A number for every document that is shown."""
+        """Number of every shown document, by id."""
         numbers: dict[str, int] = {}
         for query in self.queries:
             for name in self.cases.documents(query):
                 numbers.setdefault(name, len(numbers))
         return numbers
 
-    def data(self, asked: Mapping[str, Text]) -> dict[str, Any]:
-        """What a page needs of all cases at once."""
+    def data(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
+        """Data of all queries that the page loads first."""
         answers = [sum(grade > 0 for grade in self.cases.qrels[query].values()) for query in self.queries]
         return {
             "runs": list(self.cases.runs),
             "depth": self.cases.depth,
             "queries": list(self.queries),
-            "texts": [shortened(asked[query].content, LONGEST_QUERY) if query in asked else "" for query in self.queries],
+            "texts": [shortened(query_texts[query].content, LONGEST_QUERY) if query in query_texts else "" for query in self.queries],
             "answers": answers,
             "firsts": self.cases.first_answers(self.queries),
             "chunks": {"cases": CASES_IN_CHUNK, "texts": TEXTS_IN_CHUNK},
         }
 
     def parts(self, corpus: Iterable[Text]) -> Iterator[tuple[str, Any]]:
-        """Cases in chunks, then documents in chunks: id, title and text of each; id alone where `corpus` does not have it."""
+        """Query pages in chunks, then documents in chunks: id, title and text; only the id if `corpus` lacks the document."""
         numbers = self.numbers
         cases = (self.cases.case(query, numbers, self.reasons) for query in self.queries)
-        for place, chunk in enumerate(chunks(cases, CASES_IN_CHUNK)):
-            yield f"cases-{place}", chunk
-        held: list[list[str]] = [[name] for name in numbers]
+        for index, chunk in enumerate(chunks(cases, CASES_IN_CHUNK)):
+            yield f"cases-{index}", chunk
+        rows: list[list[str]] = [[name] for name in numbers]
         for text in corpus:
             if text.id in numbers:
-                held[numbers[text.id]] = [text.id, shortened(text.title, self.longest), shortened(text.text, self.longest)]
-        for place, documents in enumerate(chunks(held, TEXTS_IN_CHUNK)):
-            yield f"texts-{place}", documents
+                rows[numbers[text.id]] = [text.id, shortened(text.title, self.longest), shortened(text.text, self.longest)]
+        for index, documents in enumerate(chunks(rows, TEXTS_IN_CHUNK)):
+            yield f"texts-{index}", documents
 
 
 def courses(trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """Of each training the charts that pictures have too: title → curves of (step, mean), and its alarms."""
-    found = []
-    for one in trainings:
+    """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
+    charts_of_trainings = []
+    for training in trainings:
         charts = []
-        for title, of in KINDS.items():
-            if curves := of(one.watch):
+        for title, curves_of in KINDS.items():
+            if curves := curves_of(training.watch):
                 lines_of = [
-                    {"label": label, "points": [[step, _short(value / unit)] for step, value in one.watch[fact].points()]}
+                    {"label": label, "points": [[step, _short(value / unit)] for step, value in training.watch[fact].points()]}
                     for label, (fact, unit) in curves.items()
                 ]
                 charts.append({"title": title, "curves": lines_of})
-        found.append({"name": one.name, "steps": one.watch.step, "finished": one.finished, "charts": charts})
-        found[-1]["alarms"] = [str(alarm) for alarm in one.watch.alarms]
-    return found
+        charts_of_trainings.append({"name": training.name, "steps": training.watch.step, "finished": training.finished, "charts": charts})
+        charts_of_trainings[-1]["alarms"] = [str(alarm) for alarm in training.watch.alarms]
+    return charts_of_trainings
 
 
 def points(path: Path) -> dict[str, Any]:
-    """A map as `analyze projection` writes it: ids and groups of points, their places [n][2 or 3], and what it is a map of."""
+    """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
     rows = list(_rows(path))
     axes = [name for name in COORDINATES if name in rows[0][1]]
     if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
@@ -98,9 +98,9 @@ def points(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a list with a header, or of JSON lines, each with where it stands."""
+    """Rows of a TSV file with a header, or of JSON lines, each with `file:line`."""
     names: list[str] | None = None
-    name, found = lines.label(path), False
+    name, has_rows = lines.label(path), False
     with lines.opened(path) as numbered:
         for number, line in numbered:
             where = f"{name}:{number}"
@@ -116,10 +116,10 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if len(cells) != len(names):
                     raise DataError(f"{where}: {len(names)} columns expected, as the first line has, {len(cells)} found")
                 row = dict(zip(names, cells, strict=True))
-            found = True
+            has_rows = True
             yield where, row
-    if not found:
-        raise DataError(f"{name}: holds no point; moeir analyze projection writes them")
+    if not has_rows:
+        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
 
 
 def _number(value: Any, where: str) -> float:

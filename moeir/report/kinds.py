@@ -1,11 +1,11 @@
-"""The kinds of facts of a training that are drawn together: a plot for each, a curve for each fact."""
+"""Curves of trainings: which metrics share a plot, and tables of trainings side by side as text."""
 
 import math
 from collections.abc import Callable
 
 from moeir.analysis.watching import Watch
 
-Curves = dict[str, tuple[str, float]]  # by label: the fact, and what it is divided by
+Curves = dict[str, tuple[str, float]]  # by label: the metric, and its divisor
 
 
 def _of_experts(kind: str) -> Callable[[Watch], Curves]:
@@ -17,7 +17,7 @@ def _losses(watch: Watch) -> Curves:
 
 
 def _entropies(watch: Watch) -> Curves:
-    """As a part of the most there can be: 1 where nothing is decided."""
+    """Entropies relative to their maximum: 1 for a uniform distribution."""
     experts = sum(f"share.{expert}" in watch for expert in watch.experts)
     shares = {"shares": ("entropy.shares", math.log(max(2, experts)))} if "entropy.shares" in watch else {}
     return shares | {
@@ -28,10 +28,8 @@ def _entropies(watch: Watch) -> Curves:
 
 
 def _usage(watch: Watch) -> Curves:
-    """1 where every expert of a router gets an equal part."""
-    return {
-        f"{router} {fact.rpartition('.')[2]}": (fact, 1 / len(names)) for router, names in watch.routers.items() for fact in names
-    }
+    """Usage relative to uniform usage of a router: 1 if uniform."""
+    return {f"{router} {fact.rpartition('.')[2]}": (fact, 1 / len(names)) for router, names in watch.routers.items() for fact in names}
 
 
 def _development(watch: Watch) -> Curves:

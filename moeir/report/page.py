@@ -1,7 +1,7 @@
-"""One page that holds everything it shows: no server, nothing from elsewhere, nothing that a text could start.
+"""A self-contained HTML page: no server, no external resources, no way for a text to run code.
 
-The policy in its head forbids all but the one script and the one style that stand in it, by their digests. Texts are data in
-`<script type="application/json">`, never markup; the script puts them in place as text.
+The content policy in its head allows only the one script and the one style of the page, by their digests. Texts are data in
+`<script type="application/json">`, never markup; the script inserts them as text nodes.
 """
 
 import base64
@@ -19,37 +19,37 @@ SCRIPTS = ("start", "charts", "measures", "compared", "training", "map", "querie
 
 
 def lines(title: str, data: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """The page in pieces: `data` is read when it opens, each of the `parts` (name, value) when it is needed."""
+    """Render the page in pieces: `data` is read on load, each of the `parts` (name, value) on demand."""
     style, script = "".join(_read(f"{name}.css") for name in STYLES), "".join(_read(f"{name}.js") for name in SCRIPTS)
     head, foot = _read("page.html").split("<!-- data -->\n")
-    told = {"POLICY": policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
-    yield re.sub(r"\[\[(\w+)\]\]", lambda mark: told[mark[1]], head)
+    substitutions = {"POLICY": policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
+    yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], head)
     yield embedded("data", data)
     for name, value in parts:
         yield embedded(name, value)
-    yield re.sub(r"\[\[(\w+)\]\]", lambda mark: told[mark[1]], foot)
+    yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], foot)
 
 
 def policy(style: str, script: str) -> str:
-    """The content policy: nothing, but these two, and an icon that is no file."""
-    allowed = {"script": digest(script), "style": digest(style)}
-    rules = ["default-src 'none'", *(f"{kind}-src 'sha256-{one}'" for kind, one in allowed.items()), "img-src data:"]
+    """Content security policy that allows only this style, this script and a data: icon."""
+    hashes = {"script": digest(script), "style": digest(style)}
+    rules = ["default-src 'none'", *(f"{kind}-src 'sha256-{value}'" for kind, value in hashes.items()), "img-src data:"]
     return "; ".join([*rules, "base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'"])
 
 
 def digest(text: str) -> str:
-    """SHA-256 as a policy writes it.
+    """SHA-256 in the form of a content security policy.
 
-    >>> digest("")
+    >>> csp_hash("")
     '47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='
     """
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def embedded(name: str, value: Any) -> str:
-    """A value as a block of data: no `<` in it, so that no text can end the block.
+    """A value as a JSON data block without `<`, so that no text can close the block.
 
-    >>> embedded("a", ["</script>"])
+    >>> json_block("a", ["</script>"])
     '<script type="application/json" id="a">["\\\\u003c/script>"]</script>\\n'
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Trainings beside one another, as a picture: shares, losses, routers and development in the course of each."""
+"""Plots of trainings side by side, and of analysis results; the same input gives the same bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,37 +13,37 @@ from moeir.errors import DataError
 from moeir.report.kinds import KINDS, Curves
 from moeir.report.training import Training
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: seen apart by all eyes
-PLAIN: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # the same bytes; a $ begins no formula
-LABELLED = 12  # curves of a plot, at most, that a legend names
-WIDTH, HEIGHT = 5.2, 2.4  # inches of a training, and of one of its plots
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: safe for colour blindness
+PLAIN: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
+LABELLED = 12  # most curves of a plot with a legend
+WIDTH, HEIGHT = 5.2, 2.4  # inches per training, and per plot
 
 
 def drawn(trainings: Sequence[Training], file: Path, form: str) -> None:
-    """A column for each training, a row for each kind of fact that one of them has; the same trainings give the same bytes."""
-    kinds = [(title, of) for title, of in KINDS.items() if any(of(one.watch) for one in trainings)]
+    """Plot a column for each training and a row for each kind of curve that one of them has."""
+    kinds = [(title, curves_of) for title, curves_of in KINDS.items() if any(curves_of(training.watch) for training in trainings)]
     if not kinds:
-        raise DataError(f"{trainings[0].name}: its steps hold no loss, share, usage or development value that could be drawn")
+        raise DataError(f"{trainings[0].name}: no step has a loss, share, usage or dev value to plot")
     with matplotlib.rc_context(PLAIN):
         figure = Figure(figsize=(WIDTH * len(trainings), HEIGHT * len(kinds) + 0.4), layout="constrained")
         axes = figure.subplots(len(kinds), len(trainings), squeeze=False, sharex="col", sharey="row")
-        for column, one in zip(axes.T, trainings, strict=True):
-            for place, (title, of) in zip(column, kinds, strict=True):
-                _plot(place, one.watch, of(one.watch))
-                place.set_ylabel(title if one is trainings[0] else "")
-            column[0].set_title(one.name + ("" if one.finished else " (unfinished)"))
+        for column, training in zip(axes.T, trainings, strict=True):
+            for axis, (title, curves_of) in zip(column, kinds, strict=True):
+                _plot(axis, training.watch, curves_of(training.watch))
+                axis.set_ylabel(title if training is trainings[0] else "")
+            column[0].set_title(training.name + ("" if training.finished else " (unfinished)"))
             column[-1].set_xlabel("step")
         figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
 
 
-def _plot(place: Axes, watch: Watch, curves: Curves) -> None:
+def _plot(axis: Axes, watch: Watch, curves: Curves) -> None:
     for number, (label, (fact, unit)) in enumerate(curves.items()):
         points = watch[fact].points()
         steps, values = [step for step, _ in points], [value / unit for _, value in points]
-        dot = "o" if len(points) == 1 or fact.startswith("dev.") else None
-        place.plot(steps, values, color=COLOURS[number % len(COLOURS)], marker=dot, markersize=3, linewidth=1.2, label=label.lstrip("_"))
+        marker = "o" if len(points) == 1 or fact.startswith("dev.") else None
+        axis.plot(steps, values, color=COLOURS[number % len(COLOURS)], marker=marker, markersize=3, linewidth=1.2, label=label.lstrip("_"))
     for alarm in watch.alarms:
-        place.axvline(alarm.step, color="#c00000", linewidth=0.8, linestyle=":")
-    place.grid(alpha=0.25)
+        axis.axvline(alarm.step, color="#c00000", linewidth=0.8, linestyle=":")
+    axis.grid(alpha=0.25)
     if 0 < len(curves) <= LABELLED:
-        place.legend(fontsize="x-small", ncols=2)
+        axis.legend(fontsize="x-small", ncols=2)

@@ -1,1 +1,1 @@
-"""Documents that a run has found, scored again: by cross-encoders, by an architecture's own experts, by several together."""
+"""Reranking of the top documents of a run by cross-encoders, by the experts of an architecture, or by ensembles of these."""

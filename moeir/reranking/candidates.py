@@ -1,4 +1,4 @@
-"""The first documents of a run, pair by pair with their queries, and the run that new scores of them make."""
+"""Candidates of reranking: the top documents of a run as pairs with their queries, and the run with their new scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from moeir.records.runs import Integers, Run, Scores
 
 @dataclass(frozen=True)
 class Candidates:
-    """The first `depth` documents of every query of a run: pair n is query query[n] and document document[n], places in its lists."""
+    """The top `depth` documents of every query of a run: pair n is query number query[n] and document code document[n]."""
 
     run: Run
     depth: int
@@ -21,7 +21,7 @@ class Candidates:
 
     @classmethod
     def of(cls, run: Run, depth: int) -> "Candidates":
-        """Query by query, in the order of ranks."""
+        """Pairs query by query, in the order of ranks."""
         top = run.top(depth)
         return cls(run, depth, np.repeat(np.arange(len(top)), np.diff(top.starts)), top.documents.astype(np.int64))
 
@@ -29,56 +29,56 @@ class Candidates:
         return len(self.query)
 
     def reranked(self, scores: npt.ArrayLike, *, rest: bool = True, tag: str = "moeir") -> Run:
-        """The run by these scores [n]; what lies below the depth stands behind in its old order, or, without `rest`, is left out.
+        """The run with these scores [n]; documents below the depth follow in their old order, or are dropped without `rest`.
 
-        Of a query the last ones may be NaN: not scored, and as if below the depth. Behind: a step below the score of the last that was
-        scored, and one step for each document.
+        Trailing scores of a query may be NaN: not scored, treated as below the depth. Such a document scores one step less than the
+        one before it, starting from the lowest new score of its query.
         """
         run, sizes = self.run, np.diff(self.run.starts)
         new = np.asarray(scores, dtype=np.float32)
-        told = ~np.isnan(new)
+        scored = ~np.isnan(new)
         if not rest:
-            return Run.from_columns(run.queries, self.query[told], run.names, self.document[told], new[told], tag)
-        depths = np.bincount(self.query[told], minlength=len(run))
+            return Run.from_columns(run.queries, self.query[scored], run.names, self.document[scored], new[scored], tag)
+        depths = np.bincount(self.query[scored], minlength=len(run))
         owners = np.repeat(np.arange(len(run)), sizes)
         ranks = np.arange(len(owners)) - np.repeat(run.starts[:-1], sizes)
         lowest = np.full(len(run), np.inf)
-        np.minimum.at(lowest, self.query[told], new[told])
-        found = np.empty(len(owners))
-        found[ranks < self.depth] = new
-        behind = ranks >= depths[owners]
-        below = ranks[behind] - depths[owners[behind]] + 1
-        found[behind] = lowest[owners[behind]] - below * _steps(lowest, sizes)[owners[behind]]
-        return Run.from_columns(run.queries, owners, run.names, run.documents, found.astype(np.float32), tag)
+        np.minimum.at(lowest, self.query[scored], new[scored])
+        final = np.empty(len(owners))
+        final[ranks < self.depth] = new
+        unscored = ranks >= depths[owners]
+        offsets = ranks[unscored] - depths[owners[unscored]] + 1
+        final[unscored] = lowest[owners[unscored]] - offsets * _steps(lowest, sizes)[owners[unscored]]
+        return Run.from_columns(run.queries, owners, run.names, run.documents, final.astype(np.float32), tag)
 
 
 def _steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArray[np.float64]:
-    """How far apart scores must be to be told apart as float32: 1, and more below very large ones."""
+    """Steps between scores that float32 can distinguish: 1, more for very large scores."""
     reach = np.where(np.isfinite(lowest), np.abs(lowest), 0.0) + sizes
     return np.maximum(1.0, 4.0 * np.spacing(reach.astype(np.float32)).astype(np.float64))
 
 
 def united(runs: Sequence[Run], merge: str) -> Run:
-    """One list of candidates from several runs, fused by `merge`; a single run is taken as it is."""
+    """Fuse several runs into one list of candidates by the spec `merge`; a single run is returned unchanged."""
     return runs[0] if len(runs) == 1 else fusion.fused(runs, variants.bind("fusion", merge))
 
 
-def part(run: Run, number: int, of: int) -> Run:
-    """The queries of part `number` of `of` parts, counted from 0: neighbours in the run."""
-    first, last = (place * len(run) // of for place in (number, number + 1))
+def part(run: Run, number: int, count: int) -> Run:
+    """Queries of shard `number` of `count`, counted from 0: consecutive queries of the run."""
+    first, last = (index * len(run) // count for index in (number, number + 1))
     rows = slice(int(run.starts[first]), int(run.starts[last]))
     starts = run.starts[first : last + 1] - run.starts[first]
     return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.names, run.tag)
 
 
 def combined(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:
-    """What several rerankers say together, query by query: scores [M] of [n] -> [n]. A single one's scores stay as they are."""
+    """Combine the scores of several rerankers query by query: M scores [n] -> [n]. Scores of a single reranker are unchanged."""
     if len(scores) == 1:
         return scores[0]
-    merge, together = variants.bind("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
+    merge, combined_scores = variants.bind("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
     stacked = np.stack(scores).astype(np.float64)
     ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
     for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         if last > first:
-            together[first:last] = merge(stacked[:, first:last])
-    return together
+            combined_scores[first:last] = merge(stacked[:, first:last])
+    return combined_scores

@@ -1,4 +1,4 @@
-"""What a person says of a cascade: rounds of falling depth, each with the checkpoints that score; and how long documents are cut."""
+"""Settings of a reranking cascade: rounds of decreasing depth, each with its checkpoints; and passage modes of long documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ PASSAGES = ("firstp", "maxp", "sump")
 
 @dataclass(frozen=True)
 class Round:
-    """How many documents of each query, and the checkpoints that score them.
+    """Number of documents per query, and the checkpoints that score them.
 
-    >>> Round.parsed("100:ckpt/bert+ckpt/electra").models
+    >>> CascadeRound.parse("100:ckpt/bert+ckpt/electra").models
     (PosixPath('ckpt/bert'), PosixPath('ckpt/electra'))
     """
 
@@ -23,7 +23,7 @@ class Round:
 
     @classmethod
     def parsed(cls, text: str) -> "Round":
-        """From DEPTH:CHECKPOINT, + between several."""
+        """Parse DEPTH:CHECKPOINT, with + between several checkpoints."""
         depth, colon, models = text.partition(":")
         if not (colon and depth.isdecimal() and int(depth) and all(models.split("+"))):
             raise UsageError(f"--then {text}: expected DEPTH:CHECKPOINT, as in 100:ckpt/lce, with + between several checkpoints")
@@ -31,7 +31,7 @@ class Round:
 
 
 def check_falling(rounds: Sequence[Round]) -> None:
-    """UsageError unless every round looks at fewer documents than the one before."""
+    """UsageError unless every round scores fewer documents than the one before."""
     for before, after in pairwise(rounds):
         if after.depth >= before.depth:
             raise UsageError(f"--then {after.depth}:…: expected less than the depth before it, {before.depth}")

@@ -1,6 +1,6 @@
-"""How several rerankers' scores of one query's documents become one: a formula takes scores [M, n] in float64 and returns [n].
+"""Ensembles of rerankers: a formula combines scores [M, n] of the documents of one query, in float64, into [n].
 
-LCE (Gao et al. 2021) joins BERT, RoBERTa and ELECTRA and does not say how; a function here is an `--ensemble`.
+LCE (Gao et al. 2021) combines BERT, RoBERTa and ELECTRA without a formula; each function here is an `--ensemble`.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ Exact = npt.NDArray[np.float64]
 
 
 def zscore(scores: Exact) -> Exact:
-    """Mean of scores standardised reranker by reranker over the query's documents; where all are equal, each counts 0.
+    """Mean of scores standardised reranker by reranker over the query's documents; if all are equal, each counts 0.
 
     >>> zscore(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
     [-0.5, 0.5]
@@ -24,7 +24,7 @@ def zscore(scores: Exact) -> Exact:
 
 
 def mean(scores: Exact) -> Exact:
-    """Mean of the scores as they are.
+    """Mean of the raw scores.
 
     >>> mean(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
     [5.5, 6.5]
@@ -45,7 +45,7 @@ def softmax(scores: Exact, *, temperature: float = 1.0) -> Exact:
 
 
 def rrf(scores: Exact, *, constant: float = 60.0) -> Exact:
-    """Sum of 1 / (constant + rank); equal scores share the middle of their ranks. Cormack, Clarke and Büttcher 2009.
+    """Sum of 1 / (constant + rank); equal scores share their mean rank. Cormack, Clarke and Büttcher 2009.
 
     >>> rrf(np.array([[3.0, 1.0, 2.0]]), constant=1).round(4).tolist()
     [0.5, 0.25, 0.3333]
@@ -57,5 +57,5 @@ def rrf(scores: Exact, *, constant: float = 60.0) -> Exact:
 
 def _ranks(row: Exact) -> Exact:
     """[n] from 1, the highest score first."""
-    _, places, counts = np.unique(-row, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
+    _, groups, counts = np.unique(-row, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[groups])

@@ -1,4 +1,4 @@
-"""An architecture's own experts as rerankers: exact scores of the documents of a run, whatever their index would have found."""
+"""Experts of an architecture as rerankers: exact scores of the documents of a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -16,12 +16,12 @@ from moeir.reranking.ledger import Ledger, Scores
 DOCUMENTS_AT_ONCE, PAIRS_AT_ONCE = 256, 512
 
 
-def chosen(checkpoint: OpenCheckpoint, experts: Sequence[str], place: object) -> list[str]:
-    """The experts whose scores are added: all, or those named; UsageError for one that is not there."""
+def chosen(checkpoint: OpenCheckpoint, experts: Sequence[str], source: object) -> list[str]:
+    """Experts whose scores are added: all, or those given; UsageError for an unknown one."""
     kinds = checkpoint.architecture.kinds
     for name in experts:
         if name not in kinds:
-            raise UsageError(f"--expert {name}: {place} has {', '.join(kinds)}")
+            raise UsageError(f"--expert {name}: {source} has {', '.join(kinds)}")
     return [name for name in kinds if not experts or name in experts]
 
 
@@ -36,41 +36,43 @@ def scored(
     *,
     dtype: torch.dtype,
     max_tokens: int,
-    ledger: Ledger | None = None,
+    journal: Ledger | None = None,
     name: str = "scores",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
-    """The score of every pair of rows [n], float32: those of the experts added up, each in float32.
+    """Score of every pair of rows [n], float32: the sum of the scores of the experts, each in float32.
 
-    `documents` are rows with their texts, each once, in an order that is always the same; a pair is scored when its document comes.
+    `documents` are rows with texts, each once, in a fixed order; a pair is scored when its document arrives.
     """
     device = str(checkpoint.device)
-    walk = (Ledger(None) if ledger is None else ledger).opened(name, len(query))
-    found, owners = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
-    bounds = np.searchsorted(document[owners], np.arange(int(document.max(initial=-1)) + 2))
+    score_log = (Ledger(None) if journal is None else journal).opened(name, len(query))
+    scores, by_document = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
+    bounds = np.searchsorted(document[by_document], np.arange(int(document.max(initial=-1)) + 2))
     with autocast(dtype, device):
-        asked = checkpoint.encode(queries, "query", max_tokens=max_tokens)
-        passed = 0
+        encoded_queries = checkpoint.encode(queries, "query", max_tokens=max_tokens)
+        done = 0
         while window := list(islice(documents, DOCUMENTS_AT_ONCE)):
-            parts = [owners[bounds[row] : bounds[row + 1]] for row, _ in window]
+            parts = [by_document[bounds[row] : bounds[row + 1]] for row, _ in window]
             pairs = np.concatenate(parts)
-            places = np.repeat(np.arange(len(window)), [len(part) for part in parts])
-            if passed >= walk.done:
-                told = checkpoint.encode([text for _, text in window], "document", max_tokens=max_tokens)
-                walk.add(_paired(asked, told, experts, query[pairs], places))
-            found[pairs] = walk.scores[passed : passed + len(pairs)]
-            passed += len(pairs)
+            document_rows = np.repeat(np.arange(len(window)), [len(part) for part in parts])
+            if done >= score_log.done:
+                encoded_documents = checkpoint.encode([text for _, text in window], "document", max_tokens=max_tokens)
+                score_log.add(_paired(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
+            scores[pairs] = score_log.scores[done : done + len(pairs)]
+            done += len(pairs)
             advance(len(pairs))
-    walk.close()
-    return found
+    score_log.close()
+    return scores
 
 
 def _paired(queries: Encoded, documents: Encoded, experts: Sequence[str], query: Numbers, document: Numbers) -> Scores:
-    """[n] of each query row with each document row."""
+    """Scores [n] of pairs (query row, document row)."""
     parts = []
     for first in range(0, len(query), PAIRS_AT_ONCE):
         rows = [torch.from_numpy(side[first : first + PAIRS_AT_ONCE]) for side in (query, document)]
-        asked, told = (side.select(row.to(side.tensors()[0].device)) for side, row in zip((queries, documents), rows, strict=True))
-        total = torch.stack([asked[name].paired(told[name]).float() for name in experts]).sum(0)
+        query_part, document_part = (
+            side.select(row.to(side.tensors()[0].device)) for side, row in zip((queries, documents), rows, strict=True)
+        )
+        total = torch.stack([query_part[name].paired(document_part[name]).float() for name in experts]).sum(0)
         parts.append(total.cpu().numpy())
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)

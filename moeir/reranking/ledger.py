@@ -1,4 +1,4 @@
-"""Scores as they come, kept on disk: what a kill leaves is read again, and the work goes on behind it."""
+"""Journal of scores on disk, so that a killed reranking resumes after the last saved score."""
 
 import time
 from pathlib import Path
@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 from moeir.artifacts.journals import HEADER, GrowingArray, Journal
 
-SECONDS = 5.0  # between two times that scores are brought to disk
+SECONDS = 5.0  # between two writes to disk
 Scores = npt.NDArray[np.float32]
 
 
 class Ledger:
-    """The scores of each walk over pairs by its name, in the order of the walk; without a folder they are held only."""
+    """Score logs by name, each in the order in which its pairs are scored; in memory only without a folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._journal, self._kept = folder, None, time.monotonic()
@@ -26,25 +26,25 @@ class Ledger:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is on disk yet: what takes less than `SECONDS` is done again."""
+        """Whether scores are on disk; work of less than `FLUSH_SECONDS` is repeated instead."""
         return bool(self._marks)
 
     def opened(self, name: str, count: int) -> "Walk":
-        """The walk of that name over `count` pairs, with what is known of it."""
+        """The log of that name for `count` pairs, with its saved scores."""
         return Walk(self, name, count)
 
     def _known(self, name: str) -> Scores:
         rows = self._marks.get(name, 0)
         if self._folder is None or not rows:
             return np.empty(0, dtype=np.float32)
-        held = (self._folder / f"{name}.npy").read_bytes()[HEADER : HEADER + 4 * rows]
-        return np.frombuffer(held, dtype=np.float32)
+        saved = (self._folder / f"{name}.npy").read_bytes()[HEADER : HEADER + 4 * rows]
+        return np.frombuffer(saved, dtype=np.float32)
 
     def _due(self) -> bool:
         return self._folder is not None and time.monotonic() - self._kept >= SECONDS
 
     def _keep(self, name: str, scores: Scores) -> None:
-        """Bring the next scores of a walk to disk."""
+        """Append the next scores of a log to its file."""
         assert self._folder is not None and self._journal is not None
         array = GrowingArray(self._folder / f"{name}.npy", np.float32, rows=self._marks.get(name, 0))
         array.append(scores)
@@ -55,22 +55,22 @@ class Ledger:
         self._kept = time.monotonic()
 
     def close(self) -> None:
-        """No more is coming."""
+        """Close the journal file."""
         if self._journal is not None:
             self._journal.close()
 
 
 class Walk:
-    """The scores of one walk: `done` of them are there."""
+    """The scores of one log, of which `done` are known."""
 
-    def __init__(self, ledger: Ledger, name: str, count: int) -> None:
-        known = ledger._known(name)
-        self.scores, self.done, self._kept = np.empty(count, dtype=np.float32), len(known), len(known)
-        self.scores[: self.done] = known
-        self._ledger, self._name = ledger, name
+    def __init__(self, journal: Ledger, name: str, count: int) -> None:
+        saved = journal._known(name)
+        self.scores, self.done, self._kept = np.empty(count, dtype=np.float32), len(saved), len(saved)
+        self.scores[: self.done] = saved
+        self._ledger, self._name = journal, name
 
     def add(self, scores: Scores) -> None:
-        """The next scores of the walk."""
+        """Add the next scores; save them if a write is due."""
         self.scores[self.done : self.done + len(scores)] = scores
         self.done += len(scores)
         if self._ledger._due():
@@ -78,7 +78,7 @@ class Walk:
             self._kept = self.done
 
     def close(self) -> Scores:
-        """All scores; where the work has been kept before, on disk."""
+        """Return all scores; save the rest if earlier ones are on disk."""
         assert self.done == len(self.scores)
         if self._kept < self.done and self._ledger.keeps:
             self._ledger._keep(self._name, self.scores[self._kept :])

@@ -1,4 +1,7 @@
-"""What one checkpoint says of the candidates of a run: a cross-encoder of pairs, any other architecture by its experts."""
+"""Scores of one checkpoint for the candidates of a run: a cross-encoder scores pairs, any other architecture adds its experts.
+
+Pairs of a cross-encoder are sorted by length over all queries and scored in batches of a token budget, with prefetching.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,14 +20,15 @@ from moeir.reranking.ledger import Ledger, Scores
 from moeir.reranking.library import Library
 from moeir.reranking.passages import Passages
 
-BEST = 10  # documents that a person looks at
+BEST = 10  # documents that users look at
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How pairs are scored: precision, tokens at once, how long documents are cut, and the experts of what is no cross-encoder.
+    """Settings of scoring: precision, tokens per batch, passages of long documents, and the experts if there is no cross-encoder.
 
-    `patience`: how many documents of a query, in the order of the run, may miss its first BEST before the rest are left out; None: all.
+    `patience`: number of documents in a row, in the order of the run, that may miss the top TOP_DOCUMENTS before the rest of the query
+    is skipped; None: never.
     """
 
     dtype: torch.dtype
@@ -36,68 +40,68 @@ class Manner:
 
 
 def scored(
-    model: Path, candidates: Candidates, library: Library, manner: Manner, ledger: Ledger, name: str, advance: Callable[[int], None]
+    model: Path, candidates: Candidates, texts: Library, config: Manner, journal: Ledger, name: str, advance: Callable[[int], None]
 ) -> tuple[Scores, dict[str, Any]]:
-    """The scores of a checkpoint for all candidates [n], NaN where patience ended, and how much that was."""
-    checkpoint = open_checkpoint(model, manner.device)
-    given: dict[str, Any] = {"dtype": manner.dtype, "max_tokens": manner.max_tokens, "ledger": ledger, "name": name}
+    """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
+    checkpoint = open_checkpoint(model, config.device)
+    options: dict[str, Any] = {"dtype": config.dtype, "max_tokens": config.max_tokens, "ledger": journal, "name": name}
     query, document = candidates.query, candidates.document
     if not checkpoint.architecture.pairs:
-        if manner.patience is not None:
-            raise UsageError(f"--patience {manner.patience}: is for cross-encoders, and {model} is none; leave it out")
-        taken = experts.chosen(checkpoint, manner.experts, model)
-        walked = library.walked(document, fielded=False)
-        found = experts.scored(checkpoint, taken, library.queries, walked, query, document, advance=advance, **given)
-        _refuse(model, candidates, found, np.arange(len(query)))
-        return found, {"pairs": len(query), "experts": taken}
-    shelf = library.shelf(checkpoint, document, whole=manner.passages.kind != "firstp")
-    found, passages, tokens = np.full(len(query), np.nan, dtype=np.float32), 0, 0
-    for number, part in enumerate(_waves(candidates, found, manner.patience)):
-        own = (query[part], shelf.rows[document[part]])
-        pairs, starts = manner.passages.pairs(checkpoint.pairing, shelf.queries, shelf.documents, *own)
-        told = _Told(advance, len(part), len(pairs.query))
-        given["name"] = name if manner.patience is None else f"{name}.wave{number}"
-        found[part] = manner.passages.together(crossing.scored(checkpoint, pairs, advance=told, **given), starts)
-        _refuse(model, candidates, found, part)
+        if config.patience is not None:
+            raise UsageError(f"--patience {config.patience}: is for cross-encoders, and {model} is none; leave it out")
+        names = experts.chosen(checkpoint, config.experts, model)
+        documents = texts.walked(document, fielded=False)
+        scores = experts.scored(checkpoint, names, texts.queries, documents, query, document, advance=advance, **options)
+        _refuse(model, candidates, scores, np.arange(len(query)))
+        return scores, {"pairs": len(query), "experts": names}
+    tokenized = texts.shelf(checkpoint, document, whole=config.passages.kind != "firstp")
+    scores, passages, tokens = np.full(len(query), np.nan, dtype=np.float32), 0, 0
+    for number, part in enumerate(_waves(candidates, scores, config.patience)):
+        rows = (query[part], tokenized.rows[document[part]])
+        pairs, starts = config.passages.pairs(checkpoint.pairing, tokenized.queries, tokenized.documents, *rows)
+        progress = _Told(advance, len(part), len(pairs.query))
+        options["name"] = name if config.patience is None else f"{name}.wave{number}"
+        scores[part] = config.passages.together(crossing.scored(checkpoint, pairs, advance=progress, **options), starts)
+        _refuse(model, candidates, scores, part)
         passages, tokens = passages + len(pairs.query), tokens + int(pairs.lengths.sum())
-    left = int(np.isnan(found).sum())
-    advance(left)
-    return found, {"pairs": len(query) - left, "passages": passages, "tokens": tokens}
+    unscored = int(np.isnan(scores).sum())
+    advance(unscored)
+    return scores, {"pairs": len(query) - unscored, "passages": passages, "tokens": tokens}
 
 
-def _refuse(model: Path, candidates: Candidates, found: Scores, part: Numbers) -> None:
-    """DataError for a score that is no number: it would stand in a list as if its document had not been scored."""
-    for pair in part[~np.isfinite(found[part])][:1].tolist():
+def _refuse(model: Path, candidates: Candidates, scores: Scores, part: Numbers) -> None:
+    """DataError for a score that is not finite: NaN would count as not scored."""
+    for pair in part[~np.isfinite(scores[part])][:1].tolist():
         run = candidates.run
-        place = f"query {run.queries[candidates.query[pair]]!r} and document {run.names[candidates.document[pair]]!r}"
-        raise DataError(f"{model}: its score of {place} is not a finite number; are its weights whole? Try --dtype float32")
+        pair_name = f"query {run.queries[candidates.query[pair]]!r} and document {run.names[candidates.document[pair]]!r}"
+        raise DataError(f"{model}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
 
 
-def _waves(candidates: Candidates, found: Scores, patience: int | None) -> Iterator[Numbers]:
-    """Candidates to be scored next: all of them, or of every query the next `patience`, until a wave brings none into its first BEST.
+def _waves(candidates: Candidates, scores: Scores, patience: int | None) -> Iterator[Numbers]:
+    """Candidates to score next: all of them, or the next `patience` of every query, until a batch adds none to its top TOP_DOCUMENTS.
 
-    `found` [n] holds, when a wave is asked for, the scores of those before it.
+    `scores` [n] has the scores of all earlier batches when the next one is requested.
     """
     ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
     if patience is None:
-        yield np.arange(len(found))
+        yield np.arange(len(scores))
         return
     active, first = list(range(len(candidates.run))), 0
     while active:
-        parts = [np.arange(ends[place] + first, min(ends[place] + first + patience, ends[place + 1])) for place in active]
+        parts = [np.arange(ends[query] + first, min(ends[query] + first + patience, ends[query + 1])) for query in active]
         yield np.concatenate(parts)
         first += patience
-        asked = [place for place in active if ends[place] + first < ends[place + 1]]
-        active = [place for place in asked if _entered(found[ends[place] : ends[place] + first], patience)]
+        remaining = [query for query in active if ends[query] + first < ends[query + 1]]
+        active = [query for query in remaining if _entered(scores[ends[query] : ends[query] + first], patience)]
 
 
 def _entered(scores: Scores, last: int) -> bool:
-    """Whether one of the `last` documents is among the first BEST of all [n] so far; one that equals another stands behind it."""
+    """Whether one of the `last` documents is among the top TOP_DOCUMENTS of all [n] so far; of equal scores the earlier ranks first."""
     return len(scores) - last < BEST or bool(scores[-last:].max() > np.partition(scores[:-last], -BEST)[-BEST])
 
 
 class _Told:
-    """Passages that are done, told as pairs."""
+    """Converts progress in passages to progress in pairs."""
 
     def __init__(self, advance: Callable[[int], None], pairs: int, passages: int) -> None:
         self._advance, self._pairs, self._passages, self._done, self._said = advance, pairs, passages, 0, 0

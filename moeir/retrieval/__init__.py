@@ -1,1 +1,1 @@
-"""Search for people: indexes opened with the checkpoint that reads queries, several as one, what was found explained and timed."""
+"""Search: indexes with the checkpoint that encodes queries, explanations, an interactive session, and latency."""

@@ -1,7 +1,7 @@
-"""What an expert saw in a document for a query: the terms they share, or each query token's best token there.
+"""Explanations of search results: rank, score and part of each expert, with shared terms or the best document token per query token.
 
-Computed from what the engine stores, by the pairs of a query's single terms or tokens with the document, so that the numbers are those
-of the search.
+Evidence is scored from what the engine stores, pair by pair of single query terms or tokens with a document, so that the numbers are
+those of the search.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
 Evidence = dict[str, Any]
-Words = Sequence[str | None] | None  # the piece behind each vector of a text, if they are known
+Words = Sequence[str | None] | None  # the token piece of each vector of a text, None if unknown
 
 
 def short(number: float) -> float:
-    """A number as files show scores, nine significant digits."""
+    """Round a number to nine significant digits, as scores in files."""
     return float(score_text(number))
 
 
 def terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
-    """Of each document the terms it shares with the query, the largest product first: both weights and their product."""
+    """Terms that each document shares with the query, by descending product: both weights and their product."""
     weights = query.weights.detach().cpu().double().numpy()
     singles = Sparse(torch.arange(len(weights) + 1), query.terms.cpu(), torch.ones(len(weights)), query.vocabulary)
     names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
@@ -38,7 +38,7 @@ def terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: OpenCheckp
 
 
 def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
-    """The same for BM25, whose query weighs a word by how often it is there, and whose document weighs it by the collection."""
+    """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
     counts: dict[str, int] = {}
     for word in query.split():
         counts[word] = counts.get(word, 0) + 1
@@ -46,82 +46,88 @@ def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
     return [{"terms": shared} for shared in _shared(list(counts), weights, _each(engine, list(counts), len(counts), rows))]
 
 
-def tokens(engine: Index, query: MultiVector, rows: np.ndarray, asked: Words, written: Sequence[Words]) -> list[Evidence]:
-    """Of each document, for every token of the query, the best token there: its position among the vectors, its piece, how similar.
+def tokens(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Words, document_pieces: Sequence[Words]) -> list[Evidence]:
+    """For each document and query token the best document token: its position among the vectors, its piece, the similarity.
 
-    `asked` are the pieces of the query, `written` those of each document. Positions are known where the engine keeps the vectors.
+    `query_pieces` are the pieces of the query, `document_pieces` those of each document. Positions need stored vectors.
     """
     vectors = query.vectors.detach().cpu().double().numpy()
-    names = asked if asked is not None else [None] * len(vectors)
-    found: list[Evidence] = []
-    alone: np.ndarray | None = None
-    for place, (row, pieces) in enumerate(zip(rows.tolist(), written, strict=True)):
+    names = query_pieces if query_pieces is not None else [None] * len(vectors)
+    evidence: list[Evidence] = []
+    single_scores: np.ndarray | None = None
+    for column, (row, pieces) in enumerate(zip(rows.tolist(), document_pieces, strict=True)):
         stored = engine.tokens_of(row)
         if stored is None:
-            if alone is None:
+            if single_scores is None:
                 singles = MultiVector(query.vectors.cpu(), torch.arange(len(vectors) + 1))
-                alone = _each(engine, singles, len(vectors), rows)
-            found.append({"tokens": [{"query": name, "similarity": short(one)} for name, one in zip(names, alone[:, place], strict=True)]})
+                single_scores = _each(engine, singles, len(vectors), rows)
+            evidence.append(
+                {
+                    "tokens": [
+                        {"query": name, "similarity": short(score)} for name, score in zip(names, single_scores[:, column], strict=True)
+                    ]
+                }
+            )
         else:
-            found.append({"tokens": _best(names, vectors, stored.astype(np.float64), pieces)})
-    return found
+            evidence.append({"tokens": _best(names, vectors, stored.astype(np.float64), pieces)})
+    return evidence
 
 
 def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
-    """Of each document, for every token of the query that meets its like there, the best product."""
+    """For each document and query token with an exact match, the best product."""
     names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
     singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
     products = _each(engine, singles, len(names), rows)
     return [
-        {"tokens": [{"query": name, "similarity": short(one)} for name, one in zip(names, column, strict=True) if one > 0]}
+        {"tokens": [{"query": name, "similarity": short(score)} for name, score in zip(names, column, strict=True) if score > 0]}
         for column in products.T.tolist()
     ]
 
 
 def pieces(checkpoint: OpenCheckpoint, expert: str, text: str, side: str, count: int) -> Words:
-    """The piece behind each of the `count` vectors of a text; None if they cannot be told apart (pooled tokens, another text)."""
+    """Token piece of each of the `count` vectors of a text; None if the numbers differ (pooled tokens, another text)."""
     ids, silent = checkpoint.ids([text], side)
     head = checkpoint.architecture.heads[expert]
     assert isinstance(head, Tokenwise)
-    kept = head.kept(Tokens.pack(ids, side, silent).to(checkpoint.device)).tolist()
-    names: list[str | None] = [checkpoint.reader.token(number) for number, stays in zip(ids[0], kept, strict=True) if stays]
+    mask = head.kept(Tokens.pack(ids, side, silent).to(checkpoint.device)).tolist()
+    names: list[str | None] = [checkpoint.reader.token(number) for number, keep in zip(ids[0], mask, strict=True) if keep]
     if head.padding == "zero" and side != "query":
         names.append(None)
     return names if len(names) == count else None
 
 
 def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Words) -> list[Evidence]:
-    """query [L, D], document [M, D]; −∞ stands nowhere: a document without tokens is not found."""
+    """query [L, D], document [M, D]; a document without tokens, which is never retrieved, has none."""
     if not len(document):
         return []
     similarity = query @ document.T
-    places = similarity.argmax(axis=1)
-    found: list[Evidence] = []
-    for line, place in enumerate(places.tolist()):
-        one: Evidence = {"query": names[line], "position": place}
+    best = similarity.argmax(axis=1)
+    evidence: list[Evidence] = []
+    for row, position in enumerate(best.tolist()):
+        entry: Evidence = {"query": names[row], "position": position}
         if pieces is not None:
-            one["document"] = pieces[place]
-        found.append(one | {"similarity": short(similarity[line, place])})
-    return found
+            entry["document"] = pieces[position]
+        evidence.append(entry | {"similarity": short(similarity[row, position])})
+    return evidence
 
 
 def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
-    """weights [T] of the query, [T, n] of the documents -> of each document the terms with a weight on either side."""
+    """weights [T] of the query, [T, n] of the documents -> for each document the terms with a weight on both sides."""
     products = weights[:, None] * documents.astype(np.float64)
-    found: list[list[Evidence]] = []
+    evidence: list[list[Evidence]] = []
     for column, product in zip(documents.T, products.T, strict=True):
         order = [term for term in np.argsort(-product, kind="stable").tolist() if product[term]]
-        found.append(
+        evidence.append(
             [
                 {"term": names[term], "query": short(weights[term]), "document": short(column[term]), "product": short(product[term])}
                 for term in order
             ]
         )
-    return found
+    return evidence
 
 
 def _each(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
-    """Scores of `count` one-term queries with each document: float32 [count, n]."""
+    """Scores of `count` single-term queries with each document: float32 [count, n]."""
     try:
         scores = engine.paired(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
     except UsageError as problem:

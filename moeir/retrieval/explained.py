@@ -1,4 +1,4 @@
-"""Why documents stand where they stand: rank, score and part of each expert, and what the expert saw."""
+"""Explanations of ranks: rank, score and part of each expert, and the evidence of the expert."""
 
 import json
 import logging
@@ -27,64 +27,64 @@ Chosen = Callable[[str], Sequence[str]]  # the documents of a query
 
 
 class Explainer:
-    """Explains the last of some runs, which the others were fused to, by what `opened` holds; `texts` name the tokens of documents."""
+    """Explains the last of several runs, the fusion of the others, with the indexes of `searcher`; `texts` give the tokens of documents."""
 
-    def __init__(self, opened: OpenIndex, found: Mapping[str, Run], fuse: str, texts: Shelf | None = None) -> None:
-        self._opened, self._found, self._texts = opened, found, texts
-        self._fuse, self._shown = fuse, list(found)[-1]
-        self._experts = [name for name in found if name != FUSED]
+    def __init__(self, searcher: OpenIndex, runs: Mapping[str, Run], fuse: str, texts: Shelf | None = None) -> None:
+        self._opened, self._found, self._texts = searcher, runs, texts
+        self._fuse, self._shown = fuse, list(runs)[-1]
+        self._experts = [name for name in runs if name != FUSED]
         self._blind: set[str] = set()
 
     def documents(self) -> set[str]:
-        """The ids that stand in the explained run."""
+        """Ids of all documents in the explained run."""
         run = self._found[self._shown]
-        return {run.names[place] for place in np.unique(run.documents).tolist()}
+        return {run.names[code] for code in np.unique(run.documents).tolist()}
 
     def every(
         self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: Chosen | None = None
     ) -> Iterator[Explanation]:
-        """Explanations of all hits of all queries, or of the `documents` of each; `encoded` is what `OpenIndex.encoded` gives."""
+        """Explain all hits of all queries, or the `documents` of each; `encoded` comes from `Searcher.encode_batches`."""
         for first, batch in encoded:
             count = len(batch[self._experts[0]])
-            for place in range(count):
-                one = {expert: _chosen(batch[expert], place) for expert in self._experts}
-                name, text = names[first + place], queries[first + place]
-                yield from self.query(name, text, one) if documents is None else self.documents_of(name, text, one, documents(name))
+            for row in range(count):
+                query = {expert: _chosen(batch[expert], row) for expert in self._experts}
+                name, text = names[first + row], queries[first + row]
+                yield from self.query(name, text, query) if documents is None else self.documents_of(name, text, query, documents(name))
 
     def query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
-        """Explanations of the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
+        """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
         yield from self.documents_of(name, text, encoded, [document for document, _ in self._found[self._shown].hits(name)[ranks]])
 
     def documents_of(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
-        """Explanations of chosen documents of one query, wherever they stand; of one that stands nowhere, what the experts saw."""
+        """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
         rows = np.array([self._opened.rows[document] for document in documents], dtype=np.int64)
         parts = self._parts(name, encoded, rows)
-        seen = {expert: self._evidence(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
-        listed = {run: _ranks(found.hits(name)) for run, found in self._found.items()}
-        for place, document in enumerate(documents):
+        expert_evidence = {expert: self._evidence(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
+        ranks = {run: _ranks(run_hits.hits(name)) for run, run_hits in self._found.items()}
+        for row, document in enumerate(documents):
             experts: Explanation = {}
             for expert in self._experts:
-                rank, own = listed[expert].get(document, (None, None))
-                said = {"rank": rank, "score": _shown(own), "part": _part(parts[expert][place])}
-                experts[expert] = said | seen[expert][place]
-            rank, score = listed[self._shown].get(document, (None, None))
+                rank, expert_score = ranks[expert].get(document, (None, None))
+                entry = {"rank": rank, "score": _shown(expert_score), "part": _part(parts[expert][row])}
+                experts[expert] = entry | expert_evidence[expert][row]
+            rank, score = ranks[self._shown].get(document, (None, None))
             yield {"query": name, "document": document, "rank": rank, "score": _shown(score), "experts": experts}
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
-        """What each expert gives to the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
+        """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
         if not len(rows):
             return {}
         if self._shown != FUSED or exact_sum(self._fuse)[0]:
             return {expert: self._own(expert, name, encoded[expert], rows) for expert in self._experts}
         documents, columns = variants.bind("fusion", self._fuse)(self._lists(name), True)
-        wanted = self._opened.order[rows]
-        places = np.minimum(np.searchsorted(documents, wanted), max(0, len(documents) - 1))
-        known = documents[places] == wanted if len(documents) else np.zeros(len(rows), dtype=bool)
-        given = [np.where(known, column[places], np.nan) if len(column) else np.full(len(rows), np.nan) for column in columns]
-        return dict(zip(self._experts, given, strict=True))
+        order = self._opened.order[rows]
+        positions = np.minimum(np.searchsorted(documents, order), max(0, len(documents) - 1))
+        present = documents[positions] == order if len(documents) else np.zeros(len(rows), dtype=bool)
+        parts = [np.where(present, column[positions], np.nan) if len(column) else np.full(len(rows), np.nan) for column in columns]
+        return dict(zip(self._experts, parts, strict=True))
 
     def _own(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
-        """The scores that stand in an expert's list, and elsewhere what its engine computes."""
+        """Scores from an expert's list; for documents that it lacks, the scores of its engine."""
         listed = dict(self._found[expert].hits(name))
         scores = np.array([listed.get(self._opened.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
         missing = np.isnan(scores)
@@ -92,7 +92,7 @@ class Explainer:
         return scores
 
     def _lists(self, name: str) -> list[Hits]:
-        """The experts' lists of a query, documents as places among all ids."""
+        """The experts' lists of a query; documents are numbers in the order of ids."""
         lists = []
         for expert in self._experts:
             hits = self._found[expert].hits(name)
@@ -101,7 +101,7 @@ class Explainer:
         return lists
 
     def _evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
-        """What an expert saw; nothing, and one warning, where its engine cannot score chosen documents."""
+        """Evidence of an expert; empty, after one warning, if its engine cannot score chosen documents."""
         if expert in self._blind:
             return [{} for _ in rows]
         try:
@@ -121,11 +121,11 @@ class Explainer:
             return evidence.matches(engine, query, rows, checkpoint)
         if engine.kind != "multivector":
             return [{} for _ in rows]
-        asked = evidence.pieces(checkpoint, expert, text, "query", len(query.vectors))
-        return evidence.tokens(engine, query, rows, asked, [self._pieces(expert, row) for row in rows.tolist()])
+        query_pieces = evidence.pieces(checkpoint, expert, text, "query", len(query.vectors))
+        return evidence.tokens(engine, query, rows, query_pieces, [self._pieces(expert, row) for row in rows.tolist()])
 
     def _pieces(self, expert: str, row: int) -> evidence.Words:
-        """The pieces of a document, if its text is at hand."""
+        """Token pieces of a document, None without its text."""
         engine, checkpoint = self._opened.engines[expert], self._opened.checkpoint
         text = None if self._texts is None else self._texts.get(self._opened.ids[row])
         stored = engine.tokens_of(row)
@@ -134,11 +134,11 @@ class Explainer:
         return evidence.pieces(checkpoint, expert, text.content, "document", len(stored))
 
 
-def _chosen(queries: Any, place: int) -> Any:
+def _chosen(queries: Any, row: int) -> Any:
     """One query of a batch, as a batch."""
     if isinstance(queries, list):
-        return queries[place : place + 1]
-    return queries.select(torch.tensor([place], device=queries.device))
+        return queries[row : row + 1]
+    return queries.select(torch.tensor([row], device=queries.device))
 
 
 def _shown(score: float | None) -> float | None:
@@ -146,7 +146,7 @@ def _shown(score: float | None) -> float | None:
 
 
 def _part(part: float) -> float | None:
-    """None for a document that no expert has in its list."""
+    """None for a document that no list has."""
     return None if np.isnan(part) else float(part)
 
 
@@ -155,13 +155,22 @@ def _ranks(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
 
 
 def write(explanations: Iterable[Explanation], path: Path, name: str) -> None:
-    """JSON lines with everything; or, where `name` ends in .tsv, a line for each expert of a document, without what it saw."""
+    """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
     with lines.writer(path) as output:
         if lines.stem(name).suffix != ".tsv":
-            output.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in explanations)
+            output.writelines(json.dumps(explanation, ensure_ascii=False) + "\n" for explanation in explanations)
             return
         output.write("\t".join(COLUMNS) + "\n")
-        for one in explanations:
-            for expert, said in one["experts"].items():
-                fields = [one["query"], one["document"], one["rank"], one["score"], expert, said["rank"], said["score"], said["part"]]
+        for explanation in explanations:
+            for expert, entry in explanation["experts"].items():
+                fields = [
+                    explanation["query"],
+                    explanation["document"],
+                    explanation["rank"],
+                    explanation["score"],
+                    expert,
+                    entry["rank"],
+                    entry["score"],
+                    entry["part"],
+                ]
                 output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")

@@ -1,4 +1,4 @@
-"""How search makes one list of several: by a formula over the lists, or by the exact sum, which needs the engines."""
+"""Searcher: the indexes of all experts with the checkpoint that encodes queries; fusion by a formula or by the exact sum."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ EXACT_SUM = "exact-sum"
 
 
 def exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
-    """Whether a spec means the exact sum, which needs the engines, and the options it gives it; UsageError if it means nothing."""
+    """Whether a spec names the exact sum, which needs the engines, and its options; UsageError for an unknown spec."""
     parsed = variants.parse(spec)
     if parsed.name.replace("_", "-") != EXACT_SUM:
         variants.resolve("fusion", spec)

@@ -1,4 +1,4 @@
-"""Indexes of the parts of a collection as one: exactly what an index of all documents finds."""
+"""Indexes of the parts of a collection searched as one, with exactly the results of one index of all documents."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from moeir.indexes.base import NO_ROW, Index, place_hits
 
 
 class Merged(Index):
-    """The same expert's indexes of several parts, rows numbered through; each finds its first K, the first K of all are among them."""
+    """Indexes of one expert over several parts, rows numbered consecutively; the top K of all are among the top K of each part."""
 
     kind: ClassVar[str] = ""
 
@@ -19,7 +19,7 @@ class Merged(Index):
         super().__init__(order)
         self.parts = list(parts)
         self._starts = np.cumsum([0, *map(len, parts)])
-        self.kind = parts[0].kind  # type: ignore[misc]  # what a class of engines says, here its parts do
+        self.kind = parts[0].kind  # type: ignore[misc]  # a class attribute of engines; here it comes from the parts
         self.exact = all(part.exact for part in parts)  # type: ignore[misc]
         self.unfound = parts[0].unfound  # type: ignore[misc]
 
@@ -27,18 +27,20 @@ class Merged(Index):
         return int(self._starts[-1])
 
     def part_of(self, row: int) -> tuple[Index, int]:
-        """The index that holds a row, and the row there."""
+        """The index of a row, and the row in it."""
         part = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.parts[part], row - int(self._starts[part])
 
     def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         lists = [part.search(queries, depth) for part in self.parts]
-        numbered = [np.where(found == NO_ROW, NO_ROW, found + start) for (found, _), start in zip(lists, self._starts, strict=False)]
-        every, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
-        places = self.places
-        for line in range(len(rows)):
-            real = every[line] != NO_ROW
-            place_hits(every[line][real], values[line][real], places, rows[line], scores[line])
+        numbered = [
+            np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)
+        ]
+        all_rows, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
+        id_ranks = self.places
+        for query in range(len(rows)):
+            real = all_rows[query] != NO_ROW
+            place_hits(all_rows[query][real], values[query][real], id_ranks, rows[query], scores[query])
 
     def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)
@@ -53,17 +55,17 @@ class Merged(Index):
         return part.tokens_of(own)
 
     def add(self, shard: Any) -> None:
-        raise UsageError("indexes that are searched as one take no documents")
+        raise UsageError("an index of several parts takes no documents")
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        raise UsageError("indexes that are searched as one are not saved as one; index all encodings together")
+        raise UsageError("an index of several parts cannot be saved; index all encodings together")
 
     def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        raise UsageError("indexes that are searched as one are opened one by one")
+        raise UsageError("an index of several parts cannot be opened as one; open each part")
 
 
 def merged(parts: Sequence[Index], order: np.ndarray, expert: str) -> Merged:
-    """The parts as one; UsageError for engines whose scores depend on what else is in the collection."""
+    """Combine the parts; UsageError for engines whose scores depend on the whole collection."""
     if parts[0].kind == "text":
         raise UsageError(f"--index: {expert} weighs terms by how many documents of the whole collection have them; index it in one piece")
     return Merged(parts, order)

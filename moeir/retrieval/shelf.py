@@ -1,4 +1,4 @@
-"""Texts of a collection at hand by their ids, on disk: memory holds only where each begins."""
+"""Random access to texts by id from a temporary file; memory holds only their offsets."""
 
 import json
 import tempfile
@@ -9,10 +9,10 @@ from moeir.records.texts import Text
 
 
 class Shelf:
-    """Texts in an unnamed file that goes away with the process; those of `wanted` only, if it is given."""
+    """Texts in an unnamed temporary file; those of `wanted` only, if it is given."""
 
     def __init__(self, texts: Iterable[Text], wanted: Container[str] | None = None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the shelf is
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the store
         self._places: dict[str, int] = {}
         end = 0
         for text in texts:
@@ -24,7 +24,7 @@ class Shelf:
         return len(self._places)
 
     def get(self, name: str) -> Text | None:
-        """The text of an id, None for one that is not here."""
+        """The text of an id, None if absent."""
         if name not in self._places:
             return None
         self._file.seek(self._places[name])

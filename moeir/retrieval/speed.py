@@ -1,4 +1,4 @@
-"""How long the steps of a search take, and on what: latencies and queries a second for people, and for the manifest."""
+"""Latencies and throughput of the steps of a search, and the machine, for the log and the manifest."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ PERCENTILES = (50, 95, 99)
 
 
 class Speed:
-    """The seconds that each batch spent in each step on a device; those of compiling a loop at its first call ever are kept apart."""
+    """Seconds of each batch in each step on a device; the time to compile loops at their first call is recorded separately."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
@@ -29,15 +29,15 @@ class Speed:
 
     @contextmanager
     def step(self, name: str, queries: int) -> Iterator[None]:
-        """Time what is done for a batch of queries."""
-        began, before = self._clock(), self.compiling
+        """Time one step of a batch of queries."""
+        started, before = self._clock(), self.compiling
         with event.install_timer("numba:compile", self._compiled):
             yield
-        spent = self._clock() - began - (self.compiling - before)
-        self.steps.setdefault(name, []).append((spent, queries))
+        seconds = self._clock() - started - (self.compiling - before)
+        self.steps.setdefault(name, []).append((seconds, queries))
 
     def _clock(self) -> float:
-        """Seconds; a CUDA device has finished by then what it was told to do."""
+        """Seconds, after all work queued on a CUDA device has finished."""
         if self._device.startswith("cuda"):
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
@@ -46,11 +46,11 @@ class Speed:
         self.compiling += seconds
 
     def facts(self) -> dict[str, dict[str, float]]:
-        """Of each step the queries a second and the latency of a query, which is that of its batch, in milliseconds."""
+        """Queries per second of each step, and percentiles of the latency of a query, which is that of its batch, in milliseconds."""
         return {name: _facts(batches) for name, batches in self.steps.items()}
 
     def line(self) -> str:
-        """The same for people."""
+        """The summary as one line of text."""
         steps = [
             f"{name} {facts['queries_per_second']:,.1f} queries/s, "
             + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
@@ -70,26 +70,26 @@ def _facts(batches: Sequence[tuple[float, int]]) -> dict[str, float]:
 
 
 def percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PERCENTILES) -> list[float]:
-    """Latencies that so many percent of the queries do not exceed; batches are (seconds, queries), a query waits for its batch.
+    """Latencies that the given percentages of queries do not exceed; batches are (seconds, queries), a query waits for its batch.
 
-    >>> percentiles([(0.3, 1), (0.1, 98), (0.2, 1)], (50, 98, 99, 100))
+    >>> latency_percentiles([(0.3, 1), (0.1, 98), (0.2, 1)], (50, 98, 99, 100))
     [0.1, 0.1, 0.2, 0.3]
     """
     ordered, total = sorted(batches), sum(count for _, count in batches)
-    found = []
+    latencies = []
     for percent in wanted:
         reached = 0
         for seconds, count in ordered:
             reached += count
             if 100 * reached >= percent * total:
-                found.append(seconds)
+                latencies.append(seconds)
                 break
-    return found
+    return latencies
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Compute with so many threads, torch's and numba's, and as before afterwards; None leaves them as they are."""
+    """Limit the threads of torch and numba in this context; None changes nothing."""
     if count is None:
         yield
         return
@@ -102,23 +102,29 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         numba.set_num_threads(before[1])
-        torch.set_num_threads(before[0])  # last: a threading layer that they share would say another number
+        torch.set_num_threads(before[0])  # last: numba may change the number of a shared threading layer
 
 
 def machine(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
-    """On what a search ran, and how large what it searched is on disk."""
+    """Processor, threads and device of a search, and the size of its indexes on disk."""
     processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
-    held = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
-    return {"processor": processor, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device, "index_bytes": held}
+    index_bytes = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "index_bytes": index_bytes,
+    }
 
 
 def described(facts: dict[str, Any]) -> str:
-    """`machine` for people."""
+    """`machine_info` as text."""
     return f"{facts['processor']}, {facts['threads']} of {facts['cores']} threads, index of {size(facts['index_bytes'])}"
 
 
 def _processor() -> str:
-    """The processor's name where Linux says it."""
+    """Name of the processor, from /proc/cpuinfo if present."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -11,10 +11,10 @@ rankings = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
 
 @given(rankings, rankings, st.sampled_from([0.1, 0.5, 0.9, 0.98]))
 def test_rank_biased_overlap_is_the_sum_of_the_paper(first, second, persistence):
-    found = rbo(first, second, persistence=persistence)
-    assert found == pytest.approx(by_sets.rbo(first, second, persistence), abs=1e-12)
-    assert found == pytest.approx(rbo(second, first, persistence=persistence), abs=1e-12)
-    assert -1e-12 <= found <= 1 + 1e-12
+    similarity = rbo(first, second, persistence=persistence)
+    assert similarity == pytest.approx(by_sets.rbo(first, second, persistence), abs=1e-12)
+    assert similarity == pytest.approx(rbo(second, first, persistence=persistence), abs=1e-12)
+    assert -1e-12 <= similarity <= 1 + 1e-12
 
 
 @given(rankings)

@@ -52,8 +52,8 @@ def parts(spec):
     ],
 )
 def test_bert_base_counts_are_those_of_the_papers(spec, total, active):
-    found = account(spec)
-    assert (found.total, found.active("query"), found.active("document")) == (total, active, active)
+    counts = account(spec)
+    assert (counts.total, counts.active("query"), counts.active("document")) == (total, active, active)
 
 
 def test_parts_say_what_is_shared_and_what_each_expert_has():
@@ -74,9 +74,9 @@ def test_parts_say_what_is_shared_and_what_each_expert_has():
 
 
 def test_private_embeddings_belong_to_their_experts():
-    found = parts("came:shared_layers=0,embeddings=private")
-    assert "shared" not in found and sum(count for count, *_ in found.values()) == 327_395_898
-    assert found["global"][0] == BERT and found["lexical"][0] == BERT + HEAD
+    groups = parts("came:shared_layers=0,embeddings=private")
+    assert "shared" not in groups and sum(count for count, *_ in groups.values()) == 327_395_898
+    assert groups["global"][0] == BERT and groups["lexical"][0] == BERT + HEAD
 
 
 def test_one_normalisation_for_all_experts_is_shared():
@@ -131,7 +131,7 @@ def test_a_window_is_as_many_pairs_as_it_shows():
 def test_operations_of_bert_base_by_hand():
     """A token of 256: 12 layers of four H × H and two H × 4H matrices, attention over 256 tokens; the last layer looks from one only."""
     layer = 2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 256 * 768
-    looked_at = 2 * 2 * 768**2
+    keys_and_values = 2 * 2 * 768**2
     assert account("dense:pooling=mean").flops("document", 256) == 256 * 12 * layer
-    assert account("dense").flops("document", 256) == 256 * 11 * layer + 256 * looked_at + (layer - looked_at)
+    assert account("dense").flops("document", 256) == 256 * 11 * layer + 256 * keys_and_values + (layer - keys_and_values)
     assert account("splade").flops("query", 1) - account("dense").flops("query", 1) == 2 * (768**2 + 30522 * 768)

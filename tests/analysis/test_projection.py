@@ -14,11 +14,11 @@ def clouds(seed=0):
 
 def test_no_plane_keeps_more_of_the_spread_than_pca(monkeypatch):
     vectors = clouds()
-    kept = analysis.spread(pca(vectors, 2).tolist())
+    spread = analysis.spread(pca(vectors, 2).tolist())
     chance = np.random.default_rng(1)
     for _ in range(30):
         plane = np.linalg.qr(chance.normal(size=(8, 2)))[0]
-        assert analysis.spread((vectors @ plane).tolist()) <= kept * (1 + 1e-6)
+        assert analysis.spread((vectors @ plane).tolist()) <= spread * (1 + 1e-6)
     assert analysis.spread(pca(vectors, 8).tolist()) == pytest.approx(analysis.spread(vectors.tolist()), rel=1e-5)
 
 
@@ -32,12 +32,12 @@ def test_pca_does_not_turn_with_the_sign_and_pads_what_has_no_spread():
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_tsne_keeps_neighbours_and_is_the_same_each_time(dimensions):
     vectors = clouds()
-    laid = tsne(vectors, dimensions, perplexity=5.0)
-    assert laid.shape == (45, dimensions)
-    near = analysis.neighbours(laid.tolist(), 5)
-    alike = [place // 15 == number // 15 for number, found in enumerate(near) for place in found]
+    points = tsne(vectors, dimensions, perplexity=5.0)
+    assert points.shape == (45, dimensions)
+    near = analysis.neighbours(points.tolist(), 5)
+    alike = [neighbour // 15 == number // 15 for number, neighbours in enumerate(near) for neighbour in neighbours]
     assert sum(alike) > 0.9 * len(alike)
-    assert (tsne(vectors, dimensions, perplexity=5.0) == laid).all()
+    assert (tsne(vectors, dimensions, perplexity=5.0) == points).all()
 
 
 def test_tsne_wants_more_points_than_neighbours():

@@ -14,22 +14,22 @@ rows = st.lists(st.lists(st.integers(0, 9).map(float), min_size=3, max_size=3), 
 def test_usage_of_batches_is_that_of_single_decisions(probabilities, data):
     cut = data.draw(st.integers(0, len(probabilities)))
     parts = [part for part in (probabilities[:cut], probabilities[cut:]) if part]
-    found = Usage.of(np.array(parts[0]), len(parts[0]))
+    usage = Usage.of(np.array(parts[0]), len(parts[0]))
     for part in parts[1:]:
-        found = found + Usage.of(np.array(part), len(part))
+        usage = usage + Usage.of(np.array(part), len(part))
     chosen, means, entropy = by_loops.counted(probabilities)
-    assert found.chosen.tolist() == chosen and found.decisions == found.texts == len(probabilities)
-    assert found.probabilities.tolist() == pytest.approx(means)
-    assert found.surprises.sum() == pytest.approx(entropy)
+    assert usage.chosen.tolist() == chosen and usage.decisions == usage.texts == len(probabilities)
+    assert usage.probabilities.tolist() == pytest.approx(means)
+    assert usage.surprises.sum() == pytest.approx(entropy)
 
 
 def test_a_row_for_each_expert_and_their_sum():
-    found = Usage.of(np.array([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.5, 0.3, 0.2]]), texts=2)
-    assert [row[:4] + row[6:] for row in found.rows("2")] == [
+    usage = Usage.of(np.array([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.5, 0.3, 0.2]]), texts=2)
+    assert [row[:4] + row[6:] for row in usage.rows("2")] == [
         ["tokens", "0", 3, 0.75, 1], ["tokens", "1", 1, 0.25, 0], ["tokens", "2", 0, 0.0, 0], ["tokens", "all", 4, 1.0, 1],
     ]  # fmt: skip
-    assert [row[4] for row in found.rows("2")] == pytest.approx([0.55, 0.4, 0.05, 1.0])
-    assert found.rows("1").__next__()[0] == "tokens" and next(Usage.of(np.eye(2), 2).rows("1"))[0] == "texts"
+    assert [row[4] for row in usage.rows("2")] == pytest.approx([0.55, 0.4, 0.05, 1.0])
+    assert usage.rows("1").__next__()[0] == "tokens" and next(Usage.of(np.eye(2), 2).rows("1"))[0] == "texts"
 
 
 @pytest.mark.parametrize(

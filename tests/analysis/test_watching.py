@@ -1,4 +1,4 @@
-"""A training watched: windows, trends and courses against loops, and each alarm said once, at its step, with what to do."""
+"""Training monitor: windows, trends and histories against loops; each alarm is reported once, at its step, with advice."""
 
 import json
 import re
@@ -20,21 +20,21 @@ def watched(steps):
 
 
 def course(values):
-    made = Course()
+    history = Course()
     for step, value in enumerate(values, start=1):
-        made.add(step, value)
-    return made
+        history.add(step, value)
+    return history
 
 
 @quick
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
 def test_a_course_is_that_of_the_loop(values):
-    made = course(values)
-    assert made.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
-    assert made.whole == pytest.approx(sum(values), abs=1e-9)
+    history = course(values)
+    assert history.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
+    assert history.whole == pytest.approx(sum(values), abs=1e-9)
     expected = oracles.stretches(values, 128)
-    assert [step for step, _ in made.points()] == [step for step, _ in expected]
-    assert [mean for _, mean in made.points()] == pytest.approx([mean for _, mean in expected], abs=1e-9)
+    assert [step for step, _ in history.points()] == [step for step, _ in expected]
+    assert [mean for _, mean in history.points()] == pytest.approx([mean for _, mean in expected], abs=1e-9)
 
 
 def test_the_points_of_a_course_stay_few():
@@ -54,10 +54,10 @@ COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the q
 
 def test_the_alarm_of_a_collapse_is_said_once_until_it_has_passed():
     steps = [{"wins.global": 0.96, "wins.local": 0.04}] * 700 + [{"wins.global": 0.0, "wins.local": 1.0}] * 600
-    found = watched(steps).alarms
-    assert COLLAPSE.match(str(found[0]))
-    assert [alarm.step for alarm in found] == [500, 1174]  # 474 steps of 1 and 26 of 0.04 are the first above 0.95
-    assert "local had the largest share of 95.0%" in str(found[1])
+    alarms = watched(steps).alarms
+    assert COLLAPSE.match(str(alarms[0]))
+    assert [alarm.step for alarm in alarms] == [500, 1174]  # 474 steps of 1 and 26 of 0.04 are the first above 0.95
+    assert "local had the largest share of 95.0%" in str(alarms[1])
     assert [alarm.step for alarm in watched(steps).lasting] == [1174]
     assert watched(steps[:499]).alarms == [] and watched([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
     assert watched([{"wins.global": 1.0}] * 600).alarms == [], "who is alone is no danger to others"
@@ -65,11 +65,11 @@ def test_the_alarm_of_a_collapse_is_said_once_until_it_has_passed():
 
 def test_the_experts_of_a_router_that_starve_together_are_one_line():
     steps = [{"usage.gate.0": 0.999, "usage.gate.1": 0.001, "usage.gate.2": 0.0, "usage.layer2.0": 0.5, "usage.layer2.1": 0.5}] * 501
-    watch = watched(steps)
-    words = "step 500: gate hardly took expert 1 (0.10%), 2 (0.00%) in the last 500 steps, where 33.3% is an equal part; raise load_balance"
-    assert [str(alarm).startswith(words) for alarm in watch.alarms] == [True]
-    assert watch.starves("usage.gate.1") and not watch.starves("usage.gate.0") and len(watch.lasting) == 1
-    assert watch.routers == {"gate": ["usage.gate.0", "usage.gate.1", "usage.gate.2"], "layer2": ["usage.layer2.0", "usage.layer2.1"]}
+    monitor = watched(steps)
+    words = "step 500: gate hardly selects expert 1 (0.10%), 2 (0.00%) in the last 500 steps, where 33.3% is uniform; raise load_balance"
+    assert [str(alarm).startswith(words) for alarm in monitor.alarms] == [True]
+    assert monitor.starves("usage.gate.1") and not monitor.starves("usage.gate.0") and len(monitor.lasting) == 1
+    assert monitor.routers == {"gate": ["usage.gate.0", "usage.gate.1", "usage.gate.2"], "layer2": ["usage.layer2.0", "usage.layer2.1"]}
 
 
 wins = st.lists(st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]), min_size=1, max_size=60)
@@ -81,9 +81,9 @@ def test_alarms_are_those_of_the_loop(values):
     steps = [{"wins.a": value, "wins.b": 0.0, "usage.gate.0": 1 - value, "usage.gate.1": value} for value in values]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watching, "WINDOW", 5)
-        found = sorted(alarm.step for alarm in watched(steps).alarms)
+        steps_of_alarms = sorted(alarm.step for alarm in watched(steps).alarms)
     kinds = {(step, name.split(".")[0]) for step, name in oracles.alarms(steps, 5)}  # a router's experts are one alarm
-    assert found == sorted(step for step, _ in kinds)
+    assert steps_of_alarms == sorted(step for step, _ in kinds)
 
 
 def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
@@ -91,13 +91,13 @@ def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
     lines = [(json.dumps(step) + "\n").encode() for step in steps]
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(lines) + b'{"step": 5')
-    again = watching.rebuilt(watching.kept(path, sum(map(len, lines[:499]))))
-    assert again.step == 499 and again.alarms == []
-    assert [alarm.step for alarm in again.take(steps[499])] == [500]
+    later = watching.rebuilt(watching.kept(path, sum(map(len, lines[:499]))))
+    assert later.step == 499 and later.alarms == []
+    assert [alarm.step for alarm in later.take(steps[499])] == [500]
     whole = watching.rebuilt(steps)
     for facts in steps[500:]:
-        assert again.take(facts) == []
-    assert again.alarms == whole.alarms and again["loss"].points() == whole["loss"].points() and again["loss"].total == whole["loss"].total
+        assert later.take(facts) == []
+    assert later.alarms == whole.alarms and later["loss"].points() == whole["loss"].points() and later["loss"].total == whole["loss"].total
     assert [facts["step"] for facts in watching.read(path)] == list(range(1, 521)), "a line that is still being written does not count"
     assert list(watching.kept(tmp_path / "absent", 0)) == []
 
@@ -109,12 +109,12 @@ def test_a_training_is_found_finished_or_not(tmp_path):
     assert watching.metrics_of(tmp_path / "whole") == tmp_path / "whole" / "metrics.jsonl"
     assert watching.metrics_of(tmp_path / "half") == tmp_path / ".half.partial" / "metrics.jsonl"
     assert watching.metrics_of(tmp_path / "whole" / "metrics.jsonl") == tmp_path / "whole" / "metrics.jsonl"
-    for place, words in ((tmp_path, "has no metrics.jsonl"), (tmp_path / "other", "no such training")):
+    for path, words in ((tmp_path, "has no metrics.jsonl"), (tmp_path / "other", "no such training")):
         with pytest.raises(ArtifactError, match=words):
-            watching.metrics_of(place)
+            watching.metrics_of(path)
 
 
-@pytest.mark.parametrize("content, words", [(b"", "says nothing yet"), (b"[1]\n", ":1: expected the facts"), (b"\xff\n", ":1: not UTF-8"),
+@pytest.mark.parametrize("content, words", [(b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
                                             (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON")])  # fmt: skip
 def test_damaged_metrics_are_named(content, words, tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(content)
@@ -123,8 +123,8 @@ def test_damaged_metrics_are_named(content, words, tmp_path):
 
 
 def test_what_is_no_number_is_left_aside():
-    watch = Watch()
-    watch.take({"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5})
-    watch.take({"step": 2, "dev.fused.RR": 0.5})
-    assert "loss" not in watch and "words" not in watch and watch.experts == ["a", "b"]
-    assert watch.best == {"dev.fused.RR": (0.5, 1)} and watch.tokens_per_second is None
+    monitor = Watch()
+    monitor.take({"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5})
+    monitor.take({"step": 2, "dev.fused.RR": 0.5})
+    assert "loss" not in monitor and "words" not in monitor and monitor.experts == ["a", "b"]
+    assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None

@@ -1,4 +1,4 @@
-"""Kinds of faulty data: the line that is wrong among good ones, and what `check` says of it."""
+"""Cases of faulty data: a faulty line after valid ones, and the finding that `check` reports."""
 
 import json
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ FLAGS = {"--corpus": "corpus.jsonl", "--queries": "queries.jsonl", "--qrels": "d
 
 
 class Faulty(NamedTuple):
-    """Lines behind the good ones of a file: the kind that is found, the line (from 1, behind the good ones; None for none), and words."""
+    """Lines after the valid ones of a file: the expected kind, line (from 1, after the valid ones; None for none), and message part."""
 
     kind: str
     file: str
@@ -61,7 +61,7 @@ TEXTS = [
     Faulty("duplicate-text", "corpus.jsonl", ('{"_id": "x", "text": "a  BAT flies."}',), 1, "'x' has the text of", note=True),
     Faulty("query-in-corpus", "corpus.jsonl", ('{"_id": "x", "text": "who sleeps"}',), 1, "document 'x' is the text of query 'q2'"),
     Faulty("blank-id", "queries.jsonl", ('{"_id": "", "text": "blank"}',), 1, "id is blank"),
-    Faulty("duplicate-id", "queries.jsonl", ('{"_id": "q1", "text": "again"}',), 1, "'q1' stands on an earlier line"),
+    Faulty("duplicate-id", "queries.jsonl", ('{"_id": "q1", "text": "again"}',), 1, "'q1' occurs on an earlier line"),
 ]
 JUDGEMENTS = [
     Faulty("columns", "dev.qrels", ("q1 owl",), 1, "found 2"),
@@ -96,9 +96,9 @@ LISTS = [
     Faulty("score-not-a-number", "dev.trec", ("q2 Q0 bat 3 high t",), 1, "'high'"),
     Faulty("score-not-finite", "dev.trec", ("q2 Q0 bat 3 nan t",), 1, "'nan'"),
     Faulty("rank-not-a-number", "dev.trec", ("q2 Q0 bat third 0.1 t",), 1, "rank is 'third'"),
-    Faulty("rank-order", "dev.trec", ("q2 Q0 bat 7 0.1 t",), 1, "rank 7 at place 3"),
+    Faulty("rank-order", "dev.trec", ("q2 Q0 bat 7 0.1 t",), 1, "rank 7 at position 3"),
     Faulty("unsorted", "dev.trec", ("q2 Q0 bat 3 9.0 t",), 1, "score 9 under 0.5"),
-    Faulty("duplicate-document", "dev.trec", ("q2 Q0 cat 3 0.1 t",), 1, "document 'cat' stands twice in the list of 'q2'"),
+    Faulty("duplicate-document", "dev.trec", ("q2 Q0 cat 3 0.1 t",), 1, "document 'cat' occurs twice in the list of 'q2'"),
     Faulty("query-in-parts", "dev.trec", ("q1 Q0 bat 3 0.1 t",), 1, "query 'q1'"),
     Faulty("ties", "dev.trec", ("q2 Q0 bat 3 0.5 t",), -1, "query 'q2': 1 hits with the score of another", note=True),
     Faulty("unknown-query", "dev.trec", ("q9 Q0 bat 1 0.1 t",), 1, "query 'q9'"),

@@ -1,4 +1,4 @@
-"""Every kind of faulty data is found and named with its line, and a mended copy is without it."""
+"""Every kind of fault is reported with its line, and a repaired copy is free of it."""
 
 import gc
 import gzip
@@ -19,34 +19,34 @@ Moeir = Callable[..., Said]
 
 
 def written(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
-    """Good files, with more lines where they are said; the flags that name them."""
+    """Write valid files with additional lines; return the flags that name them."""
     for name, lines in GOOD.items():
-        every = [line if isinstance(line, bytes) else line.encode() for line in (*lines, *more.get(name.replace(".", "_"), ()))]
-        (folder / name).write_bytes(b"\n".join(every) + b"\n")
+        all_lines = [line if isinstance(line, bytes) else line.encode() for line in (*lines, *more.get(name.replace(".", "_"), ()))]
+        (folder / name).write_bytes(b"\n".join(all_lines) + b"\n")
     return [word for flag, name in FLAGS.items() for word in (flag, str(folder / name))]
 
 
-def rows(said: Said) -> list[list[str]]:
-    return [line.split("\t") for line in said.stdout.splitlines()]
+def rows(result: Said) -> list[list[str]]:
+    return [line.split("\t") for line in result.stdout.splitlines()]
 
 
 def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
-    said = moeir("check", *written(tmp_path))
-    assert (said.code, said.stdout) == (0, "")
-    assert said.stderr.startswith(f"no fault found in {tmp_path}/corpus.jsonl, ")
+    result = moeir("check", *written(tmp_path))
+    assert (result.code, result.stdout) == (0, "")
+    assert result.stderr.startswith(f"no fault found in {tmp_path}/corpus.jsonl, ")
 
 
 @pytest.mark.parametrize("faulty", EVERY, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
 def test_a_fault_is_found_named_with_its_line_and_mended(faulty: Faulty, tmp_path: Path, moeir: Moeir) -> None:
     flags = written(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
-    said = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
-    assert said.code == (0 if faulty.note else 3), said.stderr
+    result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert result.code == (0 if faulty.note else 3), result.stderr
     line = len(GOOD[faulty.file]) + (faulty.line or 0)
-    found = [row for row in rows(said) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
-    assert len(found) == 1 and faulty.words in found[0][2] and found[0][3] == NAMED[faulty.kind].advice, said.stdout
+    matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
+    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == NAMED[faulty.kind].advice, result.stdout
     if faulty.note:
         return
-    assert said.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in said.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
     again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--allow", "no-negatives")
     wanted = 3 if faulty.kind == "query-in-corpus" else 0
     assert again.code == wanted, again.stdout
@@ -60,16 +60,18 @@ def test_there_are_forty_kinds_and_each_is_known() -> None:
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
     flags = written(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
     assert moeir("check", *flags).code == 3
-    said = moeir("check", *flags, "--allow", "query-in-corpus")
-    assert said.code == 0 and "query-in-corpus, 1 (note)" in said.stdout
+    result = moeir("check", *flags, "--allow", "query-in-corpus")
+    assert result.code == 0 and "query-in-corpus, 1 (note)" in result.stdout
     wrong = moeir("check", *flags, "--allow", "query-in-corpse")
     assert wrong.code == 2 and "there is no such kind of fault; did you mean 'query-in-corpus'?" in wrong.stderr
 
 
 def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: Moeir) -> None:
     flags = written(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
-    found = rows(moeir("check", *flags, "--form", "tsv", "--most", 2))
-    assert [row[2] for row in found] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)] + ["and 7 more"]
+    findings = rows(moeir("check", *flags, "--form", "tsv", "--most", 2))
+    assert [row[2] for row in findings] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)] + [
+        "and 7 more"
+    ]
     assert len(rows(moeir("check", *flags, "--form", "tsv", "--most", 0))) == 9
     facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 1).stdout)
     assert facts["faults"] == 9
@@ -84,8 +86,8 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
     dev = tmp_path / "dev.jsonl"
     dev.write_text('{"_id": "x1", "text": "Who  SLEEPS"}\n{"_id": "x2", "text": "else"}\n')
     flags = written(tmp_path, train_jsonl=[example("q2")])
-    said = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv", "--fix", tmp_path / "mended")
-    assert [row[:3] for row in rows(said)] == [
+    result = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert [row[:3] for row in rows(result)] == [
         [f"{tmp_path}/train.jsonl:2", "leaked-query", "query 'q2' is evaluated: its text is among the dev queries"]
     ]
     assert (tmp_path / "mended" / "train.jsonl").read_text().count("\n") == 1
@@ -96,10 +98,10 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
 def test_a_mended_run_is_in_order_and_has_ranks(tmp_path: Path, moeir: Moeir) -> None:
     run = tmp_path / "dev.trec"
     run.write_text("q1 Q0 owl 0 1.0 t\nq2 Q0 cat 1 2 t\nq1 Q0 cat 1 3.0 t\nq1 Q0 owl 2 0.5 t\nq1 Q0 bat 3 inf t\n")
-    said = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
-    assert [row[1] for row in rows(said)] == ["score-not-finite", "rank-order", "duplicate-document", "query-in-parts"]
+    result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
+    assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-order", "duplicate-document", "query-in-parts"]
     assert (tmp_path / "mended" / "dev.trec").read_text() == "q1 Q0 cat 1 3 t\nq1 Q0 owl 2 1 t\nq2 Q0 cat 1 2 t\n"
-    assert "mended copies are in" in said.stderr
+    assert "mended copies are in" in result.stderr
 
 
 def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: Moeir) -> None:
@@ -112,13 +114,13 @@ def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: M
 def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> None:
     tsv = tmp_path / "collection.tsv"
     tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
-    said = moeir("check", "--corpus", tsv, "--form", "tsv", "--fix", tmp_path / "mended")
-    assert [row[:2] for row in rows(said)] == [[f"{tsv}:5", "mojibake"], [f"{tsv}:3", "columns"], [f"{tsv}:4", "duplicate-id"]]
+    result = moeir("check", "--corpus", tsv, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert [row[:2] for row in rows(result)] == [[f"{tsv}:5", "mojibake"], [f"{tsv}:3", "columns"], [f"{tsv}:4", "duplicate-id"]]
     assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n3\tcafé\n"
     array = tmp_path / "dev.json"
     array.write_text('[{"question": "who?", "answers": ["she"]},\n {"question": ""},\n {"question": "why"} oops]')
-    found = rows(moeir("check", "--queries", array, "--form", "tsv"))
-    assert [row[:2] for row in found] == [[f"{array}:3", "broken-json"], [f"{array}:2", "empty-text"]]
+    findings = rows(moeir("check", "--queries", array, "--form", "tsv"))
+    assert [row[:2] for row in findings] == [[f"{array}:3", "broken-json"], [f"{array}:2", "empty-text"]]
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress("\n".join(CORPUS).encode())[:-9])
     assert rows(moeir("check", "--corpus", packed, "--form", "tsv"))[0][1] == "damaged-archive"
@@ -128,11 +130,11 @@ def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> N
 
 def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "owl owl owl owl owl owl"}\n{"_id": "b", "text": "cat"}\n')
-    said = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model, "--document-length", 5)
-    assert said.code == 0
+    result = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model, "--document-length", 5)
+    assert result.code == 0
     assert (
         f"{tmp_path}/corpus.jsonl:1: 1 of 2 texts (50.0%) are cut at 5 tokens, the longest has 8; 27.3% of all tokens are lost"
-        in said.stdout
+        in result.stdout
     )
     assert moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", came_checkpoint).stdout == ""
     refused = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model)
@@ -141,15 +143,15 @@ def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, t
 
 def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 16)
-    place, words = tmp_path / "corpus.jsonl", "word " * 400
-    place.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(5000)))
+    path, words = tmp_path / "corpus.jsonl", "word " * 400
+    path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(5000)))
     gc.collect()
     tracemalloc.start()
-    known = texts.Known()
-    assert sum(1 for _ in texts.walk(place, Findings(), known)) == 5000 == len(known.ids)
+    seen_texts = texts.Known()
+    assert sum(1 for _ in texts.walk(path, Findings(), seen_texts)) == 5000 == len(seen_texts.ids)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert place.stat().st_size > 10e6 and peak < 4e6
+    assert path.stat().st_size > 10e6 and peak < 4e6
 
 
 BAD = [
@@ -167,16 +169,16 @@ BAD = [
 
 @pytest.mark.parametrize(("flags", "words"), BAD)
 def test_flags_that_cannot_work_are_one_line(flags: tuple[str, ...], words: str, tmp_path: Path, moeir: Moeir) -> None:
-    said = moeir("check", *flags)
-    assert (said.code, said.stdout) == (2, "") and words in said.stderr and len(said.stderr.splitlines()) == 1
+    result = moeir("check", *flags)
+    assert (result.code, result.stdout) == (2, "") and words in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_a_folder_that_others_made_is_left_alone(tmp_path: Path, moeir: Moeir) -> None:
     flags = written(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("kept")
-    said = moeir("check", *flags, "--fix", tmp_path / "out")
-    assert said.code == 2 and "exists and was not made by moeir" in said.stderr
+    result = moeir("check", *flags, "--fix", tmp_path / "out")
+    assert result.code == 2 and "exists and was not made by moeir" in result.stderr
     for _ in range(2):
         assert moeir("check", *flags, "--fix", tmp_path / "new").code == 0
     assert (tmp_path / "new" / "queries.jsonl").read_text() == "\n".join(QUERIES) + "\n"

@@ -1,4 +1,4 @@
-"""Numbers that are none, texts without a value, and experts to whom all texts look alike."""
+"""Checks of encodings: values that are not finite, zero vectors and collapsed experts."""
 
 import json
 import shutil
@@ -80,14 +80,14 @@ def test_weights_of_terms() -> None:
 
 
 def test_encodings_are_checked_against_their_corpus(encodings: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    said = moeir("check", "--encodings", encodings, "--corpus", toy / "corpus.jsonl")
-    assert said.code == 0, said.stdout
+    result = moeir("check", "--encodings", encodings, "--corpus", toy / "corpus.jsonl")
+    assert result.code == 0, result.stdout
     other = tmp_path / "corpus.jsonl"
     lines = (toy / "corpus.jsonl").read_text().splitlines()
     other.write_text("\n".join([*lines[1:], '{"_id": "yak", "text": "A yak."}']) + "\n")
-    said = moeir("check", "--encodings", encodings, "--corpus", other, "--form", "tsv")
-    assert said.code == 3
-    assert [line.split("\t")[:3] for line in said.stdout.splitlines()] == [
+    result = moeir("check", "--encodings", encodings, "--corpus", other, "--form", "tsv")
+    assert result.code == 3
+    assert [line.split("\t")[:3] for line in result.stdout.splitlines()] == [
         [f"{encodings}/ids.txt:1", "unknown-document", "'owl' is not in the corpus"],
         [f"{encodings}/ids.txt", "missing-document", "'yak' of the corpus is not encoded"],
     ]
@@ -103,5 +103,5 @@ def test_broken_encodings_are_found_though_their_manifest_agrees(encodings: Path
     file = broken / "global" / "vectors.npy"
     manifest["files"]["global/vectors.npy"] = {"bytes": file.stat().st_size, "sha256": checksums.checksum(file)}
     (broken / "manifest.json").write_text(manifests.text_of(manifest), encoding="utf-8")
-    said = moeir("check", "--encodings", broken, "--form", "tsv")
-    assert said.code == 3 and said.stdout.startswith(f"{broken}/global:3\tnot-finite\ttext 'bee': 32 of 32 numbers")
+    result = moeir("check", "--encodings", broken, "--form", "tsv")
+    assert result.code == 3 and result.stdout.startswith(f"{broken}/global:3\tnot-finite\ttext 'bee': 32 of 32 numbers")

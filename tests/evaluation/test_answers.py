@@ -15,8 +15,8 @@ letters = st.text(st.sampled_from("aAbéÉe\u0301ßΣσİ1½' .-,\t\n\u00a0\u200
 
 
 def stands(answer, text, match="string"):
-    wanted = answers.read([Text("q", "who?", answers=(answer,))], match, "questions.jsonl")
-    return wanted.stand_in("q", wanted.prepared(text))
+    compiled = answers.read([Text("q", "who?", answers=(answer,))], match, "questions.jsonl")
+    return compiled.stand_in("q", compiled.prepared(text))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_worked_answers(answer, text, expected):
 
 @given(letters, st.lists(letters, min_size=1, max_size=3))
 def test_answers_are_found_where_the_slow_way_finds_them(text, wanted):
-    read = answers.read([Text("q", "who?", answers=tuple(wanted))], "string", "x")
-    assert read.stand_in("q", read.prepared(text)) == letter_by_letter.holds(text, wanted)
+    compiled = answers.read([Text("q", "who?", answers=tuple(wanted))], "string", "x")
+    assert compiled.stand_in("q", compiled.prepared(text)) == letter_by_letter.holds(text, wanted)
     assert answers.tokens(text).split() == letter_by_letter.tokens(text)
 
 
@@ -86,15 +86,15 @@ def test_regular_expressions_are_searched_in_the_text(pattern, text, expected):
 
 @pytest.mark.parametrize(
     ("match", "wanted", "words"),
-    [("string", ("\u200b ", "owl"), "have no letter, digit or sign"), ("regex", ("(owl", "owl", " "), "are no regular expressions")],
+    [("string", ("\u200b ", "owl"), "have no letter, digit or sign"), ("regex", ("(owl", "owl", " "), "are not valid regular expressions")],
 )
 def test_an_answer_that_cannot_be_looked_for_is_said_and_matches_nothing(match, wanted, words, monkeypatch):
-    said = []
-    monkeypatch.setattr(answers.log, "warning", lambda line, *parts: said.append(line % parts))
-    read = answers.read([Text("q7", "who?", answers=wanted)], match, "test.jsonl")
-    assert said == [f"test.jsonl: {len(wanted) - 1} answers {words} and match nothing; the first: {wanted[0]!r} of question q7"]
-    assert not read.stand_in("q7", read.prepared("(ow l"))
-    assert read.stand_in("q7", read.prepared("an owl"))
+    warnings = []
+    monkeypatch.setattr(answers.log, "warning", lambda line, *parts: warnings.append(line % parts))
+    compiled = answers.read([Text("q7", "who?", answers=wanted)], match, "test.jsonl")
+    assert warnings == [f"test.jsonl: {len(wanted) - 1} answers {words} and match nothing; the first: {wanted[0]!r} of question q7"]
+    assert not compiled.stand_in("q7", compiled.prepared("(ow l"))
+    assert compiled.stand_in("q7", compiled.prepared("an owl"))
 
 
 def test_a_question_without_answers_is_refused():
@@ -105,8 +105,8 @@ def test_a_question_without_answers_is_refused():
 @pytest.fixture
 def corpus(tmp_path):
     """Titles hold every answer, and count nothing."""
-    said = {"a": "owl", "b": "a bat", "c": "no bird", "d": "Owl and bat", "unread": ""}
-    lines = [json.dumps({"_id": name, "title": "owl bat cat", "text": text}) for name, text in said.items()]
+    texts = {"a": "owl", "b": "a bat", "c": "no bird", "d": "Owl and bat", "unread": ""}
+    lines = [json.dumps({"_id": name, "title": "owl bat cat", "text": text}) for name, text in texts.items()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     return tmp_path / "corpus.jsonl"
 
@@ -122,8 +122,8 @@ def test_what_was_retrieved_is_judged_by_its_text(corpus):
         {"q1": {"c": 0, "d": 1}, "q2": {"a": 0, "b": 1, "d": 1}, "q3": {}},
         {"q1": {"a": 1}, "q2": {}, "q3": {}},
     ]
-    found, _ = answers.marks([RUN, other], ASKED, corpus)
-    assert found.tolist() == [False, True, True, False, False, True]
+    labels, _ = answers.marks([RUN, other], ASKED, corpus)
+    assert labels.tolist() == [False, True, True, False, False, True]
     values = measures.per_query(RUN, answers.judged([RUN], ASKED, corpus)[0], [measures.parse("Success@1"), measures.parse("RR")])
     assert values == {"Success@1": dict.fromkeys(("q1", "q2", "q3"), 0.0), "RR": {"q1": 0.5, "q2": 0.5, "q3": 0.0}}
 

@@ -1,4 +1,4 @@
-"""The numbers of other tools, beside what those tools do, written out slowly."""
+"""Scores of other tools against slow reimplementations of them."""
 
 import re
 
@@ -21,23 +21,23 @@ QRELS = {"q1": {"a": 1, "c": 2}, "q2": {"b": 1, "q2": 1, "a": 0}, "q3": {"a": 1}
 
 @pytest.fixture
 def path(tmp_path):
-    place = tmp_path / "run.trec"
-    place.write_text("".join(f"{query} Q0 {document} {rank} {score} t\n" for query, document, rank, score in LINES))
-    return place
+    file = tmp_path / "run.trec"
+    file.write_text("".join(f"{query} Q0 {document} {rank} {score} t\n" for query, document, rank, score in LINES))
+    return file
 
 
 def found(path, tool, name):
     measure = measures.parse(name)
-    compared = compat.Compared(path, runs.read(path), QRELS, compat.check(tool, [measure]))
-    return compared.mean(compared.values(measure), measure)
+    view = compat.Compared(path, runs.read(path), QRELS, compat.check(tool, [measure]))
+    return view.mean(view.values(measure), measure)
 
 
 def results(own_ids=True):
-    made: dict[str, dict[str, float]] = {}
+    hits: dict[str, dict[str, float]] = {}
     for query, document, _, score in LINES:
         if own_ids or query != document:
-            made.setdefault(query, {})[document] = score
-    return made
+            hits.setdefault(query, {})[document] = score
+    return hits
 
 
 def pytrec(name, own_ids=True):
@@ -50,8 +50,8 @@ def reciprocal(own_ids, over, cutoff=10):
     total = 0.0
     for query, hits in results(own_ids).items():
         best = sorted(hits.items(), key=lambda hit: hit[1], reverse=True)[:cutoff]
-        places = [rank for rank, (document, _) in enumerate(best, 1) if QRELS.get(query, {}).get(document, 0) > 0]
-        total += 1 / places[0] if places else 0.0
+        ranks = [rank for rank, (document, _) in enumerate(best, 1) if QRELS.get(query, {}).get(document, 0) > 0]
+        total += 1 / ranks[0] if ranks else 0.0
     return total / over
 
 
@@ -86,13 +86,13 @@ def test_ms_marcos_script_goes_by_ranks_and_lines(path):
 def test_the_steps_are_explained(path, moeir, tmp_path):
     qrels = tmp_path / "qrels"
     qrels.write_text("".join(f"{query} 0 {document} {grade}\n" for query, judged in QRELS.items() for document, grade in judged.items()))
-    said = moeir("evaluate", "--run", path, "--qrels", qrels, "--measure", "RR@10", "--compat", "beir", "--explain")
-    assert said.code == 0
-    words = [re.split(r"  +", line)[2] for line in said.stdout.splitlines()[2:]]
+    explained = moeir("evaluate", "--run", path, "--qrels", qrels, "--measure", "RR@10", "--compat", "beir", "--explain")
+    assert explained.code == 0
+    words = [re.split(r"  +", line)[2] for line in explained.stdout.splitlines()[2:]]
     assert words == [
         "moeir: every judged query counts, ties by document id",
         "ties in the order of the file (1 lists have ties)",
         "a document with the query's own id taken out (1 hits)",
     ]
     plain = moeir("evaluate", "--run", path, "--qrels", qrels, "--measure", "RR@10", "--compat", "beir", "--form", "tsv")
-    assert float(plain.stdout.split()[-1]) == float(said.stdout.split()[-2])
+    assert float(plain.stdout.split()[-1]) == float(explained.stdout.split()[-2])

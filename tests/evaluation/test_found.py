@@ -1,4 +1,4 @@
-"""The measures that are worked out in arrays, beside ir-measures."""
+"""Native measures against ir-measures."""
 
 import pytest
 
@@ -32,8 +32,8 @@ def test_what_has_other_options_is_left_to_ir_measures():
 
 def test_ranks_by_hand():
     run = Run.from_hits({"p": {"a": 3.0, "b": 2.0, "c": 1.0}, "q": {"c": 2.0, "a": 1.0}})
-    found = Found.of(run, {"q": {"a": 1, "b": 2, "x": 1}, "p": {"c": 1, "a": 0}, "r": {"a": 1}})
-    assert list(zip(found.owners.tolist(), found.ranks.tolist(), found.grades.tolist(), strict=True)) == [
+    judged = Found.of(run, {"q": {"a": 1, "b": 2, "x": 1}, "p": {"c": 1, "a": 0}, "r": {"a": 1}})
+    assert list(zip(judged.owners.tolist(), judged.ranks.tolist(), judged.grades.tolist(), strict=True)) == [
         *((0, 2, 1), (0, 0, 2), (0, 0, 1), (1, 1, 0), (1, 3, 1), (2, 0, 1)),
     ]
-    assert found.values(measures.parse("RR")) == {"q": 0.5, "p": pytest.approx(1 / 3), "r": 0.0}
+    assert judged.values(measures.parse("RR")) == {"q": 0.5, "p": pytest.approx(1 / 3), "r": 0.0}

@@ -24,15 +24,15 @@ def test_groups_their_mean_and_the_mean_of_all_by_hand():
 @given(st.dictionaries(st.integers(0, 30).map(str), st.tuples(st.floats(0, 1), st.sampled_from("xyz")), min_size=1))
 def test_macro_is_the_mean_of_means(queries):
     values = {"RR": {query: value for query, (value, _) in queries.items()}}
-    found = groups.samples(values, {query: group for query, (_, group) in queries.items()}, "set")
+    samples = groups.samples(values, {query: group for query, (_, group) in queries.items()}, "set")
     by_group = [[value for value, group in queries.values() if group == name] for name in {group for _, group in queries.values()}]
     expected = sum(sum(one) / len(one) for one in by_group) / len(by_group)
-    assert measures.overall(found["macro"])["RR"] == pytest.approx(expected)
-    assert found["micro"] == values
+    assert measures.overall(samples["macro"])["RR"] == pytest.approx(expected)
+    assert samples["micro"] == values
 
 
 def test_a_judged_query_without_a_group_is_refused():
-    with pytest.raises(DataError, match="query 'c' is judged, but not among the queries that say their set"):
+    with pytest.raises(DataError, match="query 'c' is judged but not among the queries with the field set"):
         groups.samples(VALUES, {"a": "x", "b": "x"}, "set")
 
 
@@ -40,10 +40,10 @@ def test_lines_name_groups_and_means_of_either_kind():
     assert list(listings.lines({"bm25": SAMPLES}, "tsv"))[:4] == [
         *("RR\tset=x\t0.500000", "RR\tset=y\t0.500000", "RR\tmacro\t0.500000", "RR\tall\t0.500000"),
     ]
-    found = [json.loads(line) for line in listings.lines({"bm25": SAMPLES, "other": SAMPLES}, "jsonl", per_query=True)]
-    assert [one["query"] for one in found[:7]] == ["a", "b", "c", "set=x", "set=y", "macro", "all"]
-    assert [one["run"] for one in found[::14]] == ["bm25", "other"]
-    assert len(found) == 2 * 2 * 7
+    records = [json.loads(line) for line in listings.lines({"bm25": SAMPLES, "other": SAMPLES}, "jsonl", per_query=True)]
+    assert [one["query"] for one in records[:7]] == ["a", "b", "c", "set=x", "set=y", "macro", "all"]
+    assert [one["run"] for one in records[::14]] == ["bm25", "other"]
+    assert len(records) == 2 * 2 * 7
 
 
 def test_a_table_has_a_row_for_each_group_and_run():

@@ -54,16 +54,16 @@ def test_unknown_measures_are_refused_with_what_is_near(name, message):
 
 
 def test_every_judged_query_has_a_value_and_no_other():
-    found = values("RR@10", "nDCG@10", "R@1", "P@2", "AP", "Judged@2", "Success@3")
-    assert all(list(by_query) == list(QRELS) for by_query in found.values())
-    assert found["RR@10"] == {"q1": 0.5, "q2": 1 / 3, "none": 0.0, "absent": 0.0}
-    assert found["Judged@2"] == {"q1": 1.0, "q2": 0.5, "none": 1.0, "absent": 0.0}
-    assert found["nDCG@10"]["q2"] == pytest.approx((1 / 2) / (2 + 1 / 1.584962500721156))  # negative grades gain nothing
+    by_measure = values("RR@10", "nDCG@10", "R@1", "P@2", "AP", "Judged@2", "Success@3")
+    assert all(list(by_query) == list(QRELS) for by_query in by_measure.values())
+    assert by_measure["RR@10"] == {"q1": 0.5, "q2": 1 / 3, "none": 0.0, "absent": 0.0}
+    assert by_measure["Judged@2"] == {"q1": 1.0, "q2": 0.5, "none": 1.0, "absent": 0.0}
+    assert by_measure["nDCG@10"]["q2"] == pytest.approx((1 / 2) / (2 + 1 / 1.584962500721156))  # negative grades gain nothing
 
 
 def test_a_cut_does_not_change_a_measure():
-    hits = {f"q{number}": {f"d{place}": float((place * 7 + number) % 13) for place in range(60)} for number in range(20)}
-    qrels = {query: {f"d{place}": (place + len(query)) % 4 - 1 for place in range(0, 60, 3)} for query in hits}
+    hits = {f"q{number}": {f"d{document}": float((document * 7 + number) % 13) for document in range(60)} for number in range(20)}
+    qrels = {query: {f"d{document}": (document + len(query)) % 4 - 1 for document in range(0, 60, 3)} for query in hits}
     run, names = Run.from_hits(hits), ("nDCG@10", "RR@10", "R@20", "P@5", "AP@10", "Success@3", "Judged@5")
     together = values(*names, "AP", run=run, qrels=qrels)
     for name in names:
@@ -73,8 +73,8 @@ def test_a_cut_does_not_change_a_measure():
 
 def test_ties_are_broken_alike_for_every_measure():
     run = Run.from_hits({"q": {"a": 1.0, "z": 1.0}})
-    found = values("RR@1", "RR", "P@1", "nDCG@1", "Success@1", run=run, qrels={"q": {"z": 1}})
-    assert [by_query["q"] for by_query in found.values()] == [1.0] * 5
+    by_measure = values("RR@1", "RR", "P@1", "nDCG@1", "Success@1", run=run, qrels={"q": {"z": 1}})
+    assert [by_query["q"] for by_query in by_measure.values()] == [1.0] * 5
 
 
 def test_batches_of_queries_change_nothing(monkeypatch):
@@ -84,8 +84,8 @@ def test_batches_of_queries_change_nothing(monkeypatch):
 
 
 def test_means_count_every_judged_query_and_counts_are_summed():
-    found = measures.overall(values("RR@10", "NumRel", "NumRet", "NumQ"))
-    assert found == {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "NumRel": 4.0, "NumRet": 6.0, "NumQ": 4.0}
+    means = measures.overall(values("RR@10", "NumRel", "NumRet", "NumQ"))
+    assert means == {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "NumRel": 4.0, "NumRet": 6.0, "NumQ": 4.0}
     assert measures.overall({"RR": {}}) == {"RR": 0.0}
 
 

@@ -28,12 +28,12 @@ def judged():
 @pytest.mark.parametrize("tool", ["trec_eval", "beir", "mteb"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_run_has_its_published_number(name, tool, judged):
-    compared = compat.Compared(path(name), runs.read(path(name)), judged, compat.TOOLS[tool])
-    assert f"{compared.mean(compared.values(NDCG), NDCG):.4f}" == f"{PUBLISHED[name]:.4f}"
+    view = compat.Compared(path(name), runs.read(path(name)), judged, compat.TOOLS[tool])
+    assert f"{view.mean(view.values(NDCG), NDCG):.4f}" == f"{PUBLISHED[name]:.4f}"
 
 
 def test_reciprocal_rank_fusion_of_three_neural_runs_is_above_the_best_of_them(judged):
     neural = [runs.read(path(name)) for name in list(PUBLISHED)[2:]]
     merged = fusion.fused(neural, partial(fusion.rrf, constant=60.0), depth=100)
-    found = measures.overall(measures.per_query(merged, judged, [NDCG]))["nDCG@10"]
-    assert found > max(PUBLISHED.values()) and f"{found:.4f}" == "0.7503"
+    ndcg = measures.overall(measures.per_query(merged, judged, [NDCG]))["nDCG@10"]
+    assert ndcg > max(PUBLISHED.values()) and f"{ndcg:.4f}" == "0.7503"

@@ -33,7 +33,7 @@ def test_without_a_difference_nothing_speaks_against_chance():
 
 
 def test_other_queries_are_refused():
-    with pytest.raises(DataError, match="the same queries on both sides; 2 stand on one side only"):
+    with pytest.raises(DataError, match="the same queries on both sides; 2 are on one side only"):
         paired_t({"a": 1.0, "b": 1.0}, {"a": 1.0, "c": 1.0})
 
 

@@ -1,4 +1,4 @@
-"""What orders of tied documents do to a measure."""
+"""Ranges of measures over all orders of tied documents."""
 
 import itertools
 
@@ -16,23 +16,23 @@ def orders(hits):
     by_score: dict[float, list[str]] = {}
     for document, score in sorted(hits.items(), key=lambda hit: -hit[1]):
         by_score.setdefault(score, []).append(document)
-    for chosen in itertools.product(*(itertools.permutations(tied) for tied in by_score.values())):
-        documents = list(itertools.chain.from_iterable(chosen))
-        yield {document: float(len(documents) - place) for place, document in enumerate(documents)}
+    for permutation in itertools.product(*(itertools.permutations(tied) for tied in by_score.values())):
+        documents = list(itertools.chain.from_iterable(permutation))
+        yield {document: float(len(documents) - rank) for rank, document in enumerate(documents)}
 
 
 def test_the_range_is_that_of_all_orders():
     hits = {"q": {"a": 2.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": 0.5, "f": 0.5}, "p": {"a": 1.0, "b": 1.0}, "o": {"a": 1.0}}
     grades = {"q": {"b": 2, "c": 1, "f": 1, "x": 3}, "p": {"b": 1, "a": 0}, "o": {"z": 1}, "n": {"a": 1}}
     wanted = [measures.parse(name) for name in NAMES]
-    found = ties.ranges(Run.from_hits(hits), grades, wanted)
+    ranges = ties.ranges(Run.from_hits(hits), grades, wanted)
     for measure in wanted:
         means = []
         for q, p in itertools.product(orders(hits["q"]), orders(hits["p"])):
             values = measures.per_query(Run.from_hits({"q": q, "p": p, "o": hits["o"]}), grades, [measure])
             means.append(measures.overall(values)[str(measure)])
-        assert found[str(measure)] == (pytest.approx(min(means)), pytest.approx(max(means))), measure
-    assert found["nDCG@3"][0] < found["nDCG@3"][1]
+        assert ranges[str(measure)] == (pytest.approx(min(means)), pytest.approx(max(means))), measure
+    assert ranges["nDCG@3"][0] < ranges["nDCG@3"][1]
 
 
 def test_lists_with_ties_are_counted():

@@ -21,12 +21,12 @@ SUMS = {"num_q", "num_ret", "num_rel", "num_rel_ret"}
 
 def expected(name):
     """{measure: {query or 'all': value}} of an output file, without the measures that we do not offer."""
-    found: dict[str, dict[str, float]] = {}
+    values: dict[str, dict[str, float]] = {}
     for line in (FILES / name).read_text().splitlines():
         measure, query, value = line.split()
         if offered(measure):
-            found.setdefault(measure, {})[query] = float(value)
-    return found
+            values.setdefault(measure, {})[query] = float(value)
+    return values
 
 
 def offered(measure):
@@ -43,9 +43,9 @@ def compare(run, judgements, output, rename=lambda name: name):
     values = measures.per_query(run, judgements, list(parsed.values()))
     overall = measures.overall(values)
     for name, by_query in wanted.items():
-        found = values[str(parsed[name])] | {"all": overall[str(parsed[name])]}
+        by_query_and_mean = values[str(parsed[name])] | {"all": overall[str(parsed[name])]}
         for query, value in by_query.items():
-            assert f"{found[query]:.4f}" == f"{value:.4f}", (output, name, query)
+            assert f"{by_query_and_mean[query]:.4f}" == f"{value:.4f}", (output, name, query)
     return wanted
 
 

@@ -59,7 +59,7 @@ def test_other_trainings_show_what_they_have():
 
 def test_an_alarm_is_shown_whole_while_it_lasts():
     lines = shown(ROUTED, steps=500)
-    assert " ".join(lines[-3:]).startswith("step 500: gate hardly took expert 2 (0.00%)") and lines[-1].endswith("--objective")
+    assert " ".join(lines[-3:]).startswith("step 500: gate hardly selects expert 2 (0.00%)") and lines[-1].endswith("--objective")
 
 
 @pytest.mark.parametrize("facts", [CAME, ROUTED, PRETRAINED, CONTRASTIVE, DEVELOPED, {}])

@@ -1,5 +1,4 @@
-"""Columns of a page against the obvious: ranks of every shown document, reasons told once, means with intervals."""
-
+"""Columns of a page against the slow way: ranks of every shown document, explanations, means with intervals."""
 
 import pytest
 from hypothesis import given
@@ -23,17 +22,17 @@ def test_a_case_has_the_ranks_of_every_document_at_a_top_and_of_every_answer(lis
     cases = Cases(runs, {"q": grades, "other": {"y": 1}}, depth)
     expected = reports.shown({name: run.hits("q") for name, run in runs.items()}, grades, depth)
     answers = [name for name, grade in grades.items() if grade > 0]
-    found = cases.documents("q")
-    assert len(found) == len(set(found)) and set(found) <= set(expected)
+    documents = cases.documents("q")
+    assert len(documents) == len(set(documents)) and set(documents) <= set(expected)
     if len(answers) <= depth:
-        assert set(found) == set(expected)
-    case = cases.case("q", {name: place for place, name in enumerate(found)}, Reasons())
-    assert case["d"] == list(range(len(found)))
+        assert set(documents) == set(expected)
+    case = cases.case("q", {name: number_in_page for number_in_page, name in enumerate(documents)}, Reasons())
+    assert case["d"] == list(range(len(documents)))
     ranks = zip(*case["r"], strict=True)
-    assert [[rank or None for rank in row] for row in ranks] == [expected[name] for name in found]
-    assert case["g"] == [grades.get(name, UNJUDGED) for name in found]
+    assert [[rank or None for rank in row] for row in ranks] == [expected[name] for name in documents]
+    assert case["g"] == [grades.get(name, UNJUDGED) for name in documents]
     for run, scores in zip(runs.values(), case["s"], strict=True):
-        assert scores == [dict(run.hits("q")).get(name) for name in found]
+        assert scores == [dict(run.hits("q")).get(name) for name in documents]
 
 
 def test_a_query_that_a_run_lacks_is_a_case_of_answers():
@@ -56,26 +55,26 @@ WHY = {
 
 def test_reasons_are_told_in_columns_with_every_word_once():
     lines = [{"query": "q", "document": name, "experts": WHY} for name in ("a", "nobody", "b")]
-    reasons = Reasons(lines, lambda query: ["b", "silent", "a"])
-    assert reasons.documents == 2
-    assert reasons.of("q") == {
+    explanations = Reasons(lines, lambda query: ["b", "silent", "a"])
+    assert explanations.documents == 2
+    assert explanations.of("q") == {
         "x": ["lexical", "local"],
         "p": [[1.235, None], None, [1.235, None]],
         "t": {"lexical": {"q": [0, 2], "d": [[0, 0.512], None, [0, 0.512]]}},
         "k": {"local": [[0, 1, 0.988, 2, -1, -0.5], None, [0, 1, 0.988, 2, -1, -0.5]]},
         "w": ["owl", "##owl", "[SEP]"],
     }
-    assert reasons.of("another") == {} and Reasons().of("q") == {}
-    with pytest.raises(DataError, match="two places"):
+    assert explanations.of("another") == {} and Reasons().of("q") == {}
+    with pytest.raises(DataError, match="are not contiguous"):
         Reasons([{"query": name, "document": "a", "experts": {}} for name in "aba"])
 
 
 def test_a_table_has_every_pair_of_runs():
     runs = {"one": Run.from_hits({"a": {"x": 2, "y": 1}, "b": {"x": 1}}), "two": Run.from_hits({"a": {"y": 2, "x": 1}, "b": {"x": 1}})}
-    found = judged.table(judged.values(runs, {"a": {"y": 1}, "b": {"x": 1}}, [measures.parse("RR@10")]), ["b", "a"])
-    assert found["measures"] == ["RR@10"] and found["values"] == [[[10000, 5000], [10000, 10000]]]
-    assert [one[0] for one in found["means"][0]] == [0.75, 1.0]
-    assert found["p"] == [[[None, pytest.approx(0.5)], [pytest.approx(0.5), None]]]
+    table = judged.table(judged.values(runs, {"a": {"y": 1}, "b": {"x": 1}}, [measures.parse("RR@10")]), ["b", "a"])
+    assert table["measures"] == ["RR@10"] and table["values"] == [[[10000, 5000], [10000, 10000]]]
+    assert [one[0] for one in table["means"][0]] == [0.75, 1.0]
+    assert table["p"] == [[[None, pytest.approx(0.5)], [pytest.approx(0.5), None]]]
 
 
 def test_texts_are_cut_between_words_and_lists_into_chunks():

@@ -1,4 +1,4 @@
-"""Candidates, passages and ensembles against loops; a ledger that is closed too early goes on where it stood."""
+"""Candidates, passages and ensembles against loops; a score journal resumes after the last saved score."""
 
 import numpy as np
 import pytest
@@ -27,53 +27,53 @@ BERT = Run.from_hits({"q": {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.0}, "r": {"b": 
 @st.composite
 def lists(draw):
     """A run of some queries, a depth, and a new score for every document."""
-    found = st.dictionaries(st.sampled_from("abcdefg"), numbers, max_size=7)
-    hits = {f"q{number}": draw(found) for number in range(draw(st.integers(1, 3)))}
+    documents = st.dictionaries(st.sampled_from("abcdefg"), numbers, max_size=7)
+    hits = {f"q{number}": draw(documents) for number in range(draw(st.integers(1, 3)))}
     return hits, draw(st.integers(1, 5)), draw(st.lists(numbers, min_size=21, max_size=21))
 
 
 @quick
 @given(lists(), st.booleans())
-def test_a_reranked_run_is_that_of_the_loop(given_, rest):
-    hits, depth, drawn = given_
+def test_a_reranked_run_is_that_of_the_loop(case, rest):
+    hits, depth, new_scores = case
     run = Run.from_hits(hits)
     candidates = Candidates.of(run, depth)
-    scores = np.array(drawn[: len(candidates)], dtype=np.float32)
-    found = candidates.reranked(scores, rest=rest)
-    for place, query in enumerate(run.queries):
-        own = candidates.query == place
+    scores = np.array(new_scores[: len(candidates)], dtype=np.float32)
+    reranked = candidates.reranked(scores, rest=rest)
+    for query_number, query in enumerate(run.queries):
+        own = candidates.query == query_number
         new = dict(zip([run.names[code] for code in candidates.document[own]], scores[own].tolist(), strict=True))
-        assert found.documents_of(query) == oracles.reranked(run.documents_of(query), depth, new, rest=rest)
-        values = [score for _, score in found.hits(query)]
+        assert reranked.documents_of(query) == oracles.reranked(run.documents_of(query), depth, new, rest=rest)
+        values = [score for _, score in reranked.hits(query)]
         assert values[: len(new)] == sorted(new.values(), reverse=True)
         assert all(after < before for before, after in zip(values[len(new) - 1 :], values[len(new) :], strict=False))
 
 
 @quick
 @given(lists(), st.integers(1, 3), st.integers(1, 3), st.booleans())
-def test_patience_ends_where_the_loop_ends(given_, patience, best, rest):
-    hits, depth, drawn = given_
+def test_patience_ends_where_the_loop_ends(case, patience, best, rest):
+    hits, depth, new_scores = case
     run = Run.from_hits(hits)
     candidates = Candidates.of(run, depth)
-    scores, found = np.array(drawn[: len(candidates)], dtype=np.float32), np.full(len(candidates), np.nan, np.float32)
+    scores, partial_scores = np.array(new_scores[: len(candidates)], dtype=np.float32), np.full(len(candidates), np.nan, np.float32)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scoring, "BEST", best)
-        for part in scoring._waves(candidates, found, patience):
-            assert np.isnan(found[part]).all()
-            found[part] = scores[part]
-    after = candidates.reranked(found, rest=rest)
-    for place, query in enumerate(run.queries):
-        own = candidates.query == place
+        for part in scoring._waves(candidates, partial_scores, patience):
+            assert np.isnan(partial_scores[part]).all()
+            partial_scores[part] = scores[part]
+    after = candidates.reranked(partial_scores, rest=rest)
+    for query_number, query in enumerate(run.queries):
+        own = candidates.query == query_number
         count = oracles.patient(scores[own].tolist(), patience, best)
-        assert (~np.isnan(found[own])).tolist() == [row < count for row in range(own.sum())]
+        assert (~np.isnan(partial_scores[own])).tolist() == [row < count for row in range(own.sum())]
         new = dict(zip([run.names[code] for code in candidates.document[own]], scores[own].tolist(), strict=True))
         assert after.documents_of(query) == oracles.reranked(run.documents_of(query), count, new, rest=rest)
 
 
 def test_what_lies_below_stands_one_step_behind_the_last():
-    found = Candidates.of(BERT, 2).reranked([1.5, 2.5, 0.25])
-    assert found.hits("q") == [("b", 2.5), ("a", 1.5), ("c", 0.5), ("d", -0.5)]
-    assert found.hits("r") == [("b", 0.25)] and found.hits("s") == []
+    reranked = Candidates.of(BERT, 2).reranked([1.5, 2.5, 0.25])
+    assert reranked.hits("q") == [("b", 2.5), ("a", 1.5), ("c", 0.5), ("d", -0.5)]
+    assert reranked.hits("r") == [("b", 0.25)] and reranked.hits("s") == []
     large = Candidates.of(BERT, 2).reranked([3e9, 2e9, 0.0])
     assert large.documents_of("q") == ["a", "b", "c", "d"] and len({score for _, score in large.hits("q")}) == 4
 
@@ -96,8 +96,8 @@ def test_several_runs_become_one_list():
 def test_ensembles_are_those_of_the_loop(data, how):
     models, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
     rows = data.draw(st.lists(st.lists(numbers, min_size=count, max_size=count), min_size=models, max_size=models))
-    found = variants.bind("reranking.ensembles", how)(np.array(rows))
-    assert found.tolist() == pytest.approx(oracles.together(rows, how), abs=1e-9)
+    combined_scores = variants.bind("reranking.ensembles", how)(np.array(rows))
+    assert combined_scores.tolist() == pytest.approx(oracles.together(rows, how), abs=1e-9)
 
 
 def test_an_ensemble_is_taken_query_by_query_and_one_model_alone_keeps_its_scores():
@@ -129,13 +129,13 @@ def reading(passages, pair_length=14):
 @pytest.mark.parametrize(("length", "stride"), [(None, None), (4, None), (4, 1), (None, 3), (4, 9)])
 def test_passages_are_those_of_the_loop(length, stride):
     pairs, starts = reading(Passages("maxp", length, stride))
-    found = iter(zip(pairs.query.tolist(), pairs.document.tolist(), pairs.begins.tolist(), pairs.sizes.tolist(), strict=True))
+    passages = iter(zip(pairs.query.tolist(), pairs.document.tolist(), pairs.begins.tolist(), pairs.sizes.tolist(), strict=True))
     for query in (0, 1):
         window = min(14 - 4 - (1, 4)[query], length or 99)
         for document, size in enumerate(SIZES):
             for begin, end in oracles.passages(size, window, min(stride or window // 2, window)):
-                assert next(found) == (query, document, begin, end - begin)
-    assert next(found, None) is None and len(starts) == 2 * len(SIZES)
+                assert next(passages) == (query, document, begin, end - begin)
+    assert next(passages, None) is None and len(starts) == 2 * len(SIZES)
     assert pairs.lengths.max() <= 14
 
 
@@ -159,12 +159,12 @@ def test_passages_come_together_as_the_best_or_the_sum():
 
 def test_a_ledger_hands_back_what_it_has_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
-    walk = Ledger(tmp_path / "kept").opened("a", 4)
-    walk.add(np.array([1.0, 2.0], dtype=np.float32))
+    log = Ledger(tmp_path / "kept").opened("a", 4)
+    log.add(np.array([1.0, 2.0], dtype=np.float32))
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 1e9)
-    walk.add(np.array([7.0], dtype=np.float32))  # not on disk: lost
-    ledger = Ledger(tmp_path / "kept")
-    again, other = ledger.opened("a", 4), ledger.opened("b", 1)
+    log.add(np.array([7.0], dtype=np.float32))  # not on disk: lost
+    journal = Ledger(tmp_path / "kept")
+    again, other = journal.opened("a", 4), journal.opened("b", 1)
     assert (again.done, other.done) == (2, 0)
     again.add(np.array([3.0, 4.0], dtype=np.float32))
     assert again.close().tolist() == [1.0, 2.0, 3.0, 4.0]

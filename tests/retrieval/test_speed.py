@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from moeir.errors import UsageError
-from moeir.indexes import postings  # noqa: F401 - says which layer numba's threads use
+from moeir.indexes import postings  # noqa: F401 - sets the threading layer of numba
 from moeir.retrieval import speed
 
 
@@ -20,12 +20,12 @@ def test_so_many_percent_of_the_queries_wait_no_longer(batches: list[tuple[float
 
 
 def test_steps_are_told_apart() -> None:
-    taken = speed.Speed()
-    taken.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)]}
-    facts = taken.facts()
+    recorder = speed.Speed()
+    recorder.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)]}
+    facts = recorder.facts()
     assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "p50_ms": 500.0, "p95_ms": 500.0, "p99_ms": 500.0}
     assert facts["search"]["queries_per_second"] == 15.0
-    assert taken.line().startswith("encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s")
+    assert recorder.line().startswith("encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s")
 
 
 def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
@@ -33,14 +33,14 @@ def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
     def added(left: float, right: float) -> float:
         return left + right
 
-    taken = speed.Speed()
+    recorder = speed.Speed()
     for _ in range(2):
-        with taken.step("search", 1):
+        with recorder.step("search", 1):
             assert added(1.0, 2.0) == 3.0
-    (first, _), (second, _) = taken.steps["search"]
-    assert taken.compiling > first
-    assert second < taken.compiling
-    assert taken.line().endswith(f"; not counted: {taken.compiling:,.1f} s of compiling loops, once")
+    (first, _), (second, _) = recorder.steps["search"]
+    assert recorder.compiling > first
+    assert second < recorder.compiling
+    assert recorder.line().endswith(f"; not counted: {recorder.compiling:,.1f} s of compiling loops, once")
     assert "compiling" not in speed.Speed().line()
 
 
@@ -56,9 +56,9 @@ def test_threads_are_as_before_afterwards() -> None:
 
 
 def test_a_device_has_finished_before_the_clock_is_read(monkeypatch):
-    waited = []
-    monkeypatch.setattr("torch.cuda.synchronize", waited.append)
+    synchronized = []
+    monkeypatch.setattr("torch.cuda.synchronize", synchronized.append)
     for device in ("cpu", "cuda:1"):
         with speed.Speed(device).step("search", 1):
             pass
-    assert waited == ["cuda:1", "cuda:1"]
+    assert synchronized == ["cuda:1", "cuda:1"]

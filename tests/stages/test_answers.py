@@ -62,7 +62,7 @@ def test_the_forms_of_dpr_are_questions_by_their_place(room, moeir, name):
 def test_success_by_regular_expressions_says_which_are_none(room, moeir):
     found, said = evaluated(moeir, "--answers", "regex.tsv", "--match", "regex", "--run", "numbered.trec", "-m", "Success@5", "-q")
     assert [value for _, _, value in found] == ["1.000000", "0.000000", "1.000000", "0.666667"]
-    assert said.startswith("regex.tsv: 1 answers are no regular expressions and match nothing; the first: '(scent' of question 1\n")
+    assert said.startswith("regex.tsv: 1 answers are not valid regular expressions and match nothing; the first: '(scent' of question 1\n")
 
 
 def test_means_by_group(room, moeir):
@@ -94,7 +94,7 @@ REFUSED = [
     ((*EVALUATE, "--answers", "asked.csv", "--corpus", "corpus.jsonl"), 3, "one.trec: run of another collection"),
     ((*EVALUATE, "--qrels", "qrels", "--group-by", "set"), 2, "--group-by needs --queries: the records that have the field"),
     ((*EVALUATE, "--qrels", "qrels", "--queries", "asked.jsonl"), 2, "--queries needs --group-by"),
-    ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged, but not"),
+    ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged but not"),
     ((*TUNE,), 2, "fuse --tune needs --qrels, or --answers and --corpus"),
     ((*TUNE[:-2], "--qrels", "qrels"), 2, "fuse: judgements and answers are for tuning; add --tune MEASURE"),
     ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has nothing to tune; hybrid and interpolation have alpha"),

@@ -101,7 +101,7 @@ def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
 def test_what_cannot_be_drawn_is_said_in_a_line(report, room, tmp_path):
     write(tmp_path / "empty", [{}])
     said = report(tmp_path / "empty", output=tmp_path / "x.svg")
-    assert said.code == 3 and "empty: its steps hold no loss, share, usage or development value" in said.stderr
+    assert said.code == 3 and "empty: no step has a loss, share, usage or dev value" in said.stderr
     assert not (tmp_path / "x.svg").exists() and report(tmp_path / "empty").code == 0
 
 

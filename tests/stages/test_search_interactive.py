@@ -55,14 +55,14 @@ def test_commands_change_what_follows(index: Path, toy: Path, moeir: Moeir) -> N
     assert "experts: local" in lines and "experts: lexical, local, global" in lines
     assert "fused by rrf" in lines and "depth: 1" in lines
     assert any(line.startswith("  lexical: rank 1, score ") or line.startswith("  lexical: not in its list, part ") for line in lines)
-    assert lines[-1] == ":quit         end, as Ctrl-D does"
+    assert lines[-1] == ":quit         quit, as Ctrl-D does"
 
 
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
         (":foo\n", ":foo: no such command; :help lists them"),
-        (":explain 1\n", ":explain: ask something first"),
+        (":explain 1\n", ":explain: no query yet; type one first"),
         ("mice\n:explain 99\n", ":explain 99: the last list has no document 99"),
         (":show 0\n", ":show 0: expected at least 1"),
         (":depth x\n", ":depth: expected a whole number, found 'x'"),

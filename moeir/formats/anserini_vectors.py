@@ -33,10 +33,10 @@ def _parsed(record: dict[str, Any], where: str) -> Vector:
     numbers = list(vector.values()) if isinstance(vector, dict) else vector
     if not isinstance(contents, str):
         raise DataError(f"{where}: contents is not a string")
-    if not isinstance(numbers, list) or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+    if not isinstance(numbers, list) or not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
         raise DataError(f"{where}: vector is neither an object of terms with weights nor a list of numbers")
-    for one in numbers:
-        runs.score_of(repr(one), where)
+    for number in numbers:
+        runs.score_of(repr(number), where)
     return Vector(name, terms=vector, contents=contents) if isinstance(vector, dict) else Vector(name, numbers=numbers, contents=contents)
 
 

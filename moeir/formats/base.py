@@ -109,7 +109,7 @@ def one_string(passage: Text, where: str, conversion: Conversion) -> str:
 
 def one_line(text: str, where: str, conversion: Conversion) -> str:
     """A text that stands between tabs: white space within it becomes spaces."""
-    if any(mark in text for mark in "\t\n\r"):
+    if any(character in text for character in "\t\n\r"):
         conversion.lose(where, "a tab or a line break within a text")
         return " ".join(text.split())
     return text

@@ -37,7 +37,7 @@ class Beir(Format):
 
 
 def _judgements(grades: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int]]:
-    return ((query, document, grade) for query, found in grades.items() for document, grade in found.items())
+    return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
 
 
 def write_trec(grades: dict[str, dict[str, int]], path: Path, conversion: Conversion, *, separator: str) -> None:

@@ -19,15 +19,15 @@ POSITIVES = ("positive", "answer", "pos", "passage", "sentence2")
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each row stands, and its columns by name, in their order."""
-    mark = _TABLES.get(lines.stem(path).suffix.lower())
-    if mark is None:
+    delimiter = _TABLES.get(lines.stem(path).suffix.lower())
+    if delimiter is None:
         for where, record in json_lines(path):
             if not isinstance(record, dict):
                 raise DataError(f"{where}: a JSON object was expected")
             yield where, record
         return
     with lines.opened(path) as numbered:
-        reader = csv.reader((line + "\n" for _, line in numbered), delimiter=mark)
+        reader = csv.reader((line + "\n" for _, line in numbered), delimiter=delimiter)
         header = next(reader, [])
         for row in reader:
             if len(row) != len(header):
@@ -38,9 +38,9 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def write(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> int:
     """Rows under a header; how many."""
-    mark, count = _TABLES.get(_suffix(path)), 0
+    delimiter, count = _TABLES.get(_suffix(path)), 0
     with lines.writer(path) as output:
-        table = None if mark is None else csv.writer(output, delimiter=mark, lineterminator="\n")
+        table = None if delimiter is None else csv.writer(output, delimiter=delimiter, lineterminator="\n")
         if table is not None:
             table.writerow(header)
         for row in rows:
@@ -58,7 +58,7 @@ def _suffix(path: Path) -> str:
 
 def text_of(record: dict[str, Any], names: Sequence[str], where: str) -> str:
     """The first of these columns that there is."""
-    name = next((one for one in names if one in record), None)
+    name = next((column for column in names if column in record), None)
     if name is None or not isinstance(record[name], str):
         raise DataError(f"{where}: no column {' or '.join(names)} with a text among {', '.join(record)}")
     return str(record[name])
@@ -69,12 +69,12 @@ def plain(example: Example, conversion: Conversion, path: Path) -> tuple[str, li
     where = f"query {example.query_id!r}"
     example = conversion.with_texts(example, where)
     assert example.query is not None
-    for what, held in (
+    for what, present in (
         ("field 'negative_provenance'", example.provenance),
         ("field 'answers'", example.query.answers),
         ("ids", not (is_named(example.query) and all(map(is_named, example.passages)))),
     ):
-        if held:
+        if present:
             conversion.lose(where, what)
     passages = {passage.id: one_string(passage, where, conversion) for passage in example.passages}
     query, sides = whole(example.query), (example.positive_ids, example.negative_ids)

@@ -16,8 +16,8 @@ class MsmarcoRun(Format):
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        every = rows(path, 3, "query, document, rank")
-        hits = ((where, query, document, ranked.whole(rank, "rank", where)) for where, (query, document, rank) in every)
+        row_items = rows(path, 3, "query, document, rank")
+        hits = ((where, query, document, ranked.whole(rank, "rank", where)) for where, (query, document, rank) in row_items)
         yield ranked.gathered(ranked.by_rank(hits), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:

@@ -13,15 +13,15 @@ def gathered(hits: Iterable[Hit], name: str, tag: str = "moeir") -> Run:
     """A run of hits in any order."""
     queries: dict[str, int] = {}
     names: dict[str, int] = {}
-    places, query_codes, document_codes, scores = list[str](), list[int](), list[int](), list[float]()
+    locations, query_codes, document_codes, scores = list[str](), list[int](), list[int](), list[float]()
     for where, query, document, score in hits:
-        places.append(where)
+        locations.append(where)
         query_codes.append(queries.setdefault(query, len(queries)))
         document_codes.append(names.setdefault(document, len(names)))
         scores.append(score)
-    if not places:
+    if not locations:
         raise DataError(f"{name}: holds no hit")
-    return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, where=places.__getitem__)
+    return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, where=locations.__getitem__)
 
 
 def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
@@ -29,12 +29,12 @@ def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
     lists: dict[str, list[tuple[int, str, str]]] = {}
     for where, query, document, rank in hits:
         lists.setdefault(query, []).append((rank, where, document))
-    for query, every in lists.items():
-        every.sort(key=lambda hit: hit[0])
-        for place, (rank, where, document) in enumerate(every):
-            if place and every[place - 1][0] == rank:
+    for query, ranked_hits in lists.items():
+        ranked_hits.sort(key=lambda hit: hit[0])
+        for position, (rank, where, document) in enumerate(ranked_hits):
+            if position and ranked_hits[position - 1][0] == rank:
                 raise DataError(f"{where}: rank {rank} stands twice in the list of query {query!r}")
-            yield where, query, document, float(len(every) - place)
+            yield where, query, document, float(len(ranked_hits) - position)
 
 
 def hits_of(run: Run) -> Iterator[tuple[str, str, int, float]]:
@@ -47,8 +47,8 @@ def hits_of(run: Run) -> Iterator[tuple[str, str, int, float]]:
 def lose_scores(run: Run, conversion: Conversion) -> None:
     """Scores that say no more than ranks are no loss."""
     for query in run.queries:
-        found = run.hits(query)
-        if any(score != len(found) - place for place, (_, score) in enumerate(found)):
+        hits = run.hits(query)
+        if any(score != len(hits) - position for position, (_, score) in enumerate(hits)):
             conversion.lose(f"query {query!r}", "the scores")
             return
 

@@ -16,15 +16,15 @@ from moeir.records.texts import Text
 
 def read_texts(source: Path | str, conversion: Conversion) -> Iterator[Text]:
     """Texts of any form, each id once; a field that is not read would be lost."""
-    known: set[str] = set()
+    seen_ids: set[str] = set()
     for where, record in texts.records(str(source)):
         text = texts.parsed(record, where)
-        if text.id in known:
+        if text.id in seen_ids:
             raise DataError(f"{where}: id {text.id!r} stands on an earlier line too; moeir check --fix keeps the first")
-        known.add(text.id)
+        seen_ids.add(text.id)
         conversion.lose_fields(where, record, (*texts.IDS, *texts.TEXTS, "title", "url", "answers"))
         yield text
-    if not known:
+    if not seen_ids:
         raise DataError(f"{lines.label(source)}: holds no text")
 
 
@@ -60,11 +60,11 @@ def rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[st
             yield f"{name}:{number}", columns
 
 
-def write_rows(every: Iterable[Iterable[object]], path: Path | str) -> int:
+def write_rows(row_values: Iterable[Iterable[object]], path: Path | str) -> int:
     """Columns between tabs; how many lines."""
     count = 0
     with lines.writer(path) as output:
-        for row in every:
+        for row in row_values:
             output.write("\t".join(map(str, row)) + "\n")
             count += 1
     return count
@@ -125,10 +125,10 @@ class Grouped:
     def add(self, where: str, query: Text, positive: Text, negatives: Iterable[Text]) -> None:
         """One row."""
         self._where.setdefault(query.id, where)
-        beside = self._queries.setdefault(query.id, {}).setdefault(positive.id, [])
+        row_negatives = self._queries.setdefault(query.id, {}).setdefault(positive.id, [])
         for text in (query, positive, *(negatives := list(negatives))):
             self._texts[text.id] = text
-        beside += [negative.id for negative in negatives if negative.id not in beside]
+        row_negatives += [negative.id for negative in negatives if negative.id not in row_negatives]
 
     def examples(self, *, inline: bool = True) -> Iterator[Example]:
         """One example for each query."""
@@ -137,11 +137,11 @@ class Grouped:
             negatives = list(dict.fromkeys(negative for group in groups.values() for negative in group))
             if any(set(group) != set(negatives) for group in groups.values()):
                 self._conversion.lose(where, "which negatives stood beside which positive")
-            if both := [negative for negative in negatives if negative in groups]:
+            if overlap := [negative for negative in negatives if negative in groups]:
                 self._conversion.lose(where, "a positive that is a negative elsewhere")
-                negatives = [negative for negative in negatives if negative not in both]
-            found = Example(query, tuple(groups), tuple(negatives))
+                negatives = [negative for negative in negatives if negative not in overlap]
+            example = Example(query, tuple(groups), tuple(negatives))
             if inline:
                 passages = tuple(self._texts[document] for document in (*groups, *negatives))
-                found = replace(found, query=self._texts[query], passages=passages)
-            yield checked(found, where)
+                example = replace(example, query=self._texts[query], passages=passages)
+            yield checked(example, where)

@@ -17,8 +17,8 @@ class TevatronRun(Format):
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        every = rows(path, 3, "query, document, score")
-        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, score) in every)
+        row_items = rows(path, 3, "query, document, score")
+        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, score) in row_items)
         yield ranked.gathered(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:

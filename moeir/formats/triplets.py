@@ -21,8 +21,8 @@ class Triplets(Format):
         grouped = Grouped(conversion)
         for where, record in columns.read(path):
             names = (columns.ANCHORS, columns.POSITIVES, NEGATIVES)
-            query, positive, negative = (named(columns.text_of(record, one, where)) for one in names)
-            conversion.lose_fields(where, record, [name for one in names for name in one])
+            query, positive, negative = (named(columns.text_of(record, columns_of_field, where)) for columns_of_field in names)
+            conversion.lose_fields(where, record, [name for columns_of_field in names for name in columns_of_field])
             grouped.add(where, query, positive, [negative])
         yield from grouped.examples()
 

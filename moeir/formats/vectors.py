@@ -25,11 +25,11 @@ def names_of(folder: Path) -> list[str]:
     return [reader.token(number) for number in range(reader.vocabulary)]
 
 
-def checkpoint_of(encodings: Path, said: Mapping[str, str], given: Path | None) -> Path:
+def checkpoint_of(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
     """The checkpoint that encodings were made with, where it lay then or where it is now; ArtifactError if it is another."""
-    folder = given or (encodings / said["path"]).resolve()
+    folder = model or (encodings / recorded["path"]).resolve()
     if not folder.is_dir():
         raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; say where it is with --model")
-    if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != said["digest"]:
+    if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != recorded["digest"]:
         raise ArtifactError(f"{folder}: not the checkpoint {encodings} was made with; name that one with --model")
     return folder

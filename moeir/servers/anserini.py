@@ -33,15 +33,15 @@ class Anserini(Server):
     place: ClassVar[str] = "collection"
 
     def __init__(
-        self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50, levels: int = 256, largest: float = 5.0
+        self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50, levels: int = 256, largest: float = 5.0
     ) -> None:
-        super().__init__(collection, name, file_megabytes)
+        super().__init__(schema, name, file_megabytes)
         if levels < 1 or not largest > 0:
             raise UsageError(f"anserini:levels={levels},largest={largest:g}: expected more than 0")
-        sparse = collection.of("sparse")
-        if len(sparse) != 1:
-            raise UsageError(f"anserini: takes the weighted terms of one expert; the encodings have {', '.join(sparse) or 'none'}")
-        self.levels, self.largest, self._expert = levels, largest, sparse[0]
+        sparse_experts = schema.of("sparse")
+        if len(sparse_experts) != 1:
+            raise UsageError(f"anserini: takes the weighted terms of one expert; the encodings have {', '.join(sparse_experts) or 'none'}")
+        self.levels, self.largest, self._expert = levels, largest, sparse_experts[0]
 
     def impacts(self, weights: np.ndarray) -> list[int]:
         """Whole numbers for weights [n].
@@ -55,8 +55,8 @@ class Anserini(Server):
 
     def lines(self, document: Document) -> list[Any]:
         terms, weights = document.sparse[self._expert]
-        found = zip(terms.tolist(), self.impacts(weights), strict=True)
-        vector = {self.collection.terms[term]: impact for term, impact in found if impact}
+        impacts = zip(terms.tolist(), self.impacts(weights), strict=True)
+        vector = {self.collection.terms[term]: impact for term, impact in impacts if impact}
         return [{"id": document.text.id, "contents": document.text.content, "vector": vector}]
 
     def files(self) -> dict[str, str]:

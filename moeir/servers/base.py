@@ -51,7 +51,7 @@ class Collection:
 
     def of(self, kind: str) -> list[str]:
         """The experts of a kind."""
-        return [name for name, own in self.kinds.items() if own == kind]
+        return [name for name, expert_kind in self.kinds.items() if expert_kind == kind]
 
 
 class Server(ABC):
@@ -60,12 +60,12 @@ class Server(ABC):
     takes: ClassVar[tuple[str, ...]] = SERVED
     place: ClassVar[str] = "."  # of the documents, in the folder that is written
 
-    def __init__(self, collection: Collection, name: str, file_megabytes: int) -> None:
+    def __init__(self, schema: Collection, name: str, file_megabytes: int) -> None:
         if not name.isidentifier() or name != name.lower():
             raise UsageError(f"name={name}: expected lower-case letters, digits and _, as engines allow for a collection")
         if file_megabytes < 1:
             raise UsageError(f"file_megabytes={file_megabytes}: expected at least 1")
-        self.collection, self.name, self.file_megabytes = collection, name, file_megabytes
+        self.collection, self.name, self.file_megabytes = schema, name, file_megabytes
 
     @abstractmethod
     def lines(self, document: Document) -> list[Any]:
@@ -106,9 +106,9 @@ class Server(ABC):
         return {"terms.txt": "".join(f"{term}\n" for term in self.collection.terms)} if self.collection.of("sparse") else {}
 
     def _readme(self) -> str:
-        taken = [name for name, kind in self.collection.kinds.items() if kind in self.takes]
-        shown = "\n".join(OF_KIND[self.collection.kinds[name]].format(name=name) for name in taken)
-        return f"# {self.name}\n\n{self.words().strip()}\n{ENCODING.format(checkpoint=self.collection.checkpoint)}{shown}\n"
+        experts = [name for name, kind in self.collection.kinds.items() if kind in self.takes]
+        query_lines = "\n".join(OF_KIND[self.collection.kinds[name]].format(name=name) for name in experts)
+        return f"# {self.name}\n\n{self.words().strip()}\n{ENCODING.format(checkpoint=self.collection.checkpoint)}{query_lines}\n"
 
     def weighted(self, document: Document, expert: str) -> dict[str, float]:
         """Terms of a document as strings, with their weights."""
@@ -132,5 +132,5 @@ def nine_digits(weights: np.ndarray) -> list[float]:
 
 def payload(text: Text) -> dict[str, str]:
     """What is kept of a text: its id, and title and text where they are known."""
-    said = {"id": text.id, "title": text.title, "text": text.text}
-    return {name: value for name, value in said.items() if value}
+    fields = {"id": text.id, "title": text.title, "text": text.text}
+    return {name: value for name, value in fields.items() if value}

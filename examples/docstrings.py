@@ -39,10 +39,10 @@ def docstrings(library: Path) -> Iterator[tuple[str, str]]:
 def halves(text: str) -> tuple[str, str] | None:
     """First sentence and the rest, or nothing if either is too short or one gives the other away."""
     words = " ".join(text.split())
-    cut = SENTENCE.search(words)
-    if cut is None:
+    boundary = SENTENCE.search(words)
+    if boundary is None:
         return None
-    query, passage = words[: cut.start()].strip(), " ".join(words[cut.end() :].split()[:MOST_PASSAGE_WORDS])
+    query, passage = words[: boundary.start()].strip(), " ".join(words[boundary.end() :].split()[:MOST_PASSAGE_WORDS])
     if not FEWEST_QUERY_WORDS <= len(query.split()) <= MOST_QUERY_WORDS:
         return None
     if len(passage.split()) < FEWEST_PASSAGE_WORDS or query.lower() in passage.lower():
@@ -52,8 +52,8 @@ def halves(text: str) -> tuple[str, str] | None:
 
 def split(module: str) -> str:
     """Where a top-level module goes: 72 % train, 12 % dev, 16 % test, by a hash of its name."""
-    place = int(hashlib.sha256(module.split(".")[0].encode()).hexdigest(), 16) % 100
-    return "train" if place < 72 else "dev" if place < 84 else "test"
+    bucket = int(hashlib.sha256(module.split(".")[0].encode()).hexdigest(), 16) % 100
+    return "train" if bucket < 72 else "dev" if bucket < 84 else "test"
 
 
 def main(folder: Path) -> None:

@@ -26,13 +26,13 @@ def passages(path: Path) -> Iterator[Text]:
 
 def questions(path: Path, name: str) -> tuple[list[Text], qrels.Qrels]:
     """Questions with a positive passage, numbered as they stand in the file, and those passages."""
-    asked, judged = [], {}
+    queries, positives_by_query = [], {}
     for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-        positives = [str(found.get("passage_id") or found["psg_id"]) for found in entry["positive_ctxs"]]
+        positives = [str(context.get("passage_id") or context["psg_id"]) for context in entry["positive_ctxs"]]
         if positives:
-            asked.append(Text(f"{name}{number}", entry["question"], answers=tuple(entry["answers"])))
-            judged[f"{name}{number}"] = dict.fromkeys(positives, 1)
-    return asked, judged
+            queries.append(Text(f"{name}{number}", entry["question"], answers=tuple(entry["answers"])))
+            positives_by_query[f"{name}{number}"] = dict.fromkeys(positives, 1)
+    return queries, positives_by_query
 
 
 def tests(path: Path) -> Iterator[Text]:
@@ -45,9 +45,9 @@ def tests(path: Path) -> Iterator[Text]:
 def main(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
-        asked, judged = questions(source / "retriever" / f"nq-{name}.json", name)
-        texts.write(asked, folder / f"{name}-queries.jsonl")
-        qrels.write(judged, folder / f"{name}.qrels")
+        queries, positives_by_query = questions(source / "retriever" / f"nq-{name}.json", name)
+        texts.write(queries, folder / f"{name}-queries.jsonl")
+        qrels.write(positives_by_query, folder / f"{name}.qrels")
     texts.write(tests(source / "retriever" / "qas" / "nq-test.csv"), folder / "test-queries.jsonl")
     texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
 

@@ -29,36 +29,36 @@ POOL = 30  # negatives of each kind among which DPR's validation looks for the p
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The questions that have a positive passage, and their places in the file."""
     with lines.opened(path) as numbered:
-        for place, (_, entry) in enumerate(dpr.entries(str(path), numbered)):
+        for index, (_, entry) in enumerate(dpr.entries(str(path), numbered)):
             if entry["positive_ctxs"]:
-                yield place, entry
+                yield index, entry
 
 
-def passage(found: dict[str, Any]) -> Text:
+def passage(context: dict[str, Any]) -> Text:
     """A passage that a file names, under its id in the corpus."""
-    return Text(str(found.get("passage_id") or found["psg_id"]), found["text"], title=found["title"])
+    return Text(str(context.get("passage_id") or context["psg_id"]), context["text"], title=context["title"])
 
 
 def trained(source: Path, name: str, folder: Path) -> None:
     """train-queries.jsonl and train.qrels."""
-    asked, judged = [], {}
-    for place, entry in entries(source / "retriever" / f"{name}-train.json"):
-        asked.append(Text(f"{name}-train{place}", entry["question"], answers=tuple(entry["answers"])))
-        judged[asked[-1].id] = {passage(found).id: 1 for found in entry["positive_ctxs"]}
-    texts.write(asked, folder / "train-queries.jsonl")
-    qrels.write(judged, folder / "train.qrels")
+    queries, positives_by_query = [], {}
+    for index, entry in entries(source / "retriever" / f"{name}-train.json"):
+        queries.append(Text(f"{name}-train{index}", entry["question"], answers=tuple(entry["answers"])))
+        positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
+    texts.write(queries, folder / "train-queries.jsonl")
+    qrels.write(positives_by_query, folder / "train.qrels")
 
 
 def judged_by(source: Path, name: str, folder: Path) -> None:
     """dev-queries.jsonl, dev.qrels, dev-corpus.jsonl and dev-answers.jsonl."""
-    asked, judged, pool = [], {}, {}
-    for place, entry in entries(source / "retriever" / f"{name}-dev.json"):
-        asked.append(Text(f"{name}-dev{place}", entry["question"], answers=tuple(entry["answers"])))
-        judged[asked[-1].id] = {passage(found).id: 1 for found in entry["positive_ctxs"]}
-        kept = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
-        pool |= {text.id: text for text in map(passage, kept)}
-    texts.write(asked, folder / "dev-queries.jsonl")
-    qrels.write(judged, folder / "dev.qrels")
+    queries, positives_by_query, pool = [], {}, {}
+    for index, entry in entries(source / "retriever" / f"{name}-dev.json"):
+        queries.append(Text(f"{name}-dev{index}", entry["question"], answers=tuple(entry["answers"])))
+        positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
+        contexts = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
+        pool |= {text.id: text for text in map(passage, contexts)}
+    texts.write(queries, folder / "dev-queries.jsonl")
+    qrels.write(positives_by_query, folder / "dev.qrels")
     texts.write(pool.values(), folder / "dev-corpus.jsonl")
     with lines.writer(folder / "dev-answers.jsonl") as output:
         for question in tests(source / "retriever" / "qas" / f"{name}-dev.csv"):

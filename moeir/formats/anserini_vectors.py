@@ -1,4 +1,4 @@
-"""Vectors as Anserini and Pyserini read and write them."""
+"""Anserini's and Pyserini's JSON vectors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from moeir.records import runs, texts
 
 
 class AnseriniVectors(Format):
-    """JSON lines {"id", "contents", "vector"}, a vector of terms with weights, or of numbers: Anserini's and Pyserini's."""
+    """JSON lines {"id", "contents", "vector"}, the vector as term weights or as numbers: Anserini's and Pyserini's."""
 
     kind: ClassVar[str] = "vectors"
 
@@ -47,5 +47,5 @@ def _record(vector: Vector) -> dict[str, Any]:
 
 
 def _short(number: float) -> float:
-    """The shortest number that float32 reads back as it is."""
+    """The shortest decimal number that float32 reads back unchanged."""
     return float(runs.score_text(number))

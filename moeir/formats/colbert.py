@@ -1,4 +1,4 @@
-"""ColBERT's training files: triples of numbers, and the collection and queries that they number."""
+"""ColBERT's training files: triples of text numbers, with the numbered collection and queries."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ NAMES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
 class Colbert(Format):
     """A folder of triples.jsonl [query, positive, negative, …], queries.tsv and collection.tsv, numbered from 0: ColBERT's.
 
-    Ids that are other than these numbers stand in document-ids.txt and query-ids.txt, a line for each number.
+    Where ids differ from these numbers, document-ids.txt and query-ids.txt hold them, one line per number.
     """
 
     kind: ClassVar[str] = "examples"
@@ -48,7 +48,7 @@ class Colbert(Format):
             ]
             complete = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
             if teacher_scores and not complete:
-                conversion.lose(f"query {example.query_id!r}", "scores that only some passages have")
+                conversion.lose(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
             yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if complete else example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
@@ -69,7 +69,7 @@ class Colbert(Format):
 
 
 class _Numbers:
-    """Texts numbered from 0 as they come, and written as they are."""
+    """Texts numbered from 0 in order of appearance, each written when it is first seen."""
 
     def __init__(self, output: TextIO, conversion: Conversion) -> None:
         self.known: dict[str, int] = {}
@@ -87,7 +87,7 @@ class _Numbers:
 
 
 def _rows(example: Example, conversion: Conversion, passages: _Numbers, queries: _Numbers) -> Iterator[list[Any]]:
-    """A row for each positive, with all negatives; a document is a pair with its score where a teacher gave one."""
+    """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
     where = f"query {example.query_id!r}"
     example = conversion.with_texts(example, where)
     assert example.query is not None
@@ -115,7 +115,7 @@ def _triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _entry(entry: Any, where: str) -> tuple[str, float | None]:
-    """The number of a text, and the score beside it."""
+    """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
         score = runs.score_of(str(score), where)
@@ -123,7 +123,7 @@ def _entry(entry: Any, where: str) -> tuple[str, float | None]:
 
 
 def _numbered(path: Path) -> dict[str, Text]:
-    """The texts of a file by the number that triples call them, with the ids that they had before."""
+    """The texts of a file by their number in the triples, with their original ids."""
     names: list[str] | None = None
     if (ids_path := path.with_name(NAMES[path.name])).is_file():
         with lines.opened(ids_path) as numbered:
@@ -136,10 +136,10 @@ def _numbered(path: Path) -> dict[str, Text]:
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
                 raise DataError(
-                    f"{path}:{number}: a number, a text and maybe a title between tabs expected, {len(columns) + 1} columns found"
+                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
                 )
             if names is not None and len(names) <= len(numbered_texts):
-                raise UsageError(f"{ids_path}: has {len(names)} ids, and {path.name} has more texts")
+                raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
             name = texts.identifier(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]
             numbered_texts[own_number] = Text(name, columns[0], columns[1] if len(columns) == 2 else "")
     return numbered_texts

@@ -1,4 +1,4 @@
-"""Runs as ColBERT's searcher writes them."""
+"""Runs of ColBERT's searcher."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from moeir.records.runs import Run
 
 
 class ColbertRun(Format):
-    """Query, document, rank and score between tabs: ColBERT's ranking.tsv."""
+    """Tab-separated query, document, rank and score: ColBERT's ranking.tsv."""
 
     kind: ClassVar[str] = "run"
 

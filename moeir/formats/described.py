@@ -1,4 +1,4 @@
-"""What a file or folder of data holds: counts, lengths, the first ids, in whatever format it is."""
+"""Summary of a file or folder of data in any format: counts, lengths, first ids."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,11 +16,11 @@ from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 
-SHOWN = 3  # first ids
+SHOWN = 3  # number of first ids to report
 
 
 def facts(path: Path, spec: str | None = None) -> dict[str, Any]:
-    """Format, kind, and what there is of it; UsageError for a format that is not sure, or that is no data."""
+    """Format, kind and counts; UsageError if the format is not recognised or holds no text data."""
     name = spec or detected(path)
     reader: Format = variants.bind("formats", name)()
     conversion = Conversion(name, name, lossy=True)
@@ -34,7 +34,7 @@ def facts(path: Path, spec: str | None = None) -> dict[str, Any]:
     if reader.kind == "examples":
         return summary | examples(reader.read(path, conversion))
     if reader.kind != "collection":
-        raise UsageError(f"{path}: is {name}, which is no text; expected a corpus, queries, judgements, a run, examples or a collection")
+        raise UsageError(f"{path}: is {name}, not text data; expected a corpus, queries, judgements, a run, examples or a collection")
     collection: Collection = next(reader.read(path, conversion))
     parts = {"corpus": texts(collection.corpus), "queries": texts(collection.queries)}
     for split, qrels in collection.qrels.items():
@@ -45,7 +45,7 @@ def facts(path: Path, spec: str | None = None) -> dict[str, Any]:
 
 
 def texts(items: Iterable[Text]) -> dict[str, Any]:
-    """Of texts.
+    """Counts and lengths of texts.
 
     >>> texts([Text("a", "An owl."), Text("b", "", "Bat")])
     {'texts': 2, 'with a title': 1, 'empty': 0, 'words': {'least': 1, 'median': 1.5, 'most': 2, 'all': 3}, 'first ids': ['a', 'b']}
@@ -61,7 +61,7 @@ def texts(items: Iterable[Text]) -> dict[str, Any]:
 
 
 def judgements(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
-    """Of judgements.
+    """Counts of judgements.
 
     >>> judgements([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
     {'0': 1, '1': 1, '2': 1}
@@ -85,7 +85,7 @@ def judgements(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
 
 
 def run(ranked: Run) -> dict[str, Any]:
-    """Of a run."""
+    """Counts, depths and scores of a run."""
     depths = np.diff(ranked.starts)
     scores = ranked.scores
     not_first = np.setdiff1d(np.arange(1, len(scores)), ranked.starts)
@@ -102,7 +102,7 @@ def run(ranked: Run) -> dict[str, Any]:
 
 
 def examples(items: Iterator[Example]) -> dict[str, Any]:
-    """Of training examples."""
+    """Counts of training examples."""
     positives, negatives, with_texts, with_teacher, with_provenance, first_ids = list[int](), list[int](), 0, 0, 0, list[str]()
     for example in items:
         positives.append(len(example.positive_ids))
@@ -123,7 +123,7 @@ def examples(items: Iterator[Example]) -> dict[str, Any]:
 
 
 def spread(numbers: list[int]) -> dict[str, float]:
-    """Least, median, most and the sum.
+    """Minimum, median, maximum and sum.
 
     >>> spread([1, 5, 2])
     {'least': 1, 'median': 2.0, 'most': 5, 'all': 8}

@@ -1,4 +1,4 @@
-"""Which format a file or folder is in, where its first lines leave no doubt."""
+"""Detect the format of a file or folder where its first lines are unambiguous."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _FOLDERS = {
     "msmarco": ("collection.tsv", "queries.tsv"),
     "anserini": ("corpus", "topics.tsv"),
 }
-_KEYS: dict[str, tuple[set[str], ...]] = {  # a line has all the names of one of these sets
+_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
     "tevatron": ({"query_id", "query", "positive_passages"},),
     "tevatron-ids": ({"query_id", "positive_document_ids"},),
     "examples": ({"query_id", "positive_ids"},),
@@ -35,7 +35,7 @@ LINES = 3
 
 
 def detected(path: Path) -> str:
-    """The name of the format; UsageError where it is not sure."""
+    """The name of the format; UsageError where it is ambiguous."""
     if path.is_dir():
         name = _of_folder(path)
     elif not path.exists() and str(path) != "-":
@@ -45,7 +45,7 @@ def detected(path: Path) -> str:
             head = list(islice((line for _, line in numbered if line.strip()), LINES))
         name = of_lines(head, path)
     if name is None:
-        raise UsageError(f"{path}: its format is not sure; say it with --from; see: moeir variants formats")
+        raise UsageError(f"{path}: format not recognised; name it with --from (moeir variants formats lists them)")
     return name
 
 
@@ -57,7 +57,7 @@ def _of_folder(path: Path) -> str | None:
 
 
 def of_lines(head: list[str], path: Path) -> str | None:
-    """What the first lines of a file say.
+    """The format by the first lines of a file; None if ambiguous.
 
     >>> of_lines(["q1 Q0 owl 1 2.5 bm25"], Path("x")), of_lines(["q1\\t0\\towl\\t1"], Path("x")), of_lines(["1\\tAn owl."], Path("x.tsv"))
     ('run', 'qrels', 'tsv')
@@ -105,7 +105,7 @@ def _of_columns(head: list[str], path: Path) -> str | None:
 
 
 def _of_tabs(rows: list[list[str]]) -> str | None:
-    """Columns between tabs: of a run, of a collection, of candidates."""
+    """The format of tab-separated columns: a run, a collection or candidates."""
     width = len(rows[0])
     if any(len(row) != width for row in rows):
         return None

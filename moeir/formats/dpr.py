@@ -48,7 +48,7 @@ class Dpr(Format):
 
 
 def _lose(entry: dict[str, Any], where: str, conversion: Conversion) -> None:
-    """What of an entry is not read: other fields, scores of contexts, and the easy negatives beside hard ones."""
+    """Drop or refuse unread parts of an entry: other fields, scores of contexts, and easy negatives where there are hard ones."""
     conversion.lose_fields(where, entry, _FIELDS)
     if entry.get("dataset"):
         conversion.lose(where, "field 'dataset'")

@@ -1,4 +1,4 @@
-"""Our own encodings, an expert of them at a time."""
+"""moeir's encodings, one expert at a time."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -18,12 +18,12 @@ from moeir.representations.base import Representation, Writer
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 
-TOGETHER = 4096  # texts written at once
+TOGETHER = 4096  # texts per write
 LARGEST_HALF = 65504.0
 
 
 class Encodings(Format):
-    """What `moeir encode` writes. `expert`: which one, if there are several of the kind; written, they need --model, the checkpoint."""
+    """Output of `moeir encode`. `expert`: which one, if there are several of the kind. Writing needs --model, the checkpoint."""
 
     kind: ClassVar[str] = "vectors"
     folder: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class Encodings(Format):
             raise UsageError("--to encodings: needs --model, the checkpoint that encodes queries for them")
         first = next(items, None)
         if first is None:
-            raise DataError("there is no vector to convert")
+            raise DataError("the input has no vector")
         kind = "dense" if first.terms is None else "sparse"
         manifest = manifests.verify(conversion.model, "checkpoint")
         kinds = {name: entry["representation"] for name, entry in facts_of(conversion.model)["experts"].items()}
@@ -74,12 +74,12 @@ class Encodings(Format):
         return len(ids)
 
     def _chosen(self, kinds: dict[str, str], where: str) -> str:
-        """The expert that is meant."""
+        """The expert named by the option, or the only one of a convertible kind."""
         candidates = {name: kind for name, kind in kinds.items() if kind in ("dense", "sparse")}
         if self._expert is not None and self._expert not in candidates:
             raise UsageError(f"expert={self._expert}: {where} has {', '.join(candidates) or 'no expert'} of one vector a text")
         if self._expert is None and len(candidates) != 1:
-            problem = f"has {', '.join(candidates)}; say which" if candidates else "has no expert of one vector a text"
+            problem = f"has {', '.join(candidates)}; choose one" if candidates else "has no expert of one vector a text"
             raise UsageError(f"{where}: {problem} with encodings:expert=…")
         return self._expert or next(iter(candidates))
 
@@ -105,7 +105,7 @@ def _dense(batch: Sequence[Vector], conversion: Conversion) -> Representation:
     width = len(batch[0].numbers or ())
     for vector in batch:
         if vector.numbers is None or len(vector.numbers) != width:
-            raise DataError(f"text {vector.id!r}: expected {width} numbers, as those before have")
+            raise DataError(f"text {vector.id!r}: expected {width} numbers, as in the texts before")
     vectors = np.array([vector.numbers for vector in batch], dtype=np.float64)
     if not np.isfinite(vectors).all() or np.abs(vectors).max() > LARGEST_HALF:
         row = int(np.flatnonzero(~(np.abs(vectors) <= LARGEST_HALF).all(axis=1))[0])
@@ -113,7 +113,7 @@ def _dense(batch: Sequence[Vector], conversion: Conversion) -> Representation:
     exact = vectors.astype(np.float32)
     inexact = np.flatnonzero((exact.astype(np.float16).astype(np.float32) != exact).any(axis=1))
     if len(inexact):
-        conversion.lose(f"text {batch[int(inexact[0])].id!r}", "digits beyond float16, in which dense vectors are kept,")
+        conversion.lose(f"text {batch[int(inexact[0])].id!r}", "digits beyond float16, the precision of stored dense vectors,")
     return Dense(torch.from_numpy(exact))
 
 
@@ -121,9 +121,9 @@ def _sparse(batch: Sequence[Vector], numbers: dict[str, int]) -> Representation:
     rows, terms, weights = list[int](), list[int](), list[float]()
     for row, vector in enumerate(batch):
         if vector.terms is None:
-            raise DataError(f"text {vector.id!r}: expected terms with weights, as those before have")
+            raise DataError(f"text {vector.id!r}: expected terms with weights, as in the texts before")
         if unknown := next((name for name in vector.terms if name not in numbers), None):
-            raise DataError(f"text {vector.id!r}: {unknown!r} is no term of the checkpoint of --model")
+            raise DataError(f"text {vector.id!r}: {unknown!r} is not in the vocabulary of the checkpoint of --model")
         for term, weight in sorted((numbers[name], weight) for name, weight in vector.terms.items()):
             rows.append(row)
             terms.append(term)

@@ -17,9 +17,9 @@ _FIELDS = ("query", "pos", "neg", "pos_scores", "neg_scores", *_IDS)
 
 
 class Flagembedding(Format):
-    """JSON lines {"query", "pos", "neg"} of texts, a teacher's `pos_scores` and `neg_scores`: FlagEmbedding's.
+    """JSON lines {"query", "pos", "neg"} of texts, with teacher scores `pos_scores` and `neg_scores`: FlagEmbedding's.
 
-    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer does not read; without them a text is known by its digest.
+    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest.
     """
 
     kind: ClassVar[str] = "examples"
@@ -35,7 +35,7 @@ class Flagembedding(Format):
             conversion.lose_fields(where, record, _FIELDS)
             example = _parsed(record, where, conversion)
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: the query stands on an earlier line too; one line per query was expected")
+                raise DataError(f"{where}: duplicate query; expected one line per query")
             seen_ids.add(example.query_id)
             yield example
 
@@ -73,7 +73,7 @@ def _parsed(record: dict[str, Any], where: str, conversion: Conversion) -> Examp
         words = strings(record, name, where)
         ids = record.get(f"{name}_id") or [digest(text) for text in words]
         if not isinstance(ids, list) or len(ids) != len(words):
-            raise DataError(f"{where}: {name}_id has not as many entries as {name}, {len(words)}")
+            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
         converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
         if record.get(f"{name}_scores") is not None:
             converted[f"{side}_scores"] = record[f"{name}_scores"]
@@ -83,14 +83,14 @@ def _parsed(record: dict[str, Any], where: str, conversion: Conversion) -> Examp
 
 
 def _lose_copies(record: dict[str, Any], where: str, conversion: Conversion) -> None:
-    """A text that stands twice, or on both sides, counts once: as a positive if it is one."""
+    """Keep each text once: as a positive if it is on both sides."""
     seen_ids: set[Any] = set()
     for side in ("positive", "negative"):
         passages, scores = record[f"{side}_passages"], record.get(f"{side}_scores")
         unique = []
         for index, passage in enumerate(passages):
             if passage["docid"] in seen_ids:
-                conversion.lose(where, "a passage that stands twice")
+                conversion.lose(where, "a duplicate passage")
             else:
                 unique.append(index)
             seen_ids.add(passage["docid"])

@@ -1,4 +1,4 @@
-"""What formats of whole collections have in common: judgements of splits, by the names of their files."""
+"""Files of collection folders: compressed or not, one file of judgements per split."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +12,16 @@ from moeir.records.texts import Text
 
 
 def named(folder: Path, *names: str) -> Path:
-    """The file of one of these names, packed or not."""
+    """The first existing file of these names, compressed or not."""
     for name in names:
         for compression in ("", ".gz", ".zst"):
             if (folder / f"{name}{compression}").is_file():
                 return folder / f"{name}{compression}"
-    raise ArtifactError(f"{folder}: no {' or '.join(names)}; expected the layout of its format")
+    raise ArtifactError(f"{folder}: no {' or '.join(names)}; expected a folder in this format's layout")
 
 
 def judged(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:
-    """The judgements of every file `prefixSPLITsuffix`, by split in the order of their names."""
+    """Judgements by split, from every file named `prefixSPLITsuffix`, in the order of file names."""
     splits = {}
     for file in sorted(folder.glob(f"{prefix}*")) if folder.is_dir() else ():
         name = lines.stem(file).name
@@ -33,7 +33,7 @@ def judged(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qr
 
 
 def union(files: list[Path], conversion: Conversion) -> Iterator[Text]:
-    """The texts of several files, each id once."""
+    """The texts of several files; of equal ids, the first."""
     seen_ids: set[str] = set()
     for file in files:
         for text in read_texts(file, conversion):

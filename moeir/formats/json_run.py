@@ -1,4 +1,4 @@
-"""Runs as pytrec_eval, BEIR and ranx hold them."""
+"""Runs of pytrec_eval, BEIR and ranx."""
 
 import json
 from collections.abc import Iterator

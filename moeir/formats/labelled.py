@@ -1,4 +1,4 @@
-"""sentence-transformers' labelled pairs, on which cross-encoders train."""
+"""sentence-transformers' labelled pairs, the training data of cross-encoders."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ _LABELS = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
 class Labelled(Format):
-    """Columns query, passage, label (1 or 0): the pairs on which sentence-transformers' cross-encoders train."""
+    """Columns query, passage, label (1 or 0): training pairs of sentence-transformers' cross-encoders."""
 
     kind: ClassVar[str] = "examples"
 

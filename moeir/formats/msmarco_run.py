@@ -1,4 +1,4 @@
-"""Runs as MS MARCO's evaluation script reads them."""
+"""Runs of MS MARCO's evaluation script."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from moeir.records.runs import Run
 
 
 class MsmarcoRun(Format):
-    """Query, document and rank between tabs: MS MARCO's runs. Read, a hit is worth what its rank says, the last 1."""
+    """Tab-separated query, document and rank: MS MARCO's runs. Read scores come from ranks: the last hit gets 1."""
 
     kind: ClassVar[str] = "run"
 

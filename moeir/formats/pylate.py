@@ -1,4 +1,4 @@
-"""ColBERT checkpoints as PyLate lays them out, which sentence-transformers reads since its sixth version."""
+"""ColBERT checkpoints in PyLate's layout, which sentence-transformers 6 reads too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ WANTED = {"normalise": True, "markers": True, "separator": True, "padding": "neg
 
 
 class Pylate(Format):
-    """A folder that PyLate and sentence-transformers 6 open: of a colbert checkpoint with markers and unit vectors."""
+    """A folder that PyLate and sentence-transformers 6 open, from a colbert checkpoint with markers and unit vectors."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
@@ -58,11 +58,11 @@ class Pylate(Format):
 
 
 def chosen(model: OpenCheckpoint, target: str, conversion: Conversion) -> dict[str, Any]:
-    """The options of a ColBERT that other libraries compute as we do."""
+    """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
     _, options = layouts.options_of(model, ("colbert",), target)
     layouts.refuse(options, WANTED, target)
     layouts.lose_scale(model, conversion)
     for side, prefix in layouts.prompts(model).items():
         if prefix:
-            conversion.lose(f"{side} prefix {prefix!r}", "the words before texts")
+            conversion.lose(f"{side} prefix {prefix!r}", "the prefix of texts")
     return options

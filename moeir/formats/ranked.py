@@ -1,4 +1,4 @@
-"""What runs of other tools have in common: hits of each query, best first, some without scores."""
+"""Rows of other tools' runs: hits by query, with scores or only ranks."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,11 +6,11 @@ from moeir.errors import DataError
 from moeir.formats.base import Conversion
 from moeir.records.runs import Run
 
-Hit = tuple[str, str, str, float]  # where it stands, query, document, score
+Hit = tuple[str, str, str, float]  # location, query, document, score
 
 
 def gathered(hits: Iterable[Hit], name: str, tag: str = "moeir") -> Run:
-    """A run of hits in any order."""
+    """Build a run from hits in any order."""
     queries: dict[str, int] = {}
     names: dict[str, int] = {}
     locations, query_codes, document_codes, scores = list[str](), list[int](), list[int](), list[float]()
@@ -20,12 +20,12 @@ def gathered(hits: Iterable[Hit], name: str, tag: str = "moeir") -> Run:
         document_codes.append(names.setdefault(document, len(names)))
         scores.append(score)
     if not locations:
-        raise DataError(f"{name}: holds no hit")
+        raise DataError(f"{name}: has no hits")
     return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, where=locations.__getitem__)
 
 
 def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
-    """Hits with ranks instead of scores, in any order: the last of a query is worth 1, each better one 1 more."""
+    """Scores for hits that have only ranks, in any order: a query's last hit gets 1, each better one 1 more."""
     lists: dict[str, list[tuple[int, str, str]]] = {}
     for where, query, document, rank in hits:
         lists.setdefault(query, []).append((rank, where, document))
@@ -33,7 +33,7 @@ def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
         ranked_hits.sort(key=lambda hit: hit[0])
         for position, (rank, where, document) in enumerate(ranked_hits):
             if position and ranked_hits[position - 1][0] == rank:
-                raise DataError(f"{where}: rank {rank} stands twice in the list of query {query!r}")
+                raise DataError(f"{where}: rank {rank} appears twice in the list of query {query!r}")
             yield where, query, document, float(len(ranked_hits) - position)
 
 
@@ -45,7 +45,7 @@ def hits_of(run: Run) -> Iterator[tuple[str, str, int, float]]:
 
 
 def lose_scores(run: Run, conversion: Conversion) -> None:
-    """Scores that say no more than ranks are no loss."""
+    """Drop or refuse scores; nothing is lost where they are only counted ranks."""
     for query in run.queries:
         hits = run.hits(query)
         if any(score != len(hits) - position for position, (_, score) in enumerate(hits)):
@@ -54,13 +54,13 @@ def lose_scores(run: Run, conversion: Conversion) -> None:
 
 
 def lose_tag(run: Run, conversion: Conversion) -> None:
-    """The tag, unless it is nobody's."""
+    """Drop or refuse the run's tag, unless it is the default."""
     if run.tag != "moeir":
         conversion.lose(f"tag {run.tag!r}", "the tag of the run")
 
 
 def whole(word: str, what: str, where: str) -> int:
-    """A whole number."""
+    """Parse a non-negative whole number."""
     if not word.isdecimal():
         raise DataError(f"{where}: {what} is not a whole number: {word!r}")
     return int(word)

@@ -1,4 +1,4 @@
-"""Checkpoints as sentence-transformers lays them out: SentenceTransformer of dense ones, SparseEncoder of SPLADE."""
+"""Checkpoints in sentence-transformers' layouts: SentenceTransformer for dense, SparseEncoder for SPLADE."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,13 @@ _OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "la
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: a SentenceTransformer of a dense checkpoint, a SparseEncoder of SPLADE."""
+    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
-        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint of it, with its reading rules")
+        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
 
     def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
         model = next(items)

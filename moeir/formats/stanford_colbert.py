@@ -1,4 +1,4 @@
-"""ColBERT checkpoints as the ColBERT of Stanford lays them out."""
+"""ColBERT checkpoints in the layout of Stanford's ColBERT."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from moeir.formats.pylate import chosen
 
 
 class StanfordColbert(Format):
-    """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata): of a colbert checkpoint on BERT, as published."""
+    """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata), from a BERT colbert checkpoint with published options."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
@@ -30,7 +30,7 @@ class StanfordColbert(Format):
         layouts.write_encoder(path, model)
         config = read_config(path)
         if config["model_type"] != "bert":
-            raise UsageError(f"--to stanford-colbert: reads BERT; this encoder is {config['model_type']}")
+            raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
         layouts.write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight

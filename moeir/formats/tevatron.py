@@ -1,4 +1,4 @@
-"""Tevatron's training examples with their texts."""
+"""Tevatron's training examples with inline texts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ _SIDES = ("positive", "negative")
 
 
 class Tevatron(Format):
-    """JSON lines {"query_id", "query", "positive_passages", "negative_passages"} with texts, a teacher's `score` in each: Tevatron's."""
+    """JSON lines {"query_id", "query", "positive_passages", "negative_passages"} with texts and optional teacher `score`s: Tevatron's."""
 
     kind: ClassVar[str] = "examples"
 
@@ -27,7 +27,7 @@ class Tevatron(Format):
             conversion.lose_fields(where, record, _FIELDS)
             example = examples.parsed(_with_scores(record, where, conversion), where, provenance=False)
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
             seen_ids.add(example.query_id)
             yield example
 
@@ -36,7 +36,7 @@ class Tevatron(Format):
 
 
 def _with_scores(record: dict[str, Any], where: str, conversion: Conversion) -> dict[str, Any]:
-    """The scores of passages as lists of their own."""
+    """The record with the scores of its passages moved into lists of scores."""
     converted = dict(record)
     sides = {side: record.get(f"{side}_passages") or [] for side in _SIDES}
     all_passages = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
@@ -44,7 +44,7 @@ def _with_scores(record: dict[str, Any], where: str, conversion: Conversion) -> 
         conversion.lose_fields(where, passage, ("docid", "title", "text", "score"))
     if any("score" in passage for passage in all_passages):
         if not all("score" in passage for passage in all_passages):
-            raise DataError(f"{where}: some passages have a score and some have none; all or none was expected")
+            raise DataError(f"{where}: only some passages have a score; expected all or none")
         converted |= {f"{side}_scores": [passage["score"] for passage in passages] for side, passages in sides.items()}
     return converted
 

@@ -1,4 +1,4 @@
-"""Tevatron's training examples by id, as its second and third versions have them."""
+"""Tevatron's training examples by id, the form of its versions 2 and 3."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ class TevatronIds(Format):
             elif query_text and (query is None or whole(query) != query_text):
                 conversion.lose(where, "the text of the query (name the queries with --queries, or the corpus with --corpus)")
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
             seen_ids.add(example.query_id)
             yield example
 
@@ -43,7 +43,7 @@ class TevatronIds(Format):
 
 
 def _with(example: Example, query_text: Any, conversion: Conversion) -> Example:
-    """With the query's own text, and the passages of the corpus."""
+    """The example with this query text and the passages of the corpus."""
     where = f"query {example.query_id!r}"
     ids = (*example.positive_ids, *example.negative_ids)
     passages = tuple(looked_up(conversion.corpus, document, "--corpus", where, conversion.target) for document in ids)

@@ -1,4 +1,4 @@
-"""Runs as Tevatron's search writes them."""
+"""Runs of Tevatron's search."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from moeir.records.runs import Run
 
 
 class TevatronRun(Format):
-    """Query, document and score between tabs: what Tevatron's search writes as text."""
+    """Tab-separated query, document and score: the text output of Tevatron's search."""
 
     kind: ClassVar[str] = "run"
 

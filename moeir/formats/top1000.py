@@ -11,7 +11,7 @@ from moeir.records.runs import Run
 
 
 class Top1000(Format):
-    """Query, document, query text and passage between tabs, best first: MS MARCO's top1000 files. Written, they need both texts."""
+    """Tab-separated query, document, query text and passage, best first: MS MARCO's top1000 files. Writing needs the texts."""
 
     kind: ClassVar[str] = "run"
 

@@ -13,7 +13,7 @@ NEGATIVES = ("negative", "neg", "negative_1")
 
 
 class Triplets(Format):
-    """Columns anchor, positive, negative: sentence-transformers' triplets, a row for each pair of a positive and a negative."""
+    """Columns anchor, positive, negative: sentence-transformers' triplets, one row per pair of positive and negative."""
 
     kind: ClassVar[str] = "examples"
 

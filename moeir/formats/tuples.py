@@ -15,7 +15,7 @@ _NEGATIVE = re.compile("negative_[0-9]+")
 
 
 class Tuples(Format):
-    """Columns anchor, positive, negative_1, negative_2, …: sentence-transformers' tuples, as many negatives for each query."""
+    """Columns anchor, positive, negative_1, negative_2, …: sentence-transformers' tuples, equally many negatives per query."""
 
     kind: ClassVar[str] = "examples"
 
@@ -38,7 +38,7 @@ class Tuples(Format):
                 query, positives, negatives = columns.plain(example, conversion, path)
                 if len(negatives) != width:
                     counts = f"{len(negatives)} negatives where the first query has {width}"
-                    conversion.lose(f"query {example.query_id!r}", f"a query of another number of negatives ({counts})")
+                    conversion.lose(f"query {example.query_id!r}", f"a query with another number of negatives ({counts})")
                 if len(negatives) >= width:
                     yield from ((query, positive, *negatives[:width]) for positive in positives)
 

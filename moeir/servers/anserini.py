@@ -1,4 +1,4 @@
-"""Anserini: impacts of terms for Lucene, whole numbers, as its JsonVectorCollection has them."""
+"""Anserini: integer term impacts for Lucene, as a JsonVectorCollection."""
 
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ in the same way; a run's scores are then ({levels} / {largest:g})² = {factor:g}
 
     ANSERINI=anserini-fatjar.jar ./load.sh index     # needs Java 21
 
-Dense vectors and vectors of tokens are left out.
+Dense vectors and token vectors are not exported.
 """
 SCRIPT = """#!/bin/sh
 # Indexes the impacts with Lucene: ANSERINI=anserini-fatjar.jar ./load.sh INDEX
@@ -27,7 +27,7 @@ java -cp "$jar" io.anserini.index.IndexCollection -collection JsonVectorCollecti
 
 
 class Anserini(Server):
-    """Impacts for Anserini: a weight w becomes round(levels · w / largest), as its SPLADE collections have it. Sparse experts only."""
+    """Impacts for Anserini: a weight w becomes round(levels · w / largest), as in its SPLADE collections. Sparse experts only."""
 
     takes: ClassVar[tuple[str, ...]] = ("sparse",)
     place: ClassVar[str] = "collection"
@@ -44,7 +44,7 @@ class Anserini(Server):
         self.levels, self.largest, self._expert = levels, largest, sparse_experts[0]
 
     def impacts(self, weights: np.ndarray) -> list[int]:
-        """Whole numbers for weights [n].
+        """Integer impacts for weights [n].
 
         >>> server = Anserini(Collection({"lexical": "sparse"}, {}, ["a"]))
         >>> server.impacts(np.array([0.005, 1.0, 5.0], dtype=np.float32))

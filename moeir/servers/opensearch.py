@@ -5,7 +5,7 @@ from typing import Any
 
 from moeir.servers.base import Collection, Document, Server, payload, plain
 
-DOT, LEADER = ".", "․"  # a full stop in the name of a feature would be read as a path; the one-dot leader stands for it
+DOT, LEADER = ".", "․"  # OpenSearch reads a full stop in a feature's name as a path, so the one-dot leader replaces it
 WORDS = """
 Written to OpenSearch's documentation (3.3), not run against it here.
 

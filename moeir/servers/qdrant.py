@@ -19,7 +19,7 @@ those of the late-interaction experts have no graph (`m` 0): they rescore what a
 
 
 class Qdrant(Server):
-    """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader serves its embedded mode too."""
+    """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader also fills the embedded mode."""
 
     def __init__(self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)

@@ -11,7 +11,7 @@ POINTS_AT_ONCE = 64
 
 
 def load(location: str, folder: Path) -> Any:
-    """Make the collection anew and fill it; the client. `place` is the address of a server, or a folder of the embedded mode."""
+    """Recreate the collection, fill it, and return the client. `location` is the address of a server, or a folder of the embedded mode."""
     library: Any = importlib.import_module("qdrant_client")
     models = library.models
     client = library.QdrantClient(url=location) if location.startswith("http") else library.QdrantClient(path=location)

@@ -4,7 +4,7 @@ from typing import Any
 
 from moeir.servers.base import Collection, Document, Server, payload, plain
 
-IMPACTS = 100  # of a weight of 1, where candidates are found by whole numbers
+IMPACTS = 100  # impact of a weight of 1; `wand` finds candidates by integer weights
 WORDS = """
 Written to Vespa's documentation, not run against it here.
 

@@ -30,10 +30,10 @@ def run(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
 
 def tables(stdout: str) -> list[tuple[list[str], list[str]]]:
     """Measures and names of the rows of each table."""
-    found: list[tuple[list[str], list[str]]] = []
+    parsed: list[tuple[list[str], list[str]]] = []
     for words in (line.split() for line in stdout.splitlines() if line.strip("- ")):
         if words[0] in HEADS:
-            found.append(([word for word in words[1:] if word != "p"], []))
+            parsed.append(([word for word in words[1:] if word != "p"], []))
         else:
-            found[-1][1].append(words[0])
-    return found
+            parsed[-1][1].append(words[0])
+    return parsed

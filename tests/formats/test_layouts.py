@@ -35,12 +35,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -
     for name, arch in ARCHS.items():
         rules = ("--query-length", 16, "--document-length", 24) if "colbert" in arch else ("--query-length", 24, "--document-length", 24)
         rules += ("--query-prefix", "owl: ") if name == "dense" else ()
-        said = run_here("init", "--model", tiny_model_with_head, "--arch", arch, *rules, "--output", folder / name)
-        assert said.code == 0, said.stderr
-        said = run_here("convert", "--input", folder / name, "--to", to(name), "--output", folder / f"{name}-out")
-        assert said.code == 0, said.stderr
-    said = run_here("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
-    assert said.code == 0, said.stderr
+        result = run_here("init", "--model", tiny_model_with_head, "--arch", arch, *rules, "--output", folder / name)
+        assert result.code == 0, result.stderr
+        result = run_here("convert", "--input", folder / name, "--to", to(name), "--output", folder / f"{name}-out")
+        assert result.code == 0, result.stderr
+    result = run_here("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
+    assert result.code == 0, result.stderr
     return folder
 
 
@@ -48,8 +48,8 @@ def to(name: str) -> str:
     return "pylate" if "colbert" in ARCHS[name] else "sentence-transformers"
 
 
-def said(place: Path) -> Any:
-    return json.loads(place.read_text())
+def said(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def test_a_dense_layout_has_the_files_of_sentence_transformers(shop: Path) -> None:
@@ -119,21 +119,21 @@ def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layout: str, s
     peer, opened = MultiVectorEncoder(str(shop / layout), device="cpu"), package.open_checkpoint(shop / name)
     for side, encode in (("query", peer.encode_query), ("document", peer.encode_document)):
         local: Any = opened.encode(TEXTS, side)["local"]
-        for row, found in enumerate(encode(TEXTS)):
-            own = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
+        for row, vectors in enumerate(encode(TEXTS)):
+            expected = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
             if layout == "stanford" and side == "document":  # it knows no punctuation but single signs
                 continue
-            assert np.allclose(np.asarray(found), own, atol=1e-4), (side, row)
+            assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
 
 
 REFUSED = [
-    ("came", "sentence-transformers", "holds dense and splade; came has experts that its layout has no place for"),
-    ("dense:encoders=separate", "sentence-transformers", "encoders=separate has no place there; it computes as with encoders=siamese"),
+    ("came", "sentence-transformers", "supports dense and splade; its layout cannot hold the experts of came"),
+    ("dense:encoders=separate", "sentence-transformers", "encoders=separate is not supported there; it computes with encoders=siamese"),
     ("dense:scale=20", "sentence-transformers", "the scale of its scores, 20, would be lost from checkpoint to sentence-transformers"),
-    ("dense", "sentence-transformers", "the length of queries apart from that of the other side, 24, would be lost"),
-    ("dense", "pylate", "holds colbert; dense has experts"),
-    ("colbert", "pylate", "normalise=false has no place there; it computes as with normalise=true"),
-    (MARKED, "stanford-colbert", "augmentation=false has no place there"),
+    ("dense", "sentence-transformers", "the separate length of queries (the other side has 24) would be lost"),
+    ("dense", "pylate", "supports colbert; its layout cannot hold the experts of dense"),
+    ("colbert", "pylate", "normalise=false is not supported there; it computes with normalise=true"),
+    (MARKED, "stanford-colbert", "augmentation=false is not supported there"),
     ("dense", "checkpoint", "moeir init --model FOLDER --arch … makes a checkpoint"),
 ]
 
@@ -145,6 +145,6 @@ def test_what_a_layout_has_no_place_for_is_refused(
     arch += ":shared_layers=2" if arch == "came" else ""
     lengths = ("--query-length", 16, "--document-length", 24)
     assert moeir("init", "--model", tiny_model_with_head, "--arch", arch, *lengths, "--output", tmp_path / "ckpt").code == 0
-    done = moeir("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
-    assert done.code == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    result = moeir("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
+    assert result.code == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
     assert not (tmp_path / "out").exists()

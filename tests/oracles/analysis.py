@@ -20,8 +20,8 @@ def spread(points: Sequence[Sequence[float]]) -> float:
 
 def neighbours(points: Sequence[Sequence[float]], count: int, far: Callable[..., float] = math.dist) -> list[set[int]]:
     """The `count` nearest others of each point."""
-    found = []
-    for number, one in enumerate(points):
-        order = sorted((far(one, other), place) for place, other in enumerate(points) if place != number)
-        found.append({place for _, place in order[:count]})
-    return found
+    nearest = []
+    for index, point in enumerate(points):
+        order = sorted((far(point, other), other_index) for other_index, other in enumerate(points) if other_index != index)
+        nearest.append({other_index for _, other_index in order[:count]})
+    return nearest

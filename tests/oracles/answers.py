@@ -4,18 +4,18 @@ import unicodedata
 
 
 def tokens(text: str) -> list[str]:
-    found: list[str] = []
+    words: list[str] = []
     inside = False
     for letter in unicodedata.normalize("NFD", text):
         kind = unicodedata.category(letter)[0]
         if kind in "LNM":
             if not inside:
-                found.append("")
-            found[-1] += letter
+                words.append("")
+            words[-1] += letter
         elif kind not in "ZC":
-            found.append(letter)
+            words.append(letter)
         inside = kind in "LNM"
-    return [token.lower() for token in found]
+    return [token.lower() for token in words]
 
 
 def holds(text: str, answers: list[str]) -> bool:

@@ -5,13 +5,13 @@ import cmath
 from tests.oracles import representations
 
 
-def windowed(query, key, value, heard, reach):
+def windowed(query, key, value, key_mask, window):
     """Each token looks at those heard among its neighbours, `reach` on either side; at itself where there are none. Lists of rows."""
     mixed = []
-    for place, row in enumerate(query):
-        seen = [known and abs(other - place) <= reach for other, known in enumerate(heard)]
-        seen = seen if any(seen) else [other == place for other in range(len(key))]
-        mixed += representations.attention([row], key, value, seen)
+    for position, query_row in enumerate(query):
+        visible = [attended and abs(key_position - position) <= window for key_position, attended in enumerate(key_mask)]
+        visible = visible if any(visible) else [key_position == position for key_position in range(len(key))]
+        mixed += representations.attention([query_row], key, value, visible)
     return mixed
 
 

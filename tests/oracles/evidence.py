@@ -16,11 +16,11 @@ def best_tokens(query, document):
     >>> best_tokens([[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.75]])
     [(0, 0.5), (1, 0.75)]
     """
-    found = []
+    alignment = []
     for token in query:
         products = [sum(a * b for a, b in zip(token, other, strict=True)) for other in document]
-        found.append((products.index(max(products)), max(products)))
-    return found
+        alignment.append((products.index(max(products)), max(products)))
+    return alignment
 
 
 def came_parts(lists, document):

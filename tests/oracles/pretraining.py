@@ -11,29 +11,31 @@ from moeir.backbones.tokens import Tokens
 def read(encoder, ids, side="document"):
     """States [L, H] of one text alone: after the lower half of the layers, and after all."""
     tokens = Tokens.pack([ids], side)
-    states, found = encoder.embeddings(tokens), []
+    states, middle = encoder.embeddings(tokens), []
     for number, layer in enumerate(encoder.layers):
-        found += [states] if number == len(encoder.layers) // 2 else []
+        middle += [states] if number == len(encoder.layers) // 2 else []
         states = layer(states, tokens, tokens.layout)
-    return found[0], states
+    return middle[0], states
 
 
 def split(texts):
     """(plain ids, given ids, hidden places) of each text."""
     bounds = list(zip(texts.tokens.starts[:-1].tolist(), texts.tokens.starts[1:].tolist(), strict=True))
-    plain, given, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
-    return [(plain[a:b], given[a:b], [place - a for place in hidden if a <= place < b]) for a, b in bounds]
+    plain, masked_ids, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
+    return [(plain[a:b], masked_ids[a:b], [position - a for position in hidden if a <= position < b]) for a, b in bounds]
 
 
-def costs(encoder, states, wanted):
+def costs(encoder, states, targets):
     """-log softmax over all words of states [n, H] at wanted [n]."""
-    return F.cross_entropy(encoder.logits(states), torch.tensor(wanted), reduction="none")
+    return F.cross_entropy(encoder.logits(states), torch.tensor(targets), reduction="none")
 
 
 def masked(encoder, states, texts):
     """The mean over all hidden tokens; states of each text."""
-    found = [costs(encoder, own[hidden], [plain[place] for place in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden]
-    return torch.cat(found).mean()
+    losses = [
+        costs(encoder, own[hidden], [plain[position] for position in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden
+    ]
+    return torch.cat(losses).mean()
 
 
 def window_mask(length, window):
@@ -70,8 +72,8 @@ def causal(decoder, encoder, vectors, texts, window):
         states = states + block.output(attended(*parts, mask, block.heads))
         states = states + block.down(F.gelu(block.up(block.before_feedforward(states))))
     logits = encoder.logits(decoder.norm(states))
-    wanted = torch.tensor([[*ids[1:], *[-100] * (states.shape[1] - len(ids) + 1)] for ids in texts])
-    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-100)
+    targets = torch.tensor([[*ids[1:], *[-100] * (states.shape[1] - len(ids) + 1)] for ids in texts])
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
 
 def bidirectional(layers, vector, states):
@@ -83,19 +85,19 @@ def bidirectional(layers, vector, states):
     return mixed
 
 
-def enhanced(decoder, encoder, vectors, texts, seen):
+def enhanced(decoder, encoder, vectors, texts, visibility):
     """RetroMAE's decoder text by text; `seen` [L, L] for each text says which token looks at which."""
-    found = []
-    for vector, ids, looked in zip(vectors, texts, seen, strict=True):
-        places = encoder.embeddings.places.weight[: len(ids)]
-        asking, telling = (vector + places)[None], embedded(encoder, [ids], [vector])
-        mask = torch.where(looked, 0.0, -math.inf)
-        mixed = attended(decoder.query(asking), decoder.key(telling), decoder.value(telling), mask, decoder.heads)
-        normed = decoder.norm(asking + decoder.output(mixed))[0]
+    losses = []
+    for vector, ids, visible in zip(vectors, texts, visibility, strict=True):
+        positions = encoder.embeddings.places.weight[: len(ids)]
+        query_states, key_states = (vector + positions)[None], embedded(encoder, [ids], [vector])
+        mask = torch.where(visible, 0.0, -math.inf)
+        mixed = attended(decoder.query(query_states), decoder.key(key_states), decoder.value(key_states), mask, decoder.heads)
+        normed = decoder.norm(query_states + decoder.output(mixed))[0]
         feed = decoder.feedforward
         states = feed.norm(normed + feed.down(F.gelu(feed.up(normed))))
-        found.append(costs(encoder, states[1:-1], ids[1:-1]))
-    return torch.cat(found).mean()
+        losses.append(costs(encoder, states[1:-1], ids[1:-1]))
+    return torch.cat(losses).mean()
 
 
 def sparse_bottleneck(encoder, states):
@@ -106,9 +108,9 @@ def sparse_bottleneck(encoder, states):
 
 def contrasted(vectors):
     """Each of 2 B vectors against all others, by loops."""
-    count, costs = len(vectors), []
+    count, losses = len(vectors), []
     for one in range(count):
         others = [vectors[one] @ vectors[other] for other in range(count) if other != one]
         partner = vectors[one] @ vectors[(one + count // 2) % count]
-        costs.append(torch.logsumexp(torch.stack(others), 0) - partner)
-    return torch.stack(costs).mean()
+        losses.append(torch.logsumexp(torch.stack(others), 0) - partner)
+    return torch.stack(losses).mean()

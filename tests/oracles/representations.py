@@ -29,11 +29,11 @@ def mean(rows):
     return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def attention(query, key, value, seen):
+def attention(query, key, value, mask):
     """Softmax over the tokens `seen` of scaled dot products, for one head of one text; query, key, value are lists of rows."""
     mixed = []
     for row in query:
-        weights = [math.exp(dense(row, other) / math.sqrt(len(row))) if visible else 0.0 for other, visible in zip(key, seen, strict=True)]
+        weights = [math.exp(dense(row, other) / math.sqrt(len(row))) if visible else 0.0 for other, visible in zip(key, mask, strict=True)]
         total = math.fsum(weights)
         mixed.append([math.fsum(w * v for w, v in zip(weights, column, strict=True)) / total for column in zip(*value, strict=True)])
     return mixed
@@ -58,15 +58,15 @@ def heaviest(text, most, least):
 
 def wards(points, count):
     """Clusters joined two at a time, those whose joining adds least to the squared distances from the means (Ward 1963)."""
-    groups = [[place] for place in range(len(points))]
+    groups = [[index] for index in range(len(points))]
 
     def spread(group):
         mean = points[group].mean(0)
         return float(((points[group] - mean) ** 2).sum())
 
     while len(groups) > count:
-        pairs = [(left, right) for place, left in enumerate(groups) for right in groups[place + 1 :]]
+        pairs = [(left, right) for index, left in enumerate(groups) for right in groups[index + 1 :]]
         left, right = min(pairs, key=lambda pair: spread(pair[0] + pair[1]) - spread(pair[0]) - spread(pair[1]))
         groups = [group for group in groups if group not in (left, right)] + [left + right]
     ordered = sorted(map(sorted, groups))
-    return [next(number for number, group in enumerate(ordered) if place in group) for place in range(len(points))]
+    return [next(number for number, group in enumerate(ordered) if index in group) for index in range(len(points))]

@@ -60,16 +60,16 @@ def bm25(query, documents, k1, b):
     return scores
 
 
-def ranking(scores, places, depth):
+def ranking(scores, id_ranks, depth):
     """The first `depth` (row, score): score descending, then place descending."""
-    return sorted(scores.items(), key=lambda hit: (hit[1], places[hit[0]]), reverse=True)[:depth]
+    return sorted(scores.items(), key=lambda hit: (hit[1], id_ranks[hit[0]]), reverse=True)[:depth]
 
 
 def hits(rows, scores):
     """One line of an index's result as (row, score), the blank end left out."""
-    found = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
-    assert all(row == -1 and score == -math.inf for row, score in list(zip(rows, scores, strict=True))[len(found) :])
-    return found
+    row_scores = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
+    assert all(row == -1 and score == -math.inf for row, score in list(zip(rows, scores, strict=True))[len(row_scores) :])
+    return row_scores
 
 
 def exact_match(query, documents):
@@ -84,5 +84,5 @@ def exact_match(query, documents):
 
 def summed(experts, unfound):
     """{row: sum} over the documents that any expert finds; experts are {row: score}, `unfound` what each gives to all others."""
-    rows = sorted({row for found in experts for row in found})
-    return {row: single(math.fsum(found.get(row, other) for found, other in zip(experts, unfound, strict=True))) for row in rows}
+    rows = sorted({row for scores in experts for row in scores})
+    return {row: single(math.fsum(scores.get(row, floor) for scores, floor in zip(experts, unfound, strict=True))) for row in rows}

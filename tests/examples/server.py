@@ -2,8 +2,8 @@
 
     python server.py SOCKET CLIENT JOURNAL
 
-writes an executable CLIENT that stands for `moeir`: it sends its arguments, folder and open streams to this process and exits with the code
-that the command line gave. JOURNAL gets a JSON list of arguments for each call. Says "ready" when it listens.
+writes an executable CLIENT that replaces `moeir`: it sends its arguments, folder and open streams to this process and exits with the code
+of the command line. JOURNAL gets a JSON list of arguments for each call. Prints "ready" when it listens.
 """
 
 import json
@@ -25,7 +25,7 @@ sys.exit(answer[0] if answer else 1)
 
 
 def serve(socket_path: Path, client: Path, journal: Path) -> None:
-    """Answer one command after the other, for ever."""
+    """Run one command after the other, for ever."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(socket_path))
         listener.listen()
@@ -57,7 +57,7 @@ def carried_out(folder: str, arguments: list[str], streams: list[int]) -> int:
         os.chdir(folder)
         console.start()
         return cli._outcome(arguments)
-    except Exception:  # noqa: BLE001 - a process of its own would show a traceback and exit with 1
+    except Exception:  # noqa: BLE001 - a separate process would print a traceback and exit with 1
         traceback.print_exc()
         return 1
     finally:

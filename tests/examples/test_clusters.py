@@ -1,4 +1,4 @@
-"""The jobs for clusters: Slurm's whole chain on toy data through a stand-in for sbatch, and every command under torchrun."""
+"""Cluster jobs: the whole Slurm chain on toy data with a fake sbatch, and every torchrun command."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ echo 17
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
-    """The toy texts so often that they fill two shards."""
+    """The toy texts repeated until they fill two shards."""
     path = tmp_path_factory.mktemp("cluster") / "corpus.jsonl"
     lines = (toy / "corpus.jsonl").read_text().splitlines()
     path.write_text("".join(line.replace('"_id": "', f'"_id": "{turn}-') + "\n" for turn in range(90) for line in lines))

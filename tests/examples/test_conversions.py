@@ -1,4 +1,4 @@
-"""The examples' own small programs, each on files that can be read by eye."""
+"""The small Python programs of `examples/`, each on files that can be read by eye."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def test_queries_held_out_are_not_trained_on_and_find_all_their_positives(toy: P
         train_examples = {example.query_id: example for example in examples.read(tmp_path / name / "train.jsonl")}
         dev_qrels = qrels.read(tmp_path / name / "dev.qrels")
         parts.append((train_examples, dev_qrels))
-    assert parts[0] == parts[1], "the same seed holds out the same"
+    assert parts[0] == parts[1], "the same seed holds out the same queries"
     assert len(dev_qrels) == 2 and len(train_examples) == 4 and not train_examples.keys() & dev_qrels.keys()
     assert {text.id for text in texts.read(tmp_path / "again/dev-queries.jsonl")} == dev_qrels.keys()
     positives = {document for grades in dev_qrels.values() for document in grades}
@@ -82,4 +82,4 @@ def test_documents_are_cut_into_the_spans_that_pre_training_reads(toy: Path, tmp
     )
     for document in texts.read(toy / "corpus.jsonl"):
         parts = [text for name, text in span_texts.items() if name.rpartition("#")[0] == document.id]
-        assert "".join("".join(parts).split()) == "".join(document.content.split()), "nothing is lost, though a long sentence is cut"
+        assert "".join("".join(parts).split()) == "".join(document.content.split()), "no text is lost, though a long sentence is cut"

@@ -1,4 +1,4 @@
-"""The benchmarks that make LCE's tables on small data run on the toy texts, and a second run makes nothing."""
+"""The benchmarks of LCE's tables on small data run on the toy texts, and a second run does no work."""
 
 import os
 import subprocess

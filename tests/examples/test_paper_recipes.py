@@ -1,4 +1,4 @@
-"""Every command of the scripts of TASER, SB-MoE, CoT-MoTE and LCE on toy data, through a shell, with tiny weights and two steps."""
+"""Run the scripts of TASER, SB-MoE, CoT-MoTE and LCE whole, in a shell, on toy data with tiny weights and two steps."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
 
 @pytest.fixture(scope="module")
 def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
-    """odqa, made by the examples' own programs from DPR's and EntityQuestions' files; msmarco; and beir with a few sets."""
+    """odqa, converted by the examples' programs from DPR's and EntityQuestions' files; msmarco; and beir with a few sets."""
     root, small = tmp_path_factory.mktemp("collections"), toy_collections.Toy(toy)
     toy_collections.write_dpr(small, root / "downloads", QUESTIONS)
     toy_collections.write_entity_questions(small, root / "entityquestions")
@@ -71,7 +71,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One work folder for each paper, which its scripts share as in life."""
+    """One work folder per paper, shared by its scripts as in real use."""
     return tmp_path_factory.mktemp("work")
 
 

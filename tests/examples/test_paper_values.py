@@ -1,4 +1,4 @@
-"""What the scripts of TASER, SB-MoE and CoT-MoTE ask of `moeir` if nothing is said from outside: the values of the papers."""
+"""The default `moeir` commands of the scripts of TASER, SB-MoE, CoT-MoTE and LCE have the papers' values."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ Call = tuple[str, list[str]]
 
 @pytest.fixture
 def calls(toy: Path, tmp_path: Path) -> Any:
-    """`calls(script, **settings)`: the commands of a script, carried out by a program that only writes them down."""
+    """`calls(script, **settings)`: the commands of a script, recorded by a fake `moeir`."""
     small = toy_collections.Toy(toy)
     toy_collections.write_msmarco(small, tmp_path / "msmarco")
     for name in ("nq", "nq-train", "cs"):

@@ -1,4 +1,4 @@
-"""Every preset opens, trains, and says what the script of its paper says."""
+"""Every preset loads, trains, and has the settings of its paper's script."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES, run
 
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
-SCRIPTS = {  # preset -> the script with its values, the checkpoint in question, and settings that choose it
+SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
     "taser-role": ("taser_nq.sh", "nq-role", {}),
     "taser-token": ("taser_nq.sh", "nq-token-2", {}),
     "sbmoe": ("sbmoe_table1.sh", "top1", {"BACKBONE": "base"}),
@@ -24,7 +24,7 @@ PLACES = ("model", "train", "corpus", "queries", "output", "dev_queries", "dev_q
 
 @pytest.fixture(scope="module")
 def trained_on(toy: Path, bm25_index: Path, moeir: Callable[..., Said], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Flags that a preset leaves to its user."""
+    """The flags that a preset leaves to the user."""
     folder = tmp_path_factory.mktemp("presets")
     queries = toy / "train-queries.jsonl"
     result = moeir("search", "--index", bm25_index, "--queries", queries, "--output", folder / "bm25.trec")
@@ -50,7 +50,7 @@ def test_a_preset_trains(
 
 
 def resolved(yaml_text: str) -> dict[str, object]:
-    """Settings without places, their specs with every option said."""
+    """Settings without paths, their specs with every option written out."""
     settings = {name: value for name, value in yaml.safe_load(yaml_text).items() if name.replace("-", "_") not in PLACES}
     settings["arch"] = full_spec(str(settings["arch"]))
     variant, options = variants.resolve("learning.objectives", str(settings["objective"]))

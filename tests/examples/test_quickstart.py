@@ -1,4 +1,4 @@
-"""The script behind `make demo`, whole, with tiny weights and two steps."""
+"""Run the script behind `make demo` whole, with tiny weights and two steps."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(tiny_m
     assert rows[0][:2] == ["run", "nDCG@10"]
     assert [row[0] for row in rows[2:]] == ["bm25", "lexical", "local", "global", "fused", "fused+bm25"]
     assert all(0.0 <= float(row[1]) <= 1.0 for row in rows[2:])
-    assert float(rows[2][1]) > 0.3, "BM25 finds the passages of their own first sentences"
+    assert float(rows[2][1]) > 0.3, "BM25 retrieves passages by their first sentences"
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "fused+bm25" in page and "default-src 'none'" in page
-    assert completed.stderr.count("already made") == 15, "the second run makes nothing again"
+    assert completed.stderr.count("already made") == 15, "the second run skips every finished stage"

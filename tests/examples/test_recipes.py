@@ -1,4 +1,4 @@
-"""Every command of every CAME script on toy data, through a shell, with tiny weights and two steps."""
+"""Run every CAME script whole, in a shell, on toy data with tiny weights and two steps."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
         qrels.write(grades, marco / name)
     texts.write(documents, nq / "corpus.jsonl")
     qrels.write(train_qrels, nq / "train.qrels")
-    words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # which no other passage begins with
+    words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # no other passage begins with these words
     for name, split_texts, split_qrels in (("train", train, train_qrels), ("test", dev, test_qrels)):
         with_answers = [
             replace(text, answers=tuple(words[one] for one in split_qrels[text.id])) for text in split_texts if text.id in split_qrels
@@ -73,7 +73,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One work folder for each collection, which the scripts share as in life."""
+    """One work folder per collection, shared by the scripts as in real use."""
     return tmp_path_factory.mktemp("work")
 
 
@@ -186,5 +186,5 @@ def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: 
     completed = subprocess.run([sys.executable, EXAMPLES / "suit_split.py", *arguments], capture_output=True, text=True, check=True)
     parts = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "parts").glob("*.jsonl")}
     queries = {expert: [json.loads(line)["query_id"] for line in part.splitlines()] for expert, part in parts.items()}
-    assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3: all share it"
+    assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3, so all experts share it"
     assert "2 of them shared" in completed.stderr

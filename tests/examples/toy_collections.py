@@ -1,4 +1,4 @@
-"""The toy texts in the forms that collections have in life: DPR's files, EntityQuestions', MS MARCO's, BEIR's."""
+"""The toy texts in the file formats of real collections: DPR's, EntityQuestions', MS MARCO's, BEIR's."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Toy:
 
 
 def write_dpr(toy: Toy, folder: Path, sets: Sequence[str]) -> None:
-    """What DPR's download_data.py leaves: passages, questions with contexts, questions with answers."""
+    """Write the files of DPR's download_data.py: passages, questions with contexts, questions with answers."""
     for name in ("wikipedia_split", "retriever/qas"):
         (folder / name).mkdir(parents=True)
     rows = "".join(f'{text.id}\t"{text.text}"\t{text.title}\n' for text in toy.documents)
@@ -41,7 +41,7 @@ def write_dpr(toy: Toy, folder: Path, sets: Sequence[str]) -> None:
 
 
 def write_entity_questions(toy: Toy, folder: Path) -> None:
-    """A file of questions for each relation."""
+    """Write one file of questions per relation."""
     folder.mkdir(parents=True)
     questions = {text.id: text.text for text in toy.test}
     for relation, names in RELATIONS.items():
@@ -50,7 +50,7 @@ def write_entity_questions(toy: Toy, folder: Path) -> None:
 
 
 def write_msmarco(toy: Toy, folder: Path) -> None:
-    """The collection under its own names, a training query without judgements among them, its passages with titles, and documents."""
+    """Write MS MARCO's files: passages, titled passages, documents, queries; one training query has no judgements."""
     folder.mkdir(parents=True)
     unjudged = Text("t99", "nobody judged this")
     tsv_files = {"collection.tsv": toy.documents, "queries.train.tsv": [*toy.train, unjudged], "queries.dev.small.tsv": toy.test}
@@ -70,7 +70,7 @@ def write_msmarco(toy: Toy, folder: Path) -> None:
 
 
 def _write_documents(toy: Toy, folder: Path, part: str, queries: Sequence[Text], grades_by_query: qrels.Qrels) -> None:
-    """Queries, judgements and the organisers' run of the document ranking task."""
+    """Write queries, judgements and the official run of the document ranking task."""
     (folder / f"msmarco-doc{part}-queries.tsv").write_text("".join(f"{text.id}\t{text.text}\n" for text in queries), encoding="utf-8")
     prefixed = {query: {f"D{document}": grade for document, grade in grades.items()} for query, grades in grades_by_query.items()}
     qrels.write(prefixed, folder / f"msmarco-doc{part}-qrels.tsv")
@@ -79,7 +79,7 @@ def _write_documents(toy: Toy, folder: Path, part: str, queries: Sequence[Text],
 
 
 def write_beir(toy: Toy, folder: Path) -> None:
-    """A set of BEIR with training and test queries, most of them unjudged in either part."""
+    """Write a BEIR data set with training and test queries; each part judges only its own."""
     (folder / "qrels").mkdir(parents=True)
     texts.write(toy.documents, folder / "corpus.jsonl")
     texts.write([*toy.train, *toy.test], folder / "queries.jsonl")
@@ -89,7 +89,7 @@ def write_beir(toy: Toy, folder: Path) -> None:
 
 
 def _entry(toy: Toy, question: Text, answers: dict[str, list[str]], grades_by_query: qrels.Qrels) -> dict[str, Any]:
-    """A question as DPR's training files have it: its positive passages, and the other ones as negatives."""
+    """A question of DPR's training files: its positive passages, and all others as negatives."""
     positives = {document for document, grade in grades_by_query.get(question.id, {}).items() if grade > 0}
     sides: dict[str, list[dict[str, str]]] = {"positive_ctxs": [], "negative_ctxs": [], "hard_negative_ctxs": []}
     for index, text in enumerate(toy.documents):

@@ -1,4 +1,4 @@
-"""What `convert` finds out, refuses, and says it has lost."""
+"""Formats that `convert` detects, conversions it refuses, and the losses it reports."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Checkpoints in the layouts of other libraries: what those read, and the numbers they come to."""
+"""Checkpoints in other libraries' layouts: their files, and the numbers the libraries compute from them."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ ARCHS = {
     "colbert": f"{MARKED},augmentation=true",
     "bare": f"{MARKED},augmentation=false",
 }
-needs_peer = pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="sentence-transformers is asked")
+needs_peer = pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layout: str, s
         local: Any = opened.encode(TEXTS, side)["local"]
         for row, vectors in enumerate(encode(TEXTS)):
             expected = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
-            if layout == "stanford" and side == "document":  # it knows no punctuation but single signs
+            if layout == "stanford" and side == "document":  # Stanford's layout masks single punctuation characters only
                 continue
             assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
 

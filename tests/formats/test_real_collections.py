@@ -1,4 +1,4 @@
-"""Collections and training rows of real text: there and back through every format that has a place for them."""
+"""Collections and training rows of real text: there and back through every format that can hold them."""
 
 from pathlib import Path
 

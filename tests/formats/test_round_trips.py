@@ -1,4 +1,4 @@
-"""Every format of a kind into every other and back gives the same bytes; what has no place is refused by name."""
+"""Every format of a kind into every other and back gives the same bytes; real data where it is installed."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from tests.formats.sets import COLLECTIONS, EXAMPLES, QRELS, RUNS, TEXTS
 
 Moeir = Callable[..., Said]
 SHARED = Path("/work/shared/data")
-REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="real data lie in /work/shared, which is not here")
+REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data of /work/shared")
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -31,7 +31,7 @@ def converted(moeir: Moeir, source: Path, to: str, output: Path, *flags: object)
 
 
 def round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
-    """`first` in every format, then every pair there and back."""
+    """Convert `first` into every format, then every pair of formats there and back."""
     by_format = {format_: converted(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)}
     for number, (format_, other) in enumerate(permutations(formats, 2)):
         converted_path = converted(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
@@ -42,7 +42,7 @@ def round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Pat
 
 @pytest.fixture
 def room(tmp_path: Path) -> Path:
-    """Texts without titles, and everything that refers to them."""
+    """Texts without titles, and runs, judgements and examples that refer to them."""
     (tmp_path / "texts.jsonl").write_text(
         "".join(f'{{"_id": "{number:02}", "title": "", "text": "Tëxt {number}."}}\n' for number in range(6))
     )
@@ -135,7 +135,7 @@ def test_real_runs(tmp_path: Path, moeir: Moeir) -> None:
 
 @REAL
 def test_real_examples(tmp_path: Path, moeir: Moeir) -> None:
-    """Titled passages, ids, several positives: the formats that have a place for them."""
+    """Titled passages, ids, several positives: the formats that can hold them."""
     corpus = texts.read_all(SHARED / "nfcorpus" / "corpus.jsonl.gz")
     grades_by_query = qrels.read(SHARED / "nfcorpus" / "qrels" / "dev.tsv.gz")
     document_ids = sorted(corpus)

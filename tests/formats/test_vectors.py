@@ -1,4 +1,4 @@
-"""Encodings become Anserini's vectors and come back byte for byte, and are searched as they were."""
+"""Encodings convert to Anserini's vectors and back byte for byte, and search gives the same."""
 
 import json
 from collections.abc import Callable

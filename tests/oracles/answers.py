@@ -1,4 +1,4 @@
-"""Answers in texts, letter by letter and token by token."""
+"""Answer matching in texts, character by character and token by token."""
 
 import unicodedata
 
@@ -19,7 +19,7 @@ def tokens(text: str) -> list[str]:
 
 
 def holds(text: str, answers: list[str]) -> bool:
-    """An answer without a token is nowhere."""
+    """Whether the text contains an answer's tokens in a row; an answer without tokens never matches."""
     words = tokens(text)
     for answer in answers:
         wanted = tokens(answer)

@@ -1,4 +1,4 @@
-"""Windows and rotary positions by the slow obvious loops, in Python numbers."""
+"""Windowed attention and rotary positions by slow, obvious loops, in Python numbers."""
 
 import cmath
 
@@ -6,7 +6,7 @@ from tests.oracles import representations
 
 
 def windowed(query, key, value, key_mask, window):
-    """Each token looks at those heard among its neighbours, `reach` on either side; at itself where there are none. Lists of rows."""
+    """Each token attends to the unmasked tokens at most `window` away, or to itself where there are none. Arguments are lists of rows."""
     mixed = []
     for position, query_row in enumerate(query):
         visible = [attended and abs(key_position - position) <= window for key_position, attended in enumerate(key_mask)]

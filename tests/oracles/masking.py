@@ -1,10 +1,10 @@
-"""Whole-word masking by loops over one text at a time, drawing its bits one by one in Python numbers."""
+"""Whole-word masking by loops over one text at a time, with its random bits in Python numbers."""
 
 WRAP = 2**64
 
 
 def bits(key, position):
-    """SplitMix64's number at a place of the sequence of a key."""
+    """SplitMix64's number at a position of a key's sequence."""
     mixed = (key + (position + 1) * 0x9E3779B97F4A7C15) % WRAP
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % WRAP
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % WRAP
@@ -12,7 +12,7 @@ def bits(key, position):
 
 
 def key(seed, epoch, copy, text):
-    """The key of a text."""
+    """The random key of a text."""
     mixed = 0
     for part in (seed, epoch, copy, text):
         mixed = bits(mixed, part)
@@ -20,7 +20,7 @@ def key(seed, epoch, copy, text):
 
 
 def words(ids, begins, standalone):
-    """The places of each word's tokens."""
+    """The token positions of each word."""
     grouped = []
     for position, token in enumerate(ids):
         if position == 0 or token in begins or token in standalone or ids[position - 1] in standalone:
@@ -30,7 +30,7 @@ def words(ids, begins, standalone):
 
 
 def hide(ids, key, rate, *, begins, alone, special, ordinary, mask):
-    """What is read, and the places that are hidden, of one text."""
+    """The input ids of one text after masking, and its masked positions."""
     candidates = [word for word in words(ids, begins, alone) if ids[word[0]] not in special]
     budget = max(1, round(rate * len(ids)))
     candidates.sort(key=lambda word: bits(key, 2 * word[0]))

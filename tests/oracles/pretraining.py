@@ -1,4 +1,4 @@
-"""Objectives of pre-training the slow obvious way: text by text or padded, all logits at once, masks filled by loops."""
+"""Slow, obvious pre-training objectives: text by text or padded, all logits at once, masks filled by loops."""
 
 import math
 
@@ -19,19 +19,19 @@ def read(encoder, ids, side="document"):
 
 
 def split(texts):
-    """(plain ids, given ids, hidden places) of each text."""
+    """(original ids, input ids, masked positions) of each text."""
     bounds = list(zip(texts.tokens.starts[:-1].tolist(), texts.tokens.starts[1:].tolist(), strict=True))
     plain, masked_ids, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
     return [(plain[a:b], masked_ids[a:b], [position - a for position in hidden if a <= position < b]) for a, b in bounds]
 
 
 def costs(encoder, states, targets):
-    """-log softmax over all words of states [n, H] at wanted [n]."""
+    """-log softmax over all words of states [n, H] at targets [n]."""
     return F.cross_entropy(encoder.logits(states), torch.tensor(targets), reduction="none")
 
 
 def masked(encoder, states, texts):
-    """The mean over all hidden tokens; states of each text."""
+    """Mean loss over all masked tokens; `states` holds the states of each text."""
     losses = [
         costs(encoder, own[hidden], [plain[position] for position in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden
     ]
@@ -39,7 +39,7 @@ def masked(encoder, states, texts):
 
 
 def window_mask(length, window):
-    """0 where token i may look at token j, else −∞."""
+    """0 where token i may attend to token j, else −∞."""
     mask = torch.full((length, length), -math.inf)
     for i in range(length):
         for j in range(i + 1):
@@ -57,14 +57,14 @@ def attended(query, key, value, mask, heads):
 
 
 def embedded(encoder, texts, vectors):
-    """Embeddings of plain texts padded with word 0, the vector first: [B, L, H]."""
+    """Embeddings of texts padded with word 0, each text's first one replaced by its vector: [B, L, H]."""
     longest = max(map(len, texts))
     rows = [encoder.embeddings(Tokens.pack([ids + [0] * (longest - len(ids))], "document")) for ids in texts]
     return torch.stack([torch.cat([vector[None], row[1:]]) for vector, row in zip(vectors, rows, strict=True)])
 
 
 def causal(decoder, encoder, vectors, texts, window):
-    """The mean cost of all tokens but the first, GPT-2's block over a padded batch; no dropout."""
+    """Mean loss of all tokens but the first, with GPT-2's block over a padded batch; no dropout."""
     states = embedded(encoder, texts, vectors)
     mask = window_mask(states.shape[1], window)
     for block in decoder.blocks:
@@ -77,7 +77,7 @@ def causal(decoder, encoder, vectors, texts, window):
 
 
 def bidirectional(layers, vector, states):
-    """[vector; other states] of one text through layers of the encoder's kind."""
+    """[vector; states but the first] of one text through layers like the encoder's."""
     tokens = Tokens.pack([[0] * len(states)], "document")
     mixed = torch.cat([vector[None], states[1:]])
     for layer in layers:
@@ -86,7 +86,7 @@ def bidirectional(layers, vector, states):
 
 
 def enhanced(decoder, encoder, vectors, texts, visibility):
-    """RetroMAE's decoder text by text; `seen` [L, L] for each text says which token looks at which."""
+    """RetroMAE's decoder text by text; `visibility` has for each text [L, L], true where a token attends to another."""
     losses = []
     for vector, ids, visible in zip(vectors, texts, visibility, strict=True):
         positions = encoder.embeddings.places.weight[: len(ids)]
@@ -107,7 +107,7 @@ def sparse_bottleneck(encoder, states):
 
 
 def contrasted(vectors):
-    """Each of 2 B vectors against all others, by loops."""
+    """Contrastive loss of each of 2 B vectors against all others, by loops."""
     count, losses = len(vectors), []
     for one in range(count):
         others = [vectors[one] @ vectors[other] for other in range(count) if other != one]

@@ -1,10 +1,10 @@
-"""What a page's columns must hold, found the slow way; and Holm's correction as his paper words it."""
+"""Slow, obvious columns of a query page, and Holm's correction as in his paper."""
 
 from collections.abc import Mapping, Sequence
 
 
 def shown(lists: Mapping[str, Sequence[tuple[str, float]]], grades: Mapping[str, int], depth: int) -> dict[str, list[int | None]]:
-    """Every document at the top of a list, and every answer: its rank in each list."""
+    """The rank in each list of every document in the first `depth` of a list and of every relevant document."""
     documents = {document for hits in lists.values() for document, _ in hits[:depth]} | {
         answer for answer, grade in grades.items() if grade > 0
     }
@@ -19,7 +19,7 @@ def shown(lists: Mapping[str, Sequence[tuple[str, float]]], grades: Mapping[str,
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Step down: the smallest of m is worth m times as much, the next m - 1 times, and none less than one before it."""
+    """Step down: the smallest of m is multiplied by m, the next by m - 1, and none becomes less than one before it."""
     remaining, corrected = dict(enumerate(chances)), {}
     at_least = 0.0
     while remaining:

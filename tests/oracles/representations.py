@@ -1,4 +1,4 @@
-"""Representations by the slow obvious loops, in Python numbers."""
+"""Representations by slow, obvious loops, in Python numbers."""
 
 import math
 
@@ -30,7 +30,7 @@ def mean(rows):
 
 
 def attention(query, key, value, mask):
-    """Softmax over the tokens `seen` of scaled dot products, for one head of one text; query, key, value are lists of rows."""
+    """Softmax of scaled dot products over the tokens where `mask` is true, for one head of one text; all are lists of rows."""
     mixed = []
     for row in query:
         weights = [math.exp(dense(row, other) / math.sqrt(len(row))) if visible else 0.0 for other, visible in zip(key, mask, strict=True)]
@@ -51,13 +51,13 @@ def summed_lexical(logits):
 
 
 def heaviest(text, most, least):
-    """The terms of a text, term -> weight, sorted and cut."""
+    """The heaviest terms of a text, term -> weight: at most `most`, each at least `least`, sorted by term."""
     order = sorted((term for term in text if least is None or text[term] >= least), key=lambda term: (-text[term], term))
     return {term: text[term] for term in sorted(order[:most])}
 
 
 def wards(points, count):
-    """Clusters joined two at a time, those whose joining adds least to the squared distances from the means (Ward 1963)."""
+    """Clusters merged two at a time, the pair that adds least to the squared distances from the means (Ward 1963)."""
     groups = [[index] for index in range(len(points))]
 
     def spread(group):

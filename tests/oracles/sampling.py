@@ -1,4 +1,4 @@
-"""What remains of a distribution after top-k and top-p, and a draw from it, token by token; and queries written without a cache."""
+"""Top-k and top-p sampling token by token, and query generation without a cache."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def drawn(logits: Sequence[float], number: float, top_k: int, top_p: float, temp
 
 
 def query(model, ids: Sequence[int], numbers: Sequence[float], vocabulary: int, **sampling) -> list[int]:
-    """The tokens of one query of one passage, everything computed anew for each."""
+    """The tokens of one query of one passage, everything recomputed for each token."""
     tokens = [model.config.decoder_start_token_id]
     for number in numbers:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which contexts a span may have, by listing them."""
+"""All contexts that a span may have."""
 
 REACH = 100
 

@@ -4,7 +4,7 @@ import math
 
 
 def counted(probabilities: list[list[float]]) -> tuple[list[int], list[float], float]:
-    """Of each expert how often it is the best and its mean probability; the entropy of usage in nats."""
+    """Each expert's number of wins (largest probability) and its mean probability; the entropy of usage in nats."""
     experts = range(len(probabilities[0]))
     counts = [0 for _ in experts]
     for row in probabilities:

@@ -1,8 +1,8 @@
-"""A training watched the slow way: the window of every step is cut out anew."""
+"""Slow, obvious training alarms: each step's window is recomputed."""
 
 
 def alarms(steps, window):
-    """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal part, until 0.90 or 0.02 are met again."""
+    """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal share; it clears at 0.90 or 0.02."""
     alarm_list, active = [], set()
     for end in range(1, len(steps) + 1):
         for name in steps[0]:
@@ -25,7 +25,7 @@ def alarms(steps, window):
 
 
 def stretches(values, most):
-    """Means of equal stretches (the last may be shorter), as long as makes fewer than `most`, each with its last step from 1."""
+    """(last step from 1, mean) of equal blocks, the last maybe shorter; the block length doubles until there are fewer than `most`."""
     length = 1
     while len(values) // length >= most:
         length *= 2

@@ -1,4 +1,4 @@
-"""What each engine is given of one small document."""
+"""The lines and files of each export target for one small document."""
 
 import json
 from pathlib import Path

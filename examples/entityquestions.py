@@ -1,4 +1,4 @@
-"""EntityQuestions from its own files to ours: one file of questions, each with its answers and the relation it asks for.
+"""Convert EntityQuestions' files to one file of questions, each with its answers and its relation.
 
     python examples/entityquestions.py ENTITYQUESTIONS/test data/odqa/entityquestions.jsonl
 
@@ -16,7 +16,7 @@ from moeir.records.texts import Text
 def main(folder: Path, output: Path) -> None:
     files = sorted(folder.glob("*.json"))
     if not files:
-        sys.exit(f"{folder}: holds no .json file; expected P17.test.json and its like")
+        sys.exit(f"{folder}: holds no .json file; expected files such as P17.test.json")
     with lines.writer(output) as writer:
         for file in files:
             relation = file.name.split(".")[0]

@@ -1,8 +1,8 @@
-"""Hold out a part of the training queries; what is left becomes examples of positives alone, for training with in-batch negatives.
+"""Hold out a part of the training queries as a dev set; the others become examples without negatives, for in-batch negatives.
 
     python examples/held_out.py --queries Q --qrels R --corpus C --part 0.05 --seed 42 --output FOLDER
 
-writes train.jsonl, and of the queries held out dev-queries.jsonl, dev.qrels and dev-corpus.jsonl, their positives.
+writes train.jsonl, and for the held-out queries dev-queries.jsonl, dev.qrels and dev-corpus.jsonl (their positives).
 """
 
 import argparse
@@ -17,8 +17,8 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, required=True, help="training queries")
     parser.add_argument("--qrels", type=Path, required=True, help="their judgements")
     parser.add_argument("--corpus", type=Path, required=True, help="documents")
-    parser.add_argument("--part", type=float, required=True, help="of the queries, to hold out")
-    parser.add_argument("--seed", type=int, default=42, help="of the draw")
+    parser.add_argument("--part", type=float, required=True, help="share of the queries to hold out")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the random choice")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args()
     grades_by_query = qrels.read(arguments.qrels).items()

@@ -1,4 +1,4 @@
-"""The judged ones of a file of queries, as JSON lines: all that a recipe searches and trains on.
+"""Write the judged queries of a file as JSON lines: the queries that a recipe searches and trains on.
 
     python examples/judged.py QUERIES QRELS OUTPUT
 

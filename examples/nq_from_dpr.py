@@ -1,8 +1,8 @@
-"""Natural Questions as DPR prepared them, from its own files to ours. The largest file is JSON in one piece: 25 GB of memory.
+"""Convert DPR's Natural Questions to moeir's files. The largest file is one JSON value and takes 25 GB of memory.
 
     python examples/nq_from_dpr.py downloads/data data/nq
 
-reads what DPR's download_data.py puts into downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json, retriever/nq-dev.json,
+reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json, retriever/nq-dev.json,
 retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without judgements, test-queries.jsonl.
 """
 
@@ -18,14 +18,14 @@ from moeir.records.texts import Text
 
 
 def passages(path: Path) -> Iterator[Text]:
-    """id, text and title between tabs, quoted as CSV."""
+    """Passages from tab-separated id, text and title, quoted as in CSV."""
     with open(path, encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t"):
             yield Text(row["id"], row["text"], title=row["title"])
 
 
 def questions(path: Path, name: str) -> tuple[list[Text], qrels.Qrels]:
-    """Questions with a positive passage, numbered as they stand in the file, and those passages."""
+    """The questions that have a positive passage, numbered by their position in the file, and those passages."""
     queries, positives_by_query = [], {}
     for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))):
         positives = [str(context.get("passage_id") or context["psg_id"]) for context in entry["positive_ctxs"]]
@@ -36,7 +36,7 @@ def questions(path: Path, name: str) -> tuple[list[Text], qrels.Qrels]:
 
 
 def tests(path: Path) -> Iterator[Text]:
-    """A question and a Python list of its answers in each line."""
+    """Test questions, one per line with a Python list of its answers."""
     with open(path, encoding="utf-8", newline="") as lines:
         for number, (question, answers) in enumerate(csv.reader(lines, delimiter="\t")):
             yield Text(f"test{number}", question, answers=tuple(ast.literal_eval(answers)))

@@ -1,8 +1,8 @@
-"""Documents cut into the spans that pre-training reads, whole sentences as far as they fit: what queries are written for.
+"""Split documents into the spans of pre-training, whole sentences as far as they fit, so that queries can be generated for them.
 
     python examples/spans.py WEIGHTS DOCUMENTS OUTPUT LENGTH [SEED]
 
-WEIGHTS bring the tokenizer, LENGTH counts a span's tokens with the two around it. A span keeps its document's id, a # and its number.
+The tokenizer is that of WEIGHTS; LENGTH counts a span's tokens and its two special tokens. A span's id is its document's id, # and its number.
 """
 
 import json
@@ -18,7 +18,7 @@ from moeir.pretraining.corpus import chunks, spanned
 from moeir.records import texts
 from moeir.records.texts import Text
 
-SHORT = 0.15  # how often a span aims at fewer tokens than it may have, as `moeir pretrain` does
+SHORT = 0.15  # probability of a shorter target length for a span, as in `moeir pretrain`
 
 
 def spans(reader: TextReader, documents: Path, maximum: int, seed: int) -> Iterator[Text]:

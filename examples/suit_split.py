@@ -1,6 +1,6 @@
-"""Divide training examples by which expert of CAME finds the positive first: Suit-Independent of Cai et al. 2023, Table 4.
+"""Split training examples by the CAME expert that ranks the positive best: Suit-Independent of Cai et al. 2023, Table 4.
 
-An expert's part holds the queries on which its list has the best RR@10 of all experts; experts that are equally good share the query.
+An expert's part holds the queries on which its list has the best RR@10 of all experts; a query of several equally good experts goes to all of them.
 
     python examples/suit_split.py --examples bm25.jsonl --qrels train.qrels --runs runs/train --output FOLDER    # FOLDER/EXPERT.jsonl
 """
@@ -28,7 +28,7 @@ def best(values: Mapping[str, float]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=Path, required=True, help="what mine-negatives wrote")
+    parser.add_argument("--examples", type=Path, required=True, help="output of mine-negatives")
     parser.add_argument("--qrels", type=Path, required=True, help="judgements of the training queries")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the experts' runs of the training queries")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
@@ -49,7 +49,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     for expert, part in parts.items():
         if not part:
-            sys.exit(f"{arguments.runs}: {expert} is best on no query, so there is nothing to train it on")
+            sys.exit(f"{arguments.runs}: {expert} is best on no query, so it has no training examples")
         partial = arguments.output / f".{expert}.jsonl.partial"
         examples.write(part, partial)
         partial.rename(arguments.output / f"{expert}.jsonl")

@@ -2,8 +2,9 @@
 
     python examples/nq_from_dpr.py downloads/data data/nq
 
-reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json, retriever/nq-dev.json,
-retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without judgements, test-queries.jsonl.
+reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json,
+retriever/nq-dev.json, retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without
+judgements, test-queries.jsonl.
 """
 
 import ast

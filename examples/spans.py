@@ -2,7 +2,7 @@
 
     python examples/spans.py WEIGHTS DOCUMENTS OUTPUT LENGTH [SEED]
 
-The tokenizer is that of WEIGHTS; LENGTH counts a span's tokens and its two special tokens. A span's id is its document's id, # and its number.
+The tokenizer is that of WEIGHTS; LENGTH counts the two special tokens too. A span's id is its document's id, # and its number.
 """
 
 import json

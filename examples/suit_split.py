@@ -1,6 +1,6 @@
 """Split training examples by the CAME expert that ranks the positive best: Suit-Independent of Cai et al. 2023, Table 4.
 
-An expert's part holds the queries on which its list has the best RR@10 of all experts; a query of several equally good experts goes to all of them.
+An expert's part holds the queries on which its list has the best RR@10 of all experts; equally good experts all get the query.
 
     python examples/suit_split.py --examples bm25.jsonl --qrels train.qrels --runs runs/train --output FOLDER    # FOLDER/EXPERT.jsonl
 """

@@ -41,7 +41,7 @@ def round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Pat
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Path:
+def data_folder(tmp_path: Path) -> Path:
     """Texts without titles, and runs, judgements and examples that refer to them."""
     (tmp_path / "texts.jsonl").write_text(
         "".join(f'{{"_id": "{number:02}", "title": "", "text": "Tëxt {number}."}}\n' for number in range(6))
@@ -54,47 +54,49 @@ def room(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_texts(room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "texts.jsonl", TEXTS, room, suffix=".x")
+def test_texts(data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "texts.jsonl", TEXTS, data_folder, suffix=".x")
 
 
-def test_judgements(room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "judged.qrels", QRELS, room)
+def test_judgements(data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "judged.qrels", QRELS, data_folder)
 
 
-def test_runs(room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "lists.trec", RUNS, room)
+def test_runs(data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "lists.trec", RUNS, data_folder)
 
 
-def test_candidates_with_their_texts(room: Path, moeir: Moeir) -> None:
-    (room / "queries.tsv").write_text("q1\twho is there\nq2\twho else\n")
-    texts = ("--corpus", room / "texts.jsonl", "--queries", room / "queries.tsv")
-    top = converted(moeir, room / "lists.trec", "top1000", room / "top.tsv", *texts)
+def test_candidates_with_their_texts(data_folder: Path, moeir: Moeir) -> None:
+    (data_folder / "queries.tsv").write_text("q1\twho is there\nq2\twho else\n")
+    texts = ("--corpus", data_folder / "texts.jsonl", "--queries", data_folder / "queries.tsv")
+    top = converted(moeir, data_folder / "lists.trec", "top1000", data_folder / "top.tsv", *texts)
     assert top.read_text().splitlines()[0] == "q1\t02\twho is there\tTëxt 2."
-    assert converted(moeir, top, "run", room / "back.trec", *texts).read_bytes() == (room / "lists.trec").read_bytes()
+    assert converted(moeir, top, "run", data_folder / "back.trec", *texts).read_bytes() == (data_folder / "lists.trec").read_bytes()
     result = moeir("convert", "--input", top, "--to", "run")
     assert result.code == 2 and "the text of 'q1' (name files that have it with --queries and --corpus) would be lost" in result.stderr
 
 
 @pytest.mark.parametrize("suffix", ["", ".tsv", ".csv"])
-def test_examples(suffix: str, room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "flag.jsonl", EXAMPLES, room, suffix=suffix)
+def test_examples(suffix: str, data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "flag.jsonl", EXAMPLES, data_folder, suffix=suffix)
 
 
-def test_pairs(room: Path, moeir: Moeir) -> None:
-    (room / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
-    round_trips(moeir, room / "pairs.tsv", ("pairs", "examples", "flagembedding", "labelled", "colbert", "dpr"), room, suffix=".tsv")
+def test_pairs(data_folder: Path, moeir: Moeir) -> None:
+    (data_folder / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
+    round_trips(
+        moeir, data_folder / "pairs.tsv", ("pairs", "examples", "flagembedding", "labelled", "colbert", "dpr"), data_folder, suffix=".tsv"
+    )
 
 
-def test_collections(room: Path, moeir: Moeir) -> None:
-    beir = room / "collection"
+def test_collections(data_folder: Path, moeir: Moeir) -> None:
+    beir = data_folder / "collection"
     (beir / "qrels").mkdir(parents=True)
-    (beir / "corpus.jsonl").write_text((room / "texts.jsonl").read_text())
+    (beir / "corpus.jsonl").write_text((data_folder / "texts.jsonl").read_text())
     (beir / "queries.jsonl").write_text('{"_id": "q1", "title": "", "text": "who?"}\n')
     for split, grade in (("dev", 1), ("test", 0)):
         (beir / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t03\t{grade}\n")
-    round_trips(moeir, beir, COLLECTIONS, room)
-    assert contents(converted(moeir, beir, "beir", room / "same")) == contents(beir)
+    round_trips(moeir, beir, COLLECTIONS, data_folder)
+    assert contents(converted(moeir, beir, "beir", data_folder / "same")) == contents(beir)
 
 
 def test_every_format_is_among_the_round_trips() -> None:

@@ -36,5 +36,5 @@ class Qrels(Format):
 
 def judgements(path: Path | str) -> Iterator[Judgement]:
     """Every judgement of a qrels file of any form."""
-    found = qrels.read(path)
-    return ((query, document, grade) for query, grades in found.items() for document, grade in grades.items())
+    grades_by_query = qrels.read(path)
+    return ((query, document, grade) for query, grades in grades_by_query.items() for document, grade in grades.items())

@@ -1,4 +1,4 @@
-# Two commands: `make demo` trains, searches and evaluates CAME on real text; `make test` passes the tests. Each makes its environment.
+# Two commands: `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests. Each creates its environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ demo:
 
 environment: $(VENV)/.for-tests
 
-# torch first and pinned (constraints.txt): an open range brings gigabytes of CUDA packages
+# torch first and pinned (constraints.txt): an open version range installs gigabytes of CUDA packages
 $(VENV)/.for-tests: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)

@@ -2,11 +2,11 @@
 # CAME, Figure 3: temperature of the competition, ratio of standardised steps, number of shared layers.
 #
 # Paper:    Cai et al. 2023, §5.4, Figure 3 (a), (b), (c)
-# Data:     as came_msmarco.sh or came_nq.sh; with their WORK folder this script goes on from what they made
+# Data:     as came_msmarco.sh or came_nq.sh; with their WORK folder this script reuses their outputs
 # Recipe:   BM25 negatives only, the same epochs for all, one value at a time changed from came-bm25, the first training of the recipe.
 #           The grids of (a) and (b) are ours: the paper says 0.2 to 3.0, and names the ratios 0.133 and 0.267
 # Hardware: as came_msmarco.sh; KEEP=no, or 6 TB of disk
-# Hours:    beyond the first training thirteen trainings, encodings and searches of test queries: 120 (MS MARCO), 80 (NQ); guessed
+# Hours:    beyond the first training thirteen trainings, encodings and searches of test queries: 120 (MS MARCO), 80 (NQ); estimated
 # Expected: Figure 3 prints no numbers. (a) best at 0.5 on MS MARCO, at 2.0 on NQ; (b) best at 0.2, stable from 0.133 to 0.267, much worse
 #           below; (c) within 0.2 points from 6 to 10 shared layers, clearly worse with 12. came-bm25: RR@10 39.0, NQ Top-20 83.7
 #

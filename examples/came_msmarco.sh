@@ -3,7 +3,7 @@
 #
 # Paper:    Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, §3.3, §4.4, Table 1
 # Data:     DATA (default data/msmarco), the files of the collection under their own names:
-#             collection.tsv                    8,841,823 passages, id⇥text; no titles: the paper does not say that it adds any
+#             collection.tsv                    8,841,823 passages, id⇥text; no titles: the paper does not mention any
 #             queries.train.tsv                 808,731 training queries, id⇥text; the 502,939 with judgements are used, all of them
 #             qrels.train.tsv                   532,761 judgements, query 0 passage grade
 #             queries.dev.small.tsv, qrels.dev.small.tsv                  6,980 queries
@@ -13,15 +13,15 @@
 #           three experts -> negatives from the union of their top 200 -> 3 more epochs, competitive from the start -> search, evaluate.
 #           32 / 128 tokens, 8 queries x 8 passages a step, 7 negatives, learning rate 5e-6, temperature 0.5, FLOPS 0.01 (came_steps.sh)
 # Hardware: the paper: V100-32GB. Here: one GPU of 80 GB or more, 16 cores, 1 TB of disk (KEEP=no: half of it), and 200 GB of memory:
-#           finetune holds all negatives of all queries, and where they were found (327 bytes each; BM25_DEPTH=200 needs a fifth).
-# Hours:    guessed from operation counts for an H200, not measured: trainings 7 and 4, encoding 1 for each of two models, exact search of
+#           finetune holds all negatives of all queries, and their provenance (327 bytes each; BM25_DEPTH=200 needs a fifth).
+# Hours:    estimated from operation counts for an H200, not measured: trainings 7 and 4, encoding 1 for each of two models, exact search of
 #           the training queries 10 to 60: the local expert's 175 GB of token vectors are read once per 128 queries.
 # Expected: percent, Tables 1 and 3      RR@10  R@1000  R@100 |  DL19: nDCG@10  R(rel=2)@1000
 #             BM25                        18.4    85.3      - |           50.6           74.5
 #             CAME fused                  41.3    98.8   92.5 |           74.5           86.6
 #             CAME fused, BM25 negatives  39.0    98.4   91.7 |              -              -
 #             its lexical/local/global    36.1/38.8/36.8, R@1000 97.6/96.7/97.7
-#           The paper does not say from which grade on a DL19 passage counts for recall: 2 and better here, as the track does.
+#           The paper does not state from which grade on a DL19 passage counts for recall: 2 and better here, as the track does.
 #
 #     bash examples/came_msmarco.sh             # DATA=… WORK=… MODEL=… and everything at the top of came_steps.sh
 set -euo pipefail

@@ -12,12 +12,12 @@
 #           three experts -> negatives from the union of their top 100 -> 10 more epochs, competitive from the start -> search, evaluate.
 #           32 / 156 tokens, 32 queries x 8 passages a step, 7 negatives, learning rate 1e-5, temperature 2.0, FLOPS 0.01 (came_steps.sh)
 # Hardware: the paper: V100-32GB. Here: one GPU of 80 GB or more, 16 cores, 64 GB of memory, 3 TB of disk (KEEP=no: half of it).
-# Hours:    guessed from operation counts for an H200, not measured: trainings 2 and 1, encoding 3 for each of two models, exact search of
+# Hours:    estimated from operation counts for an H200, not measured: trainings 2 and 1, encoding 3 for each of two models, exact search of
 #           the training queries 5 to 30: the local expert's 700 GB of token vectors are read once per 128 queries.
 # Expected: percent, Table 1, Top-20 and Top-100 of test questions: BM25 59.1 and 73.7, CAME 87.5 and 91.4 (BM25 negatives 83.7, 89.1)
 #
-# A question counts as answered if the text of a passage among the top 20 or 100 holds an answer string (`evaluate --answers`, as DPR
-# counts); for the same reason no negative holds one (`mine-negatives --exclude-answers`).
+# A question counts as answered if the text of a passage among the top 20 or 100 contains an answer string (`evaluate --answers`, as DPR
+# counts); for the same reason no negative contains one (`mine-negatives --exclude-answers`).
 #
 #     bash examples/came_nq.sh                  # DATA=… WORK=… MODEL=… and everything at the top of came_steps.sh
 set -euo pipefail

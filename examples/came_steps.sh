@@ -1,12 +1,12 @@
 # Settings and steps that the CAME scripts share; sourced by them, not run. Paper: Cai et al. 2023, §4.4 unless another place is named.
 #
-# Every value can be given from outside, e.g. WORK=/fast/came KEEP=no bash examples/came_msmarco.sh
+# An environment variable overrides each value, e.g. WORK=/fast/came KEEP=no bash examples/came_msmarco.sh
 # COLLECTION  msmarco or nq
-# DATA, WORK  where the collection lies (layouts: came_msmarco.sh, came_nq.sh), and where everything is written
+# DATA, WORK  folder of the collection (layouts: came_msmarco.sh, came_nq.sh), and the output folder
 # MODEL       weights to start from: coCondenser, with its vocabulary head, as model.safetensors (see README.md)
-# STEPS       if set, every training has so many steps, whatever the epochs
+# STEPS       if set, the number of steps of every training, in place of epochs
 # KEEP        no: encodings and indexes are removed once their runs are written (about 400 GB per MS MARCO model otherwise)
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# A finished stage is skipped, an interrupted one continued.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} COLLECTION=${COLLECTION:-msmarco}
 declare -A queries qrels answers measures

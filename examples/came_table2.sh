@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# CAME, Table 2: what the mined negatives, the specialised and the standardised stage are worth.
+# CAME, Table 2: contributions of the mined negatives, the specialised and the standardised stage.
 #
 # Paper:    Cai et al. 2023, §5.2, Table 2
-# Data:     as came_msmarco.sh or came_nq.sh; with their WORK folder this script goes on from what they made
+# Data:     as came_msmarco.sh or came_nq.sh; with their WORK folder this script reuses their outputs
 # Recipe:   all on BM25 negatives for the same epochs but the first:
 #             came              the whole recipe
 #             came-bm25         - hard negatives: the first training alone
 #             standardised-only - specialised:  every expert learns every query to the end (standardised=1)
 #             specialised-only  - standardised: competition from the first step (standardised=0)
 # Hardware: as came_msmarco.sh; KEEP=no for a terabyte less
-# Hours:    beyond came_msmarco.sh or came_nq.sh, two trainings, encodings and searches of test queries: 18 (MS MARCO), 12 (NQ); guessed
+# Hours:    beyond came_msmarco.sh or came_nq.sh, two trainings, encodings and searches of test queries: 18 (MS MARCO), 12 (NQ); estimated
 # Expected: percent, Table 2        MS MARCO R@1000  R@100  RR@10 |  NQ Top-20  Top-100 (answer strings: see came_nq.sh)
 #             came                             98.8   92.5   41.3 |       87.5     91.4
 #             came-bm25                        98.4   91.7   39.0 |       83.7     89.1

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# CAME, Table 4, lower half: competitive learning against three models that never meet in training.
+# CAME, Table 4, lower half: competitive learning against three models trained separately.
 #
 # Paper:    Cai et al. 2023, §5.3, Table 4
-# Data:     as came_msmarco.sh; with its WORK folder this script goes on from what it made
+# Data:     as came_msmarco.sh; with its WORK folder this script reuses its outputs
 # Recipe:   BM25 negatives only, the same epochs for all; fused by sum of scores and by sum of reciprocal ranks:
 #             came-bm25                 the first training of came_msmarco.sh
 #             all-independent           one model for each expert, each trained on all queries: only-EXPERT of came_table3.sh
 #             suit-independent          each of the three trained on its part of the queries only, those on which CAME's expert of that name
-#                                       has the best RR@10 of the three; equals share a query (suit_split.py)
-# Not here: the learned linear fusion (LinearLayer) comes later, and with it the one number the paper gives for suit-independent, whose rows
+#                                       has the best RR@10 of the three; equally good experts share a query (suit_split.py)
+# Missing:  the learned linear fusion (LinearLayer) is not included yet, nor the one number the paper gives for suit-independent, whose rows
 #           by sum and reciprocal ranks are ours. Reciprocal ranks are rrf:constant=0, the paper's without the 60; a document that
-#           a list lacks is worth 0 in it. NormSum, NormMax and MaxRR come later as well.
+#           a list lacks scores 0 in it. NormSum, NormMax and MaxRR are not included either.
 # Hardware: as came_msmarco.sh; KEEP=no, or 3 TB of disk
 # Hours:    beyond came_msmarco.sh six trainings (three of them shared with came_table3.sh), encodings and searches: 40;
-#           and the exact search of the training queries, 10 to 60, unless came_msmarco.sh did it; guessed
+#           and the exact search of the training queries, 10 to 60, unless came_msmarco.sh did it; estimated
 # Expected: percent, Table 4              R@1000  R@100  RR@10
 #             came-bm25, sum                98.4   91.7   39.0
 #             came-bm25, reciprocal ranks   98.5   91.7   38.4
@@ -22,7 +22,7 @@
 #             all-independent, linear       98.2   90.8   37.8     later
 #             suit-independent, linear      98.1   91.0   38.1     later
 #
-#     bash examples/came_table4_learning.sh     # COLLECTION=nq to ask the same of NQ, which the paper does not report
+#     bash examples/came_table4_learning.sh     # COLLECTION=nq for the same on NQ, which the paper does not report
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/came_steps.sh"
 

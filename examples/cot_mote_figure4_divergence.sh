@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# CoT-MoTE, Table 1 and Figure 4 (B): how far the vectors of queries lie from those of their passages, in three architectures.
+# CoT-MoTE, Table 1 and Figure 4 (B): divergence of query vectors and passage vectors, in three architectures.
 #
 # Paper:    Ma et al. 2023, CoT-MoTE: … Pre-training with Mixture-of-Textual-Experts for Passage Retrieval, §2.2, §5.3, A.1
-# Data:     as cot_mote_msmarco.sh, whose WORK folder this script goes on from; COTMAE: weights of CoT-MAE for Table 1, pre-trained
+# Data:     as cot_mote_msmarco.sh, whose WORK folder this script reuses; COTMAE: weights of CoT-MAE for Table 1, pre-trained
 #           here from MODEL on the documents if not set
 # Recipe:   Table 1: CoT-MAE, 800,000 steps of 512 spans of 128 tokens, each with another span of its document; from it cotmae-siamese and
 #           cotmae-separate, dense only, two trainings each as in cot_mote_msmarco.sh. Figure 4: its three models.
 #           400 pairs of development queries and their passages; Gaussian kernel densities, bandwidth 1, of the rows and of the columns
-#           of the matrix of cosine distances; KL and Jensen-Shannon divergence of one from the other. The formulas are lost in the
+#           of the matrix of cosine distances; KL and Jensen-Shannon divergence of one from the other. The formulas are missing from the
 #           paper's text: these fit the ratio of its numbers (KL four times JS), which alone are to be compared, and their order
 # Hardware: as cot_mote_msmarco.sh
 # Hours:    beyond cot_mote_msmarco.sh CoT-MAE's pre-training 300 (the paper's: 8 A100, 60 hours), four trainings of 2, encodings and
-#           searches 15; guessed. The divergences: a minute
+#           searches 15; estimated. The divergences: a minute
 # Expected: Table 1            RR@10      KL         JS
 #             cotmae-siamese    39.4   7.24e-5    1.81e-5
 #             cotmae-separate   39.0   1.42e-4    3.54e-5
-#           Figure 4 (B) prints no numbers: mote is lower than both others. Figures 2 and 4 (A), t-SNE, come later
+#           Figure 4 (B) prints no numbers: mote is lower than both others. Figures 2 and 4 (A), t-SNE, are not included yet
 #
 #     bash examples/cot_mote_figure4_divergence.sh  # DATA=… WORK=… PAIRS=… and everything at the top of cot_mote_steps.sh and steps.sh
 set -euo pipefail

@@ -1,13 +1,13 @@
 # Settings and steps that the CoT-MoTE scripts share; sourced by them, not run. Paper: Ma et al. 2023, §3.3 and §4.2.
 #
-# Every value can be given from outside, e.g. WORK=/fast/mote KEEP=no bash examples/cot_mote_msmarco.sh; those of all papers: steps.sh
-# DATA        MS MARCO's files, as cot_mote_msmarco.sh lists them; CORPUS, its passages with titles
-# DOCUMENTS   what is pre-trained on: JSON lines, or a table of tabs under a header (id, title, text)
+# An environment variable overrides each value, e.g. WORK=/fast/mote KEEP=no bash examples/cot_mote_msmarco.sh; those of all papers: steps.sh
+# DATA        MS MARCO's files, listed in cot_mote_msmarco.sh; CORPUS, its passages with titles
+# DOCUMENTS   texts of pre-training: JSON lines, or TSV with a header (id, title, text)
 # MODEL       weights that pre-training starts from: BERT-base
-# MOTE, SIAMESE, SEPARATE, SWITCHED: weights of each architecture that are pre-trained already; what is not set is pre-trained here
-# T5, PREFIX  the model that writes queries, and what it was trained to find before a passage; PER_SPAN queries each, written in SHARDS
-#             parts: one after the other here, on as many GPUs in life
-# RATE        2e-5 as in the published scripts of its forerunners; the paper prints 2e-4
+# MOTE, SIAMESE, SEPARATE, SWITCHED: pre-trained weights of each architecture; those not set are pre-trained here
+# T5, PREFIX  the query generator, and the passage prefix of its training; PER_SPAN queries each, written in SHARDS
+#             parts: one after the other here, on as many GPUs in real use
+# RATE        2e-5 as in the published scripts of its predecessors; the paper prints 2e-4
 # shellcheck shell=bash
 DATA=${DATA:-data/msmarco} CORPUS=${CORPUS:-titled.tsv} WORK=${WORK:-work/mote} MODEL=${MODEL:-bert-base-uncased}
 DOCUMENTS=${DOCUMENTS:-$DATA/msmarco-docs.tsv} T5=${T5:-$PWD/models/doc2query-t5-base} PREFIX=${PREFIX-text2query: } PER_SPAN=${PER_SPAN:-5}

@@ -1,7 +1,7 @@
 """Build a small retrieval collection from the documentation strings of this Python's standard library.
 
 The first sentence of a docstring is a query, the rest is the passage that answers it. Modules are divided into train, dev and test, so
-that no test module was seen in training. A query whose words stand in its own passage verbatim is left out, and so are repeated texts.
+that no test module is in the training part. A query that its own passage contains verbatim is left out, and so are repeated texts.
 
     python examples/docstrings.py FOLDER    # corpus.jsonl, {train,dev,test}-queries.jsonl, {train,dev,test}.qrels
 """
@@ -21,7 +21,7 @@ FEWEST_QUERY_WORDS, MOST_QUERY_WORDS, FEWEST_PASSAGE_WORDS, MOST_PASSAGE_WORDS =
 
 
 def docstrings(library: Path) -> Iterator[tuple[str, str]]:
-    """(qualified name, docstring) of everything documented in a library's sources; nothing is imported."""
+    """(qualified name, docstring) of everything documented in a library's sources, without importing it."""
     for path in sorted(library.rglob("*.py")):
         parts = path.relative_to(library).parts
         if SKIPPED.intersection(parts):
@@ -37,12 +37,12 @@ def docstrings(library: Path) -> Iterator[tuple[str, str]]:
 
 
 def halves(text: str) -> tuple[str, str] | None:
-    """First sentence and the rest, or nothing if either is too short or one gives the other away."""
+    """The first sentence and the rest; None if either is too short, or if the rest contains the first sentence."""
     words = " ".join(text.split())
-    cut = SENTENCE.search(words)
-    if cut is None:
+    boundary = SENTENCE.search(words)
+    if boundary is None:
         return None
-    query, passage = words[: cut.start()].strip(), " ".join(words[cut.end() :].split()[:MOST_PASSAGE_WORDS])
+    query, passage = words[: boundary.start()].strip(), " ".join(words[boundary.end() :].split()[:MOST_PASSAGE_WORDS])
     if not FEWEST_QUERY_WORDS <= len(query.split()) <= MOST_QUERY_WORDS:
         return None
     if len(passage.split()) < FEWEST_PASSAGE_WORDS or query.lower() in passage.lower():
@@ -51,9 +51,9 @@ def halves(text: str) -> tuple[str, str] | None:
 
 
 def split(module: str) -> str:
-    """Where a top-level module goes: 72 % train, 12 % dev, 16 % test, by a hash of its name."""
-    place = int(hashlib.sha256(module.split(".")[0].encode()).hexdigest(), 16) % 100
-    return "train" if place < 72 else "dev" if place < 84 else "test"
+    """The part of a top-level module: 72 % train, 12 % dev, 16 % test, by a hash of its name."""
+    bucket = int(hashlib.sha256(module.split(".")[0].encode()).hexdigest(), 16) % 100
+    return "train" if bucket < 72 else "dev" if bucket < 84 else "test"
 
 
 def main(folder: Path) -> None:

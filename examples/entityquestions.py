@@ -1,4 +1,4 @@
-"""EntityQuestions from its own files to ours: one file of questions, each with its answers and the relation it asks for.
+"""Convert EntityQuestions' files to one file of questions, each with its answers and its relation.
 
     python examples/entityquestions.py ENTITYQUESTIONS/test data/odqa/entityquestions.jsonl
 
@@ -16,13 +16,13 @@ from moeir.records.texts import Text
 def main(folder: Path, output: Path) -> None:
     files = sorted(folder.glob("*.json"))
     if not files:
-        sys.exit(f"{folder}: holds no .json file; expected P17.test.json and its like")
-    with lines.writer(output) as written:
+        sys.exit(f"{folder}: holds no .json file; expected files such as P17.test.json")
+    with lines.writer(output) as writer:
         for file in files:
             relation = file.name.split(".")[0]
-            for place, entry in enumerate(json.loads(file.read_text(encoding="utf-8"))):
-                question = Text(f"{relation}-{place}", entry["question"], answers=tuple(entry["answers"]))
-                written.write(json.dumps(texts.record(question) | {"relation": relation}, ensure_ascii=False) + "\n")
+            for index, entry in enumerate(json.loads(file.read_text(encoding="utf-8"))):
+                question = Text(f"{relation}-{index}", entry["question"], answers=tuple(entry["answers"]))
+                writer.write(json.dumps(texts.record(question) | {"relation": relation}, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Hold out a part of the training queries; what is left becomes examples of positives alone, for training with in-batch negatives.
+"""Hold out a part of the training queries as a dev set; the others become examples without negatives, for in-batch negatives.
 
     python examples/held_out.py --queries Q --qrels R --corpus C --part 0.05 --seed 42 --output FOLDER
 
-writes train.jsonl, and of the queries held out dev-queries.jsonl, dev.qrels and dev-corpus.jsonl, their positives.
+writes train.jsonl, and for the held-out queries dev-queries.jsonl, dev.qrels and dev-corpus.jsonl (their positives).
 """
 
 import argparse
@@ -17,24 +17,24 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, required=True, help="training queries")
     parser.add_argument("--qrels", type=Path, required=True, help="their judgements")
     parser.add_argument("--corpus", type=Path, required=True, help="documents")
-    parser.add_argument("--part", type=float, required=True, help="of the queries, to hold out")
-    parser.add_argument("--seed", type=int, default=42, help="of the draw")
+    parser.add_argument("--part", type=float, required=True, help="share of the queries to hold out")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the random choice")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    given = parser.parse_args()
-    read = qrels.read(given.qrels).items()
-    judged = {query: {document: grade for document, grade in grades.items() if grade > 0} for query, grades in read}
-    asked = [text for text in texts.read(given.queries) if judged.get(text.id)]
-    chosen = set(random.Random(given.seed).sample(range(len(asked)), max(1, round(given.part * len(asked)))))
-    held = [text for place, text in enumerate(asked) if place in chosen]
-    positives = {document for text in held for document in judged[text.id]}
-    given.output.mkdir(parents=True, exist_ok=True)
-    texts.write(held, given.output / "dev-queries.jsonl")
-    qrels.write({text.id: judged[text.id] for text in held}, given.output / "dev.qrels")
-    texts.write((text for text in texts.read(given.corpus) if text.id in positives), given.output / "dev-corpus.jsonl")
-    beside = given.output / ".train.jsonl"
-    left = (text.id for place, text in enumerate(asked) if place not in chosen)
-    examples.write((examples.Example(query, tuple(judged[query]), ()) for query in left), beside)
-    beside.rename(given.output / "train.jsonl")
+    arguments = parser.parse_args()
+    grades_by_query = qrels.read(arguments.qrels).items()
+    positives_by_query = {query: {document: grade for document, grade in grades.items() if grade > 0} for query, grades in grades_by_query}
+    queries = [text for text in texts.read(arguments.queries) if positives_by_query.get(text.id)]
+    dev_indices = set(random.Random(arguments.seed).sample(range(len(queries)), max(1, round(arguments.part * len(queries)))))
+    dev_queries = [text for index, text in enumerate(queries) if index in dev_indices]
+    positives = {document for text in dev_queries for document in positives_by_query[text.id]}
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    texts.write(dev_queries, arguments.output / "dev-queries.jsonl")
+    qrels.write({text.id: positives_by_query[text.id] for text in dev_queries}, arguments.output / "dev.qrels")
+    texts.write((text for text in texts.read(arguments.corpus) if text.id in positives), arguments.output / "dev-corpus.jsonl")
+    partial = arguments.output / ".train.jsonl"
+    train_ids = (text.id for index, text in enumerate(queries) if index not in dev_indices)
+    examples.write((examples.Example(query, tuple(positives_by_query[query]), ()) for query in train_ids), partial)
+    partial.rename(arguments.output / "train.jsonl")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The judged ones of a file of queries, as JSON lines: all that a recipe searches and trains on.
+"""Write the judged queries of a file as JSON lines: the queries that a recipe searches and trains on.
 
     python examples/judged.py QUERIES QRELS OUTPUT
 
@@ -12,11 +12,11 @@ from moeir.records import qrels, texts
 
 
 def main(queries: Path, judgements: Path, output: Path) -> None:
-    judged = qrels.read(judgements)
+    grades_by_query = qrels.read(judgements)
     output.parent.mkdir(parents=True, exist_ok=True)
-    beside = output.with_name(f".{output.name}")
-    texts.write((text for text in texts.read(queries) if text.id in judged), beside)
-    beside.rename(output)
+    partial = output.with_name(f".{output.name}")
+    texts.write((text for text in texts.read(queries) if text.id in grades_by_query), partial)
+    partial.rename(output)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@
 #           1e-5, warm-up 0.1, weight decay 0.01, url [SEP] title [SEP] body, 512 tokens of query and document, FirstP.
 #           The published code keeps 10 of a query's 100 and draws 7 of those each epoch; here 7 of the 100 are drawn each epoch.
 #           bce has no group: its pairs are the positive and one negative, and 16 queries a step have as many documents. The paper does
-#           not say what stands to what there. Tuned BM25: k1=3.44, b=0.87, as the toolkit's authors gave it then.
+#           not state the ratio there. Tuned BM25: k1=3.44, b=0.87, the toolkit's published values then.
 # Hardware: the paper: four RTX 2080 Ti. Here: one GPU of 24 GB or more, 64 GB of memory, 40 GB of disk
-# Hours:    guessed from operation counts for an H200, not measured: each lce training 6, bce 2; reranking a list 0.1: 40 for two retrievers
+# Hours:    estimated from operation counts for an H200, not measured: each lce training 6, bce 2; reranking a list 0.1: 40 for two retrievers
 # Expected: percent, RR@100 of the 5,193 queries: hdct with lce 43.4, its ensemble of three 46.4 (the published code's README; somebody who
 #           ran it found 41.8). lce above bce on every list, and by more the better the list; best where trained and tested on one
 #           retriever, bce falling further elsewhere; groups of 4 far above groups of 2, larger ones a little better still

@@ -1,9 +1,10 @@
-"""Natural Questions as DPR prepared them, from its own files to ours. The largest file is JSON in one piece: 25 GB of memory.
+"""Convert DPR's Natural Questions to moeir's files. The largest file is one JSON value and takes 25 GB of memory.
 
     python examples/nq_from_dpr.py downloads/data data/nq
 
-reads what DPR's download_data.py puts into downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json, retriever/nq-dev.json,
-retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without judgements, test-queries.jsonl.
+reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json,
+retriever/nq-dev.json, retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without
+judgements, test-queries.jsonl.
 """
 
 import ast
@@ -18,25 +19,25 @@ from moeir.records.texts import Text
 
 
 def passages(path: Path) -> Iterator[Text]:
-    """id, text and title between tabs, quoted as CSV."""
+    """Passages from tab-separated id, text and title, quoted as in CSV."""
     with open(path, encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t"):
             yield Text(row["id"], row["text"], title=row["title"])
 
 
 def questions(path: Path, name: str) -> tuple[list[Text], qrels.Qrels]:
-    """Questions with a positive passage, numbered as they stand in the file, and those passages."""
-    asked, judged = [], {}
+    """The questions that have a positive passage, numbered by their position in the file, and those passages."""
+    queries, positives_by_query = [], {}
     for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-        positives = [str(found.get("passage_id") or found["psg_id"]) for found in entry["positive_ctxs"]]
+        positives = [str(context.get("passage_id") or context["psg_id"]) for context in entry["positive_ctxs"]]
         if positives:
-            asked.append(Text(f"{name}{number}", entry["question"], answers=tuple(entry["answers"])))
-            judged[f"{name}{number}"] = dict.fromkeys(positives, 1)
-    return asked, judged
+            queries.append(Text(f"{name}{number}", entry["question"], answers=tuple(entry["answers"])))
+            positives_by_query[f"{name}{number}"] = dict.fromkeys(positives, 1)
+    return queries, positives_by_query
 
 
 def tests(path: Path) -> Iterator[Text]:
-    """A question and a Python list of its answers in each line."""
+    """Test questions, one per line with a Python list of its answers."""
     with open(path, encoding="utf-8", newline="") as lines:
         for number, (question, answers) in enumerate(csv.reader(lines, delimiter="\t")):
             yield Text(f"test{number}", question, answers=tuple(ast.literal_eval(answers)))
@@ -45,9 +46,9 @@ def tests(path: Path) -> Iterator[Text]:
 def main(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
-        asked, judged = questions(source / "retriever" / f"nq-{name}.json", name)
-        texts.write(asked, folder / f"{name}-queries.jsonl")
-        qrels.write(judged, folder / f"{name}.qrels")
+        queries, positives_by_query = questions(source / "retriever" / f"nq-{name}.json", name)
+        texts.write(queries, folder / f"{name}-queries.jsonl")
+        qrels.write(positives_by_query, folder / f"{name}.qrels")
     texts.write(tests(source / "retriever" / "qas" / "nq-test.csv"), folder / "test-queries.jsonl")
     texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
 

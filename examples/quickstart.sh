@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# CAME end to end on real text, on a laptop: three experts learn competitively and are measured against BM25 and against each other.
+# CAME end to end on real text, on a laptop: three experts trained competitively, compared with BM25 and with each other.
 #
 # Text:     docstrings of Python's standard library: the first sentence is the query, the rest the passage (examples/docstrings.py)
 # Paper:    Cai et al. 2023, the recipe in two trainings: BM25 negatives, then negatives mined from the experts' own lists
-# Hardware: 2 cores, 8 GB. Time: about 12 minutes once the environment exists. No GPU, no network but for pip.
+# Hardware: 2 cores, 8 GB. Time: about 12 minutes once the environment exists. No GPU; network only for pip.
 #
 #     bash examples/quickstart.sh [FOLDER]          # default: demo/
-#     MOEIR=moeir MODEL=path/to/weights STEPS=2     # use an installed moeir and other weights; no environment is made then
+#     MOEIR=moeir MODEL=path/to/weights STEPS=2     # use an installed moeir and other weights; creates no environment
 #
-# A second run skips what is there and finishes what was interrupted.
+# A second run skips finished stages and continues an interrupted one.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${1:-${DEMO:-$root/demo}}

@@ -2,10 +2,10 @@
 # SB-MoE, Figure 2: the number of experts, with all of them in use; one collection a run.
 #
 # Paper:    Sokli et al. 2025, Mixture of Experts Approaches in Dense Retrieval Tasks, §VI, Figure 2
-# Data:     as sbmoe_table1.sh, whose WORK folder this script goes on from
+# Data:     as sbmoe_table1.sh, whose WORK folder this script reuses
 # Recipe:   TinyBERT, all-N with N = 3, 6, 9, 12 experts (COUNTS), each trained by noisy top-1, against fine-tuned
 # Hardware: as sbmoe_table1.sh
-# Hours:    beyond fine-tuned of sbmoe_table1.sh four trainings of 4 on MS MARCO; guessed
+# Hours:    beyond fine-tuned of sbmoe_table1.sh four trainings of 4 on MS MARCO; estimated
 # Expected: Figure 2 prints no numbers. The text: on NQ nDCG@10 gains from 3.29 to 5.76 per cent of fine-tuned's .261, whatever the number;
 #           on DL19 nDCG@10 is best with 3 experts and recall@100 with 12; recall@100 is best with 3 on msmarco, nq, ps and cs.
 #           Parameters of the block with N = 3, 6, 9, 12: 343,674, 638,520, 933,366, 1,228,212

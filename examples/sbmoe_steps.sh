@@ -1,13 +1,13 @@
 # Settings and steps that the SB-MoE scripts share; sourced by them, not run. Paper: Sokli et al. 2025, §IV.
 #
-# Every value can be given from outside, e.g. BACKBONE=small COLLECTION=nq bash examples/sbmoe_table1.sh; those of all papers: steps.sh
+# An environment variable overrides each value, e.g. BACKBONE=small COLLECTION=nq bash examples/sbmoe_table1.sh; those of all papers: steps.sh
 # BACKBONE    tinybert, small, base or contriever; MODEL, if set, are other weights (as model.safetensors: README.md)
 # COLLECTION  msmarco (MS MARCO, TREC DL 2019 and 2020), or a folder of BEIR's form under BEIR: nq, hotpotqa, ps, cs
 # DATA        MS MARCO's files, as sbmoe_table1.sh lists them
-# TRAIN       where a collection of BEIR's form has its training part: its own folder, but BEIR keeps that of nq in nq-train
+# TRAIN       the folder of the training part of a collection of BEIR's form: its own folder, but BEIR keeps that of nq in nq-train
 # COMBINE     release: the published code's sum, whose gate gets no gradient. norm_expert, the default, learns its gate
 # VALIDATION  part of the training queries held out. The paper keeps the checkpoint with the lowest validation loss; kept here is the
-#             epoch with the best RR@10 of the held-out queries among their own positives, which is what that loss asks
+#             epoch with the best RR@10 of the held-out queries among their own positives, which is what that loss measures
 # shellcheck shell=bash
 BACKBONE=${BACKBONE:-tinybert} COLLECTION=${COLLECTION:-msmarco}
 case $BACKBONE in

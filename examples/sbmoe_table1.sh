@@ -10,10 +10,10 @@
 #           BACKBONE=tinybert, small, base, contriever
 # Recipe:   5 % of the training queries held out; 64 queries and a positive of each a step, no other negatives; rate 1e-6, of the block
 #           1e-4, constant; 30 epochs (others than TinyBERT 20, on CS 10); mean pooling, inner product, temperature 1 (Contriever 0.05);
-#           exact search, 1000 documents. top1 and all are one training. The release's code weighs experts such that the gate learns nothing:
+#           exact search, 1000 documents. top1 and all are one training. The release's code weights experts such that the gate learns nothing:
 #           COMBINE=release does the same
 # Hardware: one GPU of 16 GB for TinyBERT, 40 GB for BERT-base; 32 GB of memory; 30 GB of disk a model
-# Hours:    guessed from operation counts for an H200, not measured: TinyBERT on MS MARCO 4 a training, BERT-base 8; three trainings
+# Hours:    estimated from operation counts for an H200, not measured: TinyBERT on MS MARCO 4 a training, BERT-base 8; three trainings
 # Expected: Table I, recall@100 and nDCG@10, tinybert   fine-tuned   random-gate   top1         all
 #             msmarco                                   .682 .244    .686 .243     .688 .245    .688 .246
 #             dl19                                      .421 .439    .408 .434     .421 .440    .422 .438

@@ -2,10 +2,10 @@
 # SB-MoE, Table II: trained on MS MARCO, searched on thirteen sets of BEIR; one backbone a run.
 #
 # Paper:    Sokli et al. 2025, Mixture of Experts Approaches in Dense Retrieval Tasks, §V, Table II
-# Data:     as sbmoe_table1.sh for MS MARCO, whose WORK folder this script goes on from; BEIR (default data/beir), BEIR's own folders (SETS)
+# Data:     as sbmoe_table1.sh for MS MARCO, whose WORK folder this script reuses; BEIR (default data/beir), BEIR's own folders (SETS)
 # Recipe:   fine-tuned, top1 and all of sbmoe_table1.sh, as they are
 # Hardware: as sbmoe_table1.sh
-# Hours:    beyond sbmoe_table1.sh three encodings of 25 million documents: TinyBERT 1, BERT-base 5; guessed
+# Hours:    beyond sbmoe_table1.sh three encodings of 25 million documents: TinyBERT 1, BERT-base 5; estimated
 # Expected: Table II, recall@100 and nDCG@10, tinybert   fine-tuned   top1         all
 #             trec-covid                                 .058 .338    .061 .348    .061 .356
 #             nfcorpus                                   .200 .212    .199 .209    .204 .212

@@ -1,8 +1,8 @@
-"""Documents cut into the spans that pre-training reads, whole sentences as far as they fit: what queries are written for.
+"""Split documents into the spans of pre-training, whole sentences as far as they fit, so that queries can be generated for them.
 
     python examples/spans.py WEIGHTS DOCUMENTS OUTPUT LENGTH [SEED]
 
-WEIGHTS bring the tokenizer, LENGTH counts a span's tokens with the two around it. A span keeps its document's id, a # and its number.
+The tokenizer is that of WEIGHTS; LENGTH counts the two special tokens too. A span's id is its document's id, # and its number.
 """
 
 import json
@@ -18,25 +18,25 @@ from moeir.pretraining.corpus import chunks, spanned
 from moeir.records import texts
 from moeir.records.texts import Text
 
-SHORT = 0.15  # how often a span aims at fewer tokens than it may have, as `moeir pretrain` does
+SHORT = 0.15  # probability of a shorter target length for a span, as in `moeir pretrain`
 
 
 def spans(reader: TextReader, documents: Path, maximum: int, seed: int) -> Iterator[Text]:
     for chunk in chunks(texts.read(documents, keep_empty=True)):
         for text, (_, characters) in zip(chunk, reader.located([text.content for text in chunk]), strict=True):
-            begins, firsts = spanned(text, characters, maximum, SHORT, seed)
-            places = [characters[begins[first]] for first in firsts]
-            for number, (begin, end) in enumerate(pairwise([*places, len(text.content)])):
+            begins, first_sentences = spanned(text, characters, maximum, SHORT, seed)
+            offsets = [characters[begins[first]] for first in first_sentences]
+            for number, (begin, end) in enumerate(pairwise([*offsets, len(text.content)])):
                 yield Text(f"{text.id}#{number}", text.content[begin:end].strip())
 
 
 def main(weights: Path, documents: Path, output: Path, length: int, seed: int = 42) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
-    beside = output.with_name(f".{output.name}")
-    with open(beside, "w", encoding="utf-8") as lines:
+    partial = output.with_name(f".{output.name}")
+    with open(partial, "w", encoding="utf-8") as lines:
         for span in spans(TextReader(files.located(weights)), documents, length - 2, seed):
             lines.write(json.dumps({"_id": span.id, "text": span.text}, ensure_ascii=False) + "\n")
-    beside.rename(output)
+    partial.rename(output)
 
 
 if __name__ == "__main__":

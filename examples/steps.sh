@@ -1,13 +1,13 @@
 # Steps that the scripts of TASER, SB-MoE and CoT-MoTE share; sourced by their *_steps.sh, not run.
 #
-# Every value can be given from outside, e.g. WORK=/fast/taser KEEP=no bash examples/taser_nq.sh
-# WORK        where everything is written; scripts of one paper share it, and go on where another stopped
-# STEPS       if set, every training has so many steps, whatever the epochs
+# An environment variable overrides each value, e.g. WORK=/fast/taser KEEP=no bash examples/taser_nq.sh
+# WORK        output folder; scripts of one paper share it and continue each other's work
+# STEPS       if set, the number of steps of every training, in place of epochs
 # KEEP        no: encodings and indexes are removed once their runs are written
 # BEIR        folder of BEIR's sets, each NAME/{corpus.jsonl,queries.jsonl,qrels/test.tsv}, as BEIR's archives unpack
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# A finished stage is skipped, an interrupted one continued.
 #
-# A test set has a name, and by that name queries, qrels or answers, measures, and the corpus it is searched in; a row of a table is
+# A test set's name is the key of its queries, qrels or answers, measures, and corpus; a row of a table is
 # MODEL/RUN, an expert of a model. `settings` are flags of every training.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} KEEP=${KEEP:-yes} BEIR=${BEIR:-data/beir}

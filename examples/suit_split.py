@@ -1,6 +1,6 @@
-"""Divide training examples by which expert of CAME finds the positive first: Suit-Independent of Cai et al. 2023, Table 4.
+"""Split training examples by the CAME expert that ranks the positive best: Suit-Independent of Cai et al. 2023, Table 4.
 
-An expert's part holds the queries on which its list has the best RR@10 of all experts; experts that are equally good share the query.
+An expert's part holds the queries on which its list has the best RR@10 of all experts; equally good experts all get the query.
 
     python examples/suit_split.py --examples bm25.jsonl --qrels train.qrels --runs runs/train --output FOLDER    # FOLDER/EXPERT.jsonl
 """
@@ -28,28 +28,31 @@ def best(values: Mapping[str, float]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=Path, required=True, help="what mine-negatives wrote")
+    parser.add_argument("--examples", type=Path, required=True, help="output of mine-negatives")
     parser.add_argument("--qrels", type=Path, required=True, help="judgements of the training queries")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the experts' runs of the training queries")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    given = parser.parse_args()
-    judged = qrels.read(given.qrels)
-    found = {path.stem: path for path in sorted(given.runs.glob("*.trec")) if path.stem != "fused"}
-    reciprocal = {expert: measures.per_query(runs.read(path), judged, [measures.parse(MEASURE)])[MEASURE] for expert, path in found.items()}
-    parts: dict[str, list[examples.Example]] = {expert: [] for expert in found}
+    arguments = parser.parse_args()
+    grades_by_query = qrels.read(arguments.qrels)
+    run_paths = {path.stem: path for path in sorted(arguments.runs.glob("*.trec")) if path.stem != "fused"}
+    reciprocal = {
+        expert: measures.per_query(runs.read(path), grades_by_query, [measures.parse(MEASURE)])[MEASURE]
+        for expert, path in run_paths.items()
+    }
+    parts: dict[str, list[examples.Example]] = {expert: [] for expert in run_paths}
     tied = 0
-    for example in examples.read(given.examples):
+    for example in examples.read(arguments.examples):
         experts = best({expert: values[example.query_id] for expert, values in reciprocal.items()})
         tied += len(experts) > 1
         for expert in experts:
             parts[expert].append(example)
-    given.output.mkdir(parents=True, exist_ok=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     for expert, part in parts.items():
         if not part:
-            sys.exit(f"{given.runs}: {expert} is best on no query, so there is nothing to train it on")
-        beside = given.output / f".{expert}.jsonl.partial"
-        examples.write(part, beside)
-        beside.rename(given.output / f"{expert}.jsonl")
+            sys.exit(f"{arguments.runs}: {expert} is best on no query, so it has no training examples")
+        partial = arguments.output / f".{expert}.jsonl.partial"
+        examples.write(part, partial)
+        partial.rename(arguments.output / f"{expert}.jsonl")
     sys.stderr.write(", ".join(f"{expert} {len(part)}" for expert, part in parts.items()) + f" queries, {tied} of them shared\n")
 
 

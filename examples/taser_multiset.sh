@@ -8,11 +8,11 @@
 # Recipe:   BM25's negatives for all five sets -> taser-first, 40 epochs, every step of one set -> its top 100 of the training questions of
 #           nq, trivia and webq without an answer -> taser and dpr from MODEL, taser-star and dpr-star from STAR, 40 epochs on the mined
 #           negatives of those three sets and BM25's of the other two -> search five sets. Hybrid: score + alpha x BM25, 100 passages of
-#           each, a missing one worth its list's last score; one alpha for all sets, of 0.5, 0.6, … 2.0 the one with the best mean of
+#           each, a missing one scores as its list's last; one alpha for all sets, of 0.5, 0.6, … 2.0 the one with the best mean of
 #           R@20 on the development questions of nq and of trivia. The epoch kept is the best on both development sets (RR@100).
-#           "The same hard negatives mining" is read as: the same negatives, those of taser-first; every set is walked once an epoch.
+#           "The same hard negatives mining" is read as: the same negatives, those of taser-first; every set is read once an epoch.
 # Hardware: the paper: 16 V100-32GB, 9 hours a training. Here as taser_nq.sh
-# Hours:    guessed from operation counts for an H200, not measured: six trainings of 2, six encodings of 1, searches: 20 to 30
+# Hours:    estimated from operation counts for an H200, not measured: six trainings of 2, six encodings of 1, searches: 20 to 30
 # Expected: percent, Tables 1 and A2: R@20 R@100 of test questions
 #                             NQ           TriviaQA     WebQ         CuratedTREC  SQuAD
 #             bm25            62.9 78.3    76.4 83.2    62.4 75.5    80.7 89.9    71.1 81.8

@@ -12,16 +12,16 @@
 #           development questions -> search. For dpr and role then P2: the model's own top 100 of the training questions, without an
 #           answer -> 40 epochs on P1 and P2 united, again from MODEL -> search. 256 questions a step, each with one hard negative
 #           (taser_steps.sh)
-#           The paper excludes the positive passage from P2 only; DPR's mined negatives leave all that answer out, and so does this.
+#           The paper excludes the positive passage from P2 only; DPR's mined negatives exclude all passages with an answer, as here.
 # Hardware: the paper: 16 V100-32GB. Here: one GPU of 80 GB or more, 16 cores, 64 GB of memory; 70 GB of disk a model (KEEP=no: 100 in all)
-# Hours:    guessed from operation counts for an H200, not measured: nine trainings of half an hour, nine encodings of one: 15 to 25
+# Hours:    estimated from operation counts for an H200, not measured: nine trainings of half an hour, nine encodings of one: 15 to 25
 # Expected: percent, Table A1, R@20 of development and test questions
 #             nq-dpr (its own paper's)             -          78.4          218M    nq-dpr-hard      -   81.3
 #             nq-shared                         78.2          79.3          109M
 #             nq-role (Det-R)                   79.2          80.7          128M    nq-role-hard  82.4   83.7
 #             nq-sequence-2, -4 (Seq-R)   79.2, 78.4    80.6, 80.1    128M, 166M
 #             nq-token-2, -4 (Tok-R)      78.5, 78.5    79.8, 79.8    128M, 166M
-#           The published code cannot give its learned routings' rows: its router gets no gradient, and its entropy is of something else.
+#           The published code cannot give its learned routings' rows: its router gets no gradient, and its entropy uses the wrong tensor.
 #
 #     bash examples/taser_nq.sh                 # DATA=… WORK=… MODEL=… and everything at the top of taser_steps.sh and steps.sh
 set -euo pipefail

@@ -1,11 +1,11 @@
-"""Five question answering sets as DPR prepared them, from its own files to ours; each file is read entry by entry.
+"""Convert DPR's five question answering sets to moeir's files; each file is read entry by entry.
 
     python examples/taser_sets.py downloads/data data/odqa                # nq trivia webq curatedtrec squad1
     python examples/taser_sets.py downloads/data data/odqa nq             # some of them
 
-reads what DPR's download_data.py puts into downloads/data: wikipedia_split/psgs_w100.tsv, retriever/SET-{train,dev}.json and
+reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/SET-{train,dev}.json and
 retriever/qas/SET-{dev,test}.csv; writes corpus.jsonl and for every SET a folder with train-queries.jsonl, train.qrels and
-test-queries.jsonl, and for nq and trivia, by which trainings are judged, dev-queries.jsonl, dev.qrels, dev-corpus.jsonl (the passages that
+test-queries.jsonl, and for nq and trivia, the dev sets of training, dev-queries.jsonl, dev.qrels, dev-corpus.jsonl (the passages that
 DPR's file names for them: positives, and 30 hard and 30 other negatives) and dev-answers.jsonl (all development questions, each with the
 name of its set).
 """
@@ -22,43 +22,43 @@ from moeir.records import dpr, lines, qrels, texts
 from moeir.records.texts import Text
 
 SETS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
-JUDGED_BY = ("nq", "trivia")
-POOL = 30  # negatives of each kind among which DPR's validation looks for the positive
+WITH_DEV_SET = ("nq", "trivia")
+POOL = 30  # negatives of each kind that DPR's validation ranks with the positive
 
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The questions that have a positive passage, and their places in the file."""
+    """The questions that have a positive passage, with their positions in the file."""
     with lines.opened(path) as numbered:
-        for place, (_, entry) in enumerate(dpr.entries(str(path), numbered)):
+        for index, (_, entry) in enumerate(dpr.entries(str(path), numbered)):
             if entry["positive_ctxs"]:
-                yield place, entry
+                yield index, entry
 
 
-def passage(found: dict[str, Any]) -> Text:
-    """A passage that a file names, under its id in the corpus."""
-    return Text(str(found.get("passage_id") or found["psg_id"]), found["text"], title=found["title"])
+def passage(context: dict[str, Any]) -> Text:
+    """A context of DPR's files as a passage, with its id in the corpus."""
+    return Text(str(context.get("passage_id") or context["psg_id"]), context["text"], title=context["title"])
 
 
-def trained(source: Path, name: str, folder: Path) -> None:
-    """train-queries.jsonl and train.qrels."""
-    asked, judged = [], {}
-    for place, entry in entries(source / "retriever" / f"{name}-train.json"):
-        asked.append(Text(f"{name}-train{place}", entry["question"], answers=tuple(entry["answers"])))
-        judged[asked[-1].id] = {passage(found).id: 1 for found in entry["positive_ctxs"]}
-    texts.write(asked, folder / "train-queries.jsonl")
-    qrels.write(judged, folder / "train.qrels")
+def write_training_set(source: Path, name: str, folder: Path) -> None:
+    """Write train-queries.jsonl and train.qrels."""
+    queries, positives_by_query = [], {}
+    for index, entry in entries(source / "retriever" / f"{name}-train.json"):
+        queries.append(Text(f"{name}-train{index}", entry["question"], answers=tuple(entry["answers"])))
+        positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
+    texts.write(queries, folder / "train-queries.jsonl")
+    qrels.write(positives_by_query, folder / "train.qrels")
 
 
-def judged_by(source: Path, name: str, folder: Path) -> None:
-    """dev-queries.jsonl, dev.qrels, dev-corpus.jsonl and dev-answers.jsonl."""
-    asked, judged, pool = [], {}, {}
-    for place, entry in entries(source / "retriever" / f"{name}-dev.json"):
-        asked.append(Text(f"{name}-dev{place}", entry["question"], answers=tuple(entry["answers"])))
-        judged[asked[-1].id] = {passage(found).id: 1 for found in entry["positive_ctxs"]}
-        kept = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
-        pool |= {text.id: text for text in map(passage, kept)}
-    texts.write(asked, folder / "dev-queries.jsonl")
-    qrels.write(judged, folder / "dev.qrels")
+def write_dev_set(source: Path, name: str, folder: Path) -> None:
+    """Write dev-queries.jsonl, dev.qrels, dev-corpus.jsonl and dev-answers.jsonl."""
+    queries, positives_by_query, pool = [], {}, {}
+    for index, entry in entries(source / "retriever" / f"{name}-dev.json"):
+        queries.append(Text(f"{name}-dev{index}", entry["question"], answers=tuple(entry["answers"])))
+        positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
+        contexts = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
+        pool |= {text.id: text for text in map(passage, contexts)}
+    texts.write(queries, folder / "dev-queries.jsonl")
+    qrels.write(positives_by_query, folder / "dev.qrels")
     texts.write(pool.values(), folder / "dev-corpus.jsonl")
     with lines.writer(folder / "dev-answers.jsonl") as output:
         for question in tests(source / "retriever" / "qas" / f"{name}-dev.csv"):
@@ -69,10 +69,10 @@ def judged_by(source: Path, name: str, folder: Path) -> None:
 def main(source: Path, folder: Path, names: list[str]) -> None:
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
-        trained(source, name, folder / name)
+        write_training_set(source, name, folder / name)
         texts.write(tests(source / "retriever" / "qas" / f"{name}-test.csv"), folder / name / "test-queries.jsonl")
-        if name in JUDGED_BY:
-            judged_by(source, name, folder / name)
+        if name in WITH_DEV_SET:
+            write_dev_set(source, name, folder / name)
     texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
 
 

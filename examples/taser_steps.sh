@@ -1,11 +1,11 @@
 # Settings and steps that the TASER scripts share; sourced by them, not run. Paper: Cheng et al. 2023, §4 and appendices B to D.
 #
-# Every value can be given from outside, e.g. WORK=/fast/taser KEEP=no bash examples/taser_nq.sh; those of all papers: steps.sh
-# DATA        what taser_sets.py made of DPR's files
+# An environment variable overrides each value, e.g. WORK=/fast/taser KEEP=no bash examples/taser_nq.sh; those of all papers: steps.sh
+# DATA        output of taser_sets.py
 # MODEL, STAR weights to start from: BERT-base, and coCondenser-Wiki for the paper's starred rows, as model.safetensors (README.md)
 # LAYER_DECAY 0.8 as in the published code's settings, which the paper does not mention; so RATE=2e-5 CLIP=2.0 there
-# The published code puts [SEP] between title and text, here stands a space; it takes one BM25 negative of DPR's files, here it is one of
-# the top 100 of our BM25 without an answer, drawn anew each epoch.
+# The published code puts [SEP] between title and text, here it is a space; it takes one BM25 negative of DPR's files, here it is one of
+# the top 100 of our BM25 without an answer, sampled again each epoch.
 # shellcheck shell=bash
 DATA=${DATA:-data/odqa} WORK=${WORK:-work/odqa} MODEL=${MODEL:-bert-base-uncased} STAR=${STAR:-$PWD/models/co-condenser-wiki}
 QUERY_LENGTH=${QUERY_LENGTH:-256} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-256}
@@ -13,7 +13,7 @@ BATCH=${BATCH:-256} NEGATIVES=${NEGATIVES:-1}            # 16 GPUs x 16 question
 EPOCHS=${EPOCHS:-40} RATE=${RATE:-3e-5} CLIP=${CLIP:-2.0} # "up to 40 epochs", rate 3e-5 or 5e-5; clipping from the published code
 WARMUP=${WARMUP:-0.13} MULTISET_WARMUP=${MULTISET_WARMUP:-0.04} # its 1237 steps, of 9,200 on NQ and of 30,000 on all five sets
 ENTROPY=${ENTROPY:-0.01} LAYER_DECAY=${LAYER_DECAY:-1} SEED=${SEED:-12345}
-DEV_MEASURE=${DEV_MEASURE:-RR@100}                       # where DPR's positive stands among the passages of its development file
+DEV_MEASURE=${DEV_MEASURE:-RR@100}                       # rank of DPR's positive among the passages of its dev file
 BM25=${BM25:-bm25:k1=0.9,b=0.4} GRID=${GRID:-0.5:2.0:0.1} # of alpha
 BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"

@@ -15,7 +15,7 @@ FORMATS = [
     Bad("mending into what others made", file("mine", "x"), CHECK + "--fix mine", 2, "mine: exists and was not made by moeir"),
     Bad("an unknown format", None, CONVERT + "test.qrels --to trec", 2, "formats has no 'trec'"),
     Bad(
-        "a format that is not sure", file("x.tsv", "1\t2\t3\n"), CONVERT + "x.tsv --to run", 2, "its format is not sure; say it with --from"
+        "a format that is not sure", file("x.tsv", "1\t2\t3\n"), CONVERT + "x.tsv --to run", 2, "format not recognised; name it with --from"
     ),
     Bad("a kind that is another", None, CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes colbert-run,"),
     Bad("a faulty line", corpus("{"), CONVERT + "bad.jsonl --to tsv --output out", 3, "bad.jsonl:2: broken JSON at column 2"),
@@ -27,7 +27,13 @@ FORMATS = [
         "would be lost",
     ),
     Bad("texts that are not named", None, CONVERT + "good.jsonl --to dpr --output out", 2, "name the file that has them with --queries"),
-    Bad("a layout of experts", None, CONVERT + "came --to pylate --output out", 2, "holds colbert; came has experts"),
-    Bad("an artifact without a tokenizer of its own", None, CONVERT + "enc --to anserini-vectors", 2, "has lexical, global; say which"),
-    Bad("info of what is not sure", file("x.tsv", "1\t2\t3\n"), "info x.tsv", 2, "its format is not sure; say it with --from"),
+    Bad(
+        "a layout of experts",
+        None,
+        CONVERT + "came --to pylate --output out",
+        2,
+        "supports colbert; its layout cannot hold the experts of came",
+    ),
+    Bad("an artifact without a tokenizer of its own", None, CONVERT + "enc --to anserini-vectors", 2, "has lexical, global; choose one"),
+    Bad("info of what is not sure", file("x.tsv", "1\t2\t3\n"), "info x.tsv", 2, "format not recognised; name it with --from"),
 ]

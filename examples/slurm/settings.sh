@@ -1,7 +1,7 @@
-# What the jobs share; sourced, not run. Every value can be given from outside.
-# WORK      where everything is written, seen by all nodes
+# Settings of all jobs; sourced, not run. An environment variable overrides each value.
+# WORK      output folder, on a file system that all nodes share
 # CKPT      the checkpoint
-# CORPUS    documents as JSON lines or TSV, a file: shards count its lines first
+# CORPUS    documents as a JSON lines or TSV file (each shard first counts its lines)
 # QUERIES   queries
 # DEPTH     documents per query and expert
 # shellcheck shell=bash

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole chain: encode, index and search in an array of SHARDS tasks each, then the merge. Each waits for the one before.
+# Submit the whole chain: job arrays of SHARDS tasks for encode, index and search, then the merge. Each job waits for the one before.
 #
 #     SHARDS=16 WORK=/shared/came CKPT=ckpt/came CORPUS=corpus.jsonl QUERIES=dev.jsonl bash examples/slurm/submit.sh
 set -euo pipefail

@@ -1,4 +1,4 @@
-# One process for each GPU; sourced, not run. GPUS a node, NODES of them, this one's RANK, and the first one's HOST as name:port.
+# One process per GPU; sourced, not run. GPUS per node, the number of NODES, this node's RANK, and the first node's HOST as name:port.
 # shellcheck shell=bash
 TORCHRUN=${TORCHRUN:-torchrun} GPUS=${GPUS:-8} NODES=${NODES:-1} RANK=${RANK:-0} HOST=${HOST:-localhost:29500}
 

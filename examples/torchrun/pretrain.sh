@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pre-train on all GPUs of one machine, or with NODES, RANK and HOST on several (finetune.sh says how).
+# Pre-train on all GPUs of one machine, or with NODES, RANK and HOST on several (as in finetune.sh).
 #
 #     GPUS=8 OBJECTIVE=cotmae bash examples/torchrun/pretrain.sh
 set -euo pipefail

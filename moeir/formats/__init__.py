@@ -1,1 +1,1 @@
-"""The formats of other tools, read and written without loss: what one has no place for is refused by name."""
+"""The formats of other tools, read and written without loss: what a format cannot hold is refused by name."""

@@ -1,4 +1,4 @@
-"""Anserini's and Pyserini's layout of a collection."""
+"""Anserini's and Pyserini's collection layout."""
 
 from collections.abc import Iterator
 from pathlib import Path

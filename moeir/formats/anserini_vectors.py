@@ -1,4 +1,4 @@
-"""Vectors as Anserini and Pyserini read and write them."""
+"""Anserini's and Pyserini's JSON vectors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from moeir.records import runs, texts
 
 
 class AnseriniVectors(Format):
-    """JSON lines {"id", "contents", "vector"}, a vector of terms with weights, or of numbers: Anserini's and Pyserini's."""
+    """JSON lines {"id", "contents", "vector"}, the vector as term weights or as numbers: Anserini's and Pyserini's."""
 
     kind: ClassVar[str] = "vectors"
 
@@ -33,10 +33,10 @@ def _parsed(record: dict[str, Any], where: str) -> Vector:
     numbers = list(vector.values()) if isinstance(vector, dict) else vector
     if not isinstance(contents, str):
         raise DataError(f"{where}: contents is not a string")
-    if not isinstance(numbers, list) or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+    if not isinstance(numbers, list) or not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
         raise DataError(f"{where}: vector is neither an object of terms with weights nor a list of numbers")
-    for one in numbers:
-        runs.score_of(repr(one), where)
+    for number in numbers:
+        runs.score_of(repr(number), where)
     return Vector(name, terms=vector, contents=contents) if isinstance(vector, dict) else Vector(name, numbers=numbers, contents=contents)
 
 
@@ -47,5 +47,5 @@ def _record(vector: Vector) -> dict[str, Any]:
 
 
 def _short(number: float) -> float:
-    """The shortest number that float32 reads back as it is."""
+    """The shortest decimal number that float32 reads back unchanged."""
     return float(runs.score_text(number))

@@ -1,4 +1,4 @@
-"""What a format promises, and what stands beside a conversion: texts to look up, and whether anything may be lost."""
+"""The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ Texts = Mapping[str, Text]
 
 @dataclass
 class Conversion:
-    """Texts by id (None where no file was named), the checkpoint of vectors, and whether what has no place may be left out."""
+    """Texts by id (None without a file), the checkpoint of vectors, and whether information that the target cannot hold may be dropped."""
 
     source: str
     target: str
@@ -25,23 +25,23 @@ class Conversion:
     model: Path | None = None
     lossy: bool = False
     lost: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)  # what the manifest of encodings says of them
+    facts: dict[str, Any] = field(default_factory=dict)  # facts for the manifest of encodings
 
     def lose(self, where: str, what: str) -> None:
-        """UsageError for something that cannot be represented, unless it may be lost; then it is counted."""
+        """Count information that the target cannot hold; UsageError unless the conversion is lossy."""
         if not self.lossy:
             way = "" if self.source == self.target else f" from {self.source} to {self.target}"
             raise UsageError(f"{where}: {what} would be lost{way}; --lossy leaves it out")
         self.lost[what] = self.lost.get(what, 0) + 1
 
     def lose_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
-        """The same for the fields of a record that nobody reads, unless they hold nothing."""
+        """`drop_or_refuse` for each field of a record that is not in `known` and not empty."""
         for name in record.keys() - set(known):
             if record[name] not in (None, "", [], {}):
                 self.lose(where, f"field {name!r}")
 
     def with_texts(self, example: Example, where: str) -> Example:
-        """The example with its query and its passages, looked up if it has none."""
+        """The example with the texts of its query and passages, looked up by id where it has none."""
         if example.query is not None:
             return example
         query = looked_up(self.queries, example.query_id, "--queries", where, self.target)
@@ -50,7 +50,7 @@ class Conversion:
         return replace(example, query=query, passages=passages)
 
     def with_ids(self, example: Example, where: str) -> Example:
-        """The example without its passages, which are lost unless the corpus has them."""
+        """The example without its passages; their text is lost unless the corpus has it."""
         if any(passage.id not in (self.corpus or {}) for passage in example.passages):
             self.lose(where, "the text of passages (name the corpus that has them with --corpus)")
         return replace(example, passages=())
@@ -58,7 +58,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents, queries, and the judgements of each split; documents and queries can be walked once."""
+    """Documents, queries, and the judgements of each split; documents and queries can be iterated once."""
 
     corpus: Iterable[Text]
     queries: Iterable[Text]
@@ -66,31 +66,31 @@ class Collection:
 
 
 class Format(ABC):
-    """One way in which other tools keep things of a kind; what a user may choose are the keyword-only parameters of its kinds."""
+    """One file format of one kind of data. The keyword-only parameters of a subclass are its options."""
 
     kind: ClassVar[str]  # what is converted: formats of a kind convert into one another
     folder: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, path: Path, conversion: Conversion) -> Iterator[Any]:
-        """Texts, examples, (query, document, grade), one Run, or one Collection."""
+        """Yield texts, examples, (query, document, grade), one Run, or one Collection."""
 
     @abstractmethod
     def write(self, items: Iterator[Any], path: Path, conversion: Conversion) -> int:
-        """Write them to `path`, a file or an empty folder; how many."""
+        """Write items to `path`, a file or an empty folder, and return their number."""
 
 
 def looked_up(texts: Texts | None, name: str, flag: str, where: str, target: str) -> Text:
-    """A text by its id; `flag` names the file that has it."""
+    """A text by its id; `flag` is the command-line flag of the file that should have it."""
     if texts is None:
-        raise UsageError(f"{target}: holds the texts themselves, and {where} refers to {name!r}; name the file that has them with {flag}")
+        raise UsageError(f"{target}: stores texts inline, but {where} has only the id {name!r}; name the file that has them with {flag}")
     if name not in texts:
-        raise DataError(f"{where}: {name!r} is not in what {flag} names")
+        raise DataError(f"{where}: {name!r} is not in the file of {flag}")
     return texts[name]
 
 
 def whole(text: Text) -> str:
-    """Title and text as one string; a text without a title as it is, to its last space.
+    """Title and text as one string; a text without a title is returned unchanged, trailing spaces included.
 
     >>> whole(Text("a", "An owl. ")), whole(Text("a", "An owl.", "Owl"))
     ('An owl. ', 'Owl An owl.')
@@ -99,7 +99,7 @@ def whole(text: Text) -> str:
 
 
 def one_string(passage: Text, where: str, conversion: Conversion) -> str:
-    """Title and text in one string; the border between them is lost."""
+    """Title and text in one string; the boundary between them is lost."""
     if passage.title:
         conversion.lose(where, "the title as a field of its own")
     if passage.url:
@@ -108,8 +108,8 @@ def one_string(passage: Text, where: str, conversion: Conversion) -> str:
 
 
 def one_line(text: str, where: str, conversion: Conversion) -> str:
-    """A text that stands between tabs: white space within it becomes spaces."""
-    if any(mark in text for mark in "\t\n\r"):
+    """A text for a tab-separated column: tabs and line breaks within it become spaces."""
+    if any(character in text for character in "\t\n\r"):
         conversion.lose(where, "a tab or a line break within a text")
         return " ".join(text.split())
     return text

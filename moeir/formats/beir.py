@@ -1,4 +1,4 @@
-"""BEIR's layout of a collection."""
+"""BEIR's collection layout."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -37,9 +37,9 @@ class Beir(Format):
 
 
 def _judgements(grades: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int]]:
-    return ((query, document, grade) for query, found in grades.items() for document, grade in found.items())
+    return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
 
 
 def write_trec(grades: dict[str, dict[str, int]], path: Path, conversion: Conversion, *, separator: str) -> None:
-    """Judgements in four columns."""
+    """Write judgements as TREC qrels, four columns."""
     Qrels(separator=separator).write(_judgements(grades), path, conversion)

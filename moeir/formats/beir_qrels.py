@@ -1,4 +1,4 @@
-"""Judgements as BEIR keeps them."""
+"""BEIR's judgements."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -13,7 +13,7 @@ HEADER = ("query-id", "corpus-id", "score")
 
 
 class BeirQrels(Format):
-    """A header and three columns between tabs, query-id, corpus-id, score: the judgements of BEIR."""
+    """A header and three tab-separated columns, query-id, corpus-id, score: BEIR's judgements."""
 
     kind: ClassVar[str] = "qrels"
 

@@ -1,4 +1,4 @@
-"""Our own checkpoints, which other libraries' layouts are made of."""
+"""moeir's own checkpoints, the source of other libraries' layouts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from moeir.formats.base import Conversion, Format
 
 
 class Checkpoint(Format):
-    """A checkpoint of moeir's, to be read; `moeir init` makes one of what other libraries keep."""
+    """A moeir checkpoint, read only; `moeir init` makes one from another library's weights."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
@@ -21,4 +21,4 @@ class Checkpoint(Format):
         yield open_checkpoint(path)
 
     def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
-        raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint of the weights of other libraries")
+        raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint from the weights of other libraries")

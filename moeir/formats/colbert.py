@@ -1,4 +1,4 @@
-"""ColBERT's training files: triples of numbers, and the collection and queries that they number."""
+"""ColBERT's training files: triples of text numbers, with the numbered collection and queries."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ NAMES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
 class Colbert(Format):
     """A folder of triples.jsonl [query, positive, negative, …], queries.tsv and collection.tsv, numbered from 0: ColBERT's.
 
-    Ids that are other than these numbers stand in document-ids.txt and query-ids.txt, a line for each number.
+    Where ids differ from these numbers, document-ids.txt and query-ids.txt hold them, one line per number.
     """
 
     kind: ClassVar[str] = "examples"
@@ -32,21 +32,24 @@ class Colbert(Format):
         if triples is None:
             raise ArtifactError(f"{path}: no triples.jsonl; expected a folder of triples.jsonl, queries.tsv and collection.tsv")
         passages, queries = (_numbered(path / name) for name in NAMES)
-        grouped, taught = Grouped(conversion), dict[str, dict[str, float]]()
+        grouped, scores_by_query = Grouped(conversion), dict[str, dict[str, float]]()
         for where, row in _triples(triples):
-            query, *found = (_entry(entry, where) for entry in row)
-            documents = [_looked_up(passages, number, where, "collection.tsv") for number, _ in found]
-            asked = _looked_up(queries, query[0], where, "queries.tsv")
-            grouped.add(where, asked, documents[0], documents[1:])
-            scores = {text.id: score for text, (_, score) in zip(documents, found, strict=True) if score is not None}
-            taught.setdefault(asked.id, {}).update(scores)
+            query, *entries = (_entry(entry, where) for entry in row)
+            documents = [_looked_up(passages, number, where, "collection.tsv") for number, _ in entries]
+            query_text = _looked_up(queries, query[0], where, "queries.tsv")
+            grouped.add(where, query_text, documents[0], documents[1:])
+            scores = {text.id: score for text, (_, score) in zip(documents, entries, strict=True) if score is not None}
+            scores_by_query.setdefault(query_text.id, {}).update(scores)
         for example in grouped.examples():
-            known = taught[example.query_id]
-            sides = [tuple(known[one] for one in ids if one in known) for ids in (example.positive_ids, example.negative_ids)]
-            whole = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
-            if known and not whole:
-                conversion.lose(f"query {example.query_id!r}", "scores that only some passages have")
-            yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if whole else example
+            teacher_scores = scores_by_query[example.query_id]
+            sides = [
+                tuple(teacher_scores[document] for document in ids if document in teacher_scores)
+                for ids in (example.positive_ids, example.negative_ids)
+            ]
+            complete = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
+            if teacher_scores and not complete:
+                conversion.lose(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
+            yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if complete else example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         with ExitStack() as stack:
@@ -58,15 +61,15 @@ class Colbert(Format):
             for example in items:
                 count += 1
                 output.writelines(json.dumps(row) + "\n" for row in _rows(example, conversion, passages, queries))
-        for numbers, name in ((passages, NAMES["collection.tsv"]), (queries, NAMES["queries.tsv"])):
-            if any(one != str(number) for one, number in numbers.known.items()):
+        for numbered, name in ((passages, NAMES["collection.tsv"]), (queries, NAMES["queries.tsv"])):
+            if any(text_id != str(number) for text_id, number in numbered.known.items()):
                 with lines.writer(path / name) as output:
-                    output.writelines(f"{one}\n" for one in numbers.known)
+                    output.writelines(f"{text_id}\n" for text_id in numbered.known)
         return count
 
 
 class _Numbers:
-    """Texts numbered from 0 as they come, and written as they are."""
+    """Texts numbered from 0 in order of appearance, each written when it is first seen."""
 
     def __init__(self, output: TextIO, conversion: Conversion) -> None:
         self.known: dict[str, int] = {}
@@ -84,18 +87,18 @@ class _Numbers:
 
 
 def _rows(example: Example, conversion: Conversion, passages: _Numbers, queries: _Numbers) -> Iterator[list[Any]]:
-    """A row for each positive, with all negatives; a document is a pair with its score where a teacher gave one."""
+    """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
     where = f"query {example.query_id!r}"
     example = conversion.with_texts(example, where)
     assert example.query is not None
     if example.provenance:
         conversion.lose(where, "field 'negative_provenance'")
-    texts_of, taught = {passage.id: passage for passage in example.passages}, example.taught
+    passages_by_id, teacher_scores = {passage.id: passage for passage in example.passages}, example.taught
     query = queries.number(example.query)
 
     def entry(document: str) -> Any:
-        number = passages.number(texts_of[document])
-        return [number, float(runs.score_text(taught[document]))] if taught else number
+        number = passages.number(passages_by_id[document])
+        return [number, float(runs.score_text(teacher_scores[document]))] if teacher_scores else number
 
     for positive in example.positive_ids:
         yield [query, entry(positive), *(entry(negative) for negative in example.negative_ids)]
@@ -112,7 +115,7 @@ def _triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _entry(entry: Any, where: str) -> tuple[str, float | None]:
-    """The number of a text, and the score beside it."""
+    """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
         score = runs.score_of(str(score), where)
@@ -120,29 +123,29 @@ def _entry(entry: Any, where: str) -> tuple[str, float | None]:
 
 
 def _numbered(path: Path) -> dict[str, Text]:
-    """The texts of a file by the number that triples call them, with the ids that they had before."""
+    """The texts of a file by their number in the triples, with their original ids."""
     names: list[str] | None = None
-    if (given := path.with_name(NAMES[path.name])).is_file():
-        with lines.opened(given) as numbered:
-            names = [texts.identifier(line, f"{given}:{number}") for number, line in numbered if line]
-    found: dict[str, Text] = {}
+    if (ids_path := path.with_name(NAMES[path.name])).is_file():
+        with lines.opened(ids_path) as numbered:
+            names = [texts.identifier(line, f"{ids_path}:{number}") for number, line in numbered if line]
+    numbered_texts: dict[str, Text] = {}
     with lines.opened(path) as numbered:
         for number, line in numbered:
             if not line:
                 continue
-            one, *parts = line.split("\t")
-            if len(parts) not in (1, 2):
+            own_number, *columns = line.split("\t")
+            if len(columns) not in (1, 2):
                 raise DataError(
-                    f"{path}:{number}: a number, a text and maybe a title between tabs expected, {len(parts) + 1} columns found"
+                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
                 )
-            if names is not None and len(names) <= len(found):
-                raise UsageError(f"{given}: has {len(names)} ids, and {path.name} has more texts")
-            name = texts.identifier(one, f"{path}:{number}") if names is None else names[len(found)]
-            found[one] = Text(name, parts[0], parts[1] if len(parts) == 2 else "")
-    return found
+            if names is not None and len(names) <= len(numbered_texts):
+                raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
+            name = texts.identifier(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]
+            numbered_texts[own_number] = Text(name, columns[0], columns[1] if len(columns) == 2 else "")
+    return numbered_texts
 
 
-def _looked_up(known: dict[str, Text], number: str, where: str, name: str) -> Text:
-    if number not in known:
-        raise DataError(f"{where}: {number} is not in {name}")
-    return known[number]
+def _looked_up(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
+    if number not in numbered_texts:
+        raise DataError(f"{where}: {number} is not in {file_name}")
+    return numbered_texts[number]

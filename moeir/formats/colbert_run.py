@@ -1,4 +1,4 @@
-"""Runs as ColBERT's searcher writes them."""
+"""Runs of ColBERT's searcher."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +12,13 @@ from moeir.records.runs import Run
 
 
 class ColbertRun(Format):
-    """Query, document, rank and score between tabs: ColBERT's ranking.tsv."""
+    """Tab-separated query, document, rank and score: ColBERT's ranking.tsv."""
 
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        every = rows(path, 4, "query, document, rank, score")
-        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, _, score) in every)
+        row_items = rows(path, 4, "query, document, rank, score")
+        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, _, score) in row_items)
         yield ranked.gathered(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:

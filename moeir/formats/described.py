@@ -1,4 +1,4 @@
-"""What a file or folder of data holds: counts, lengths, the first ids, in whatever format it is."""
+"""Summary of a file or folder of data in any format: counts, lengths, first ids."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,56 +16,58 @@ from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 
-SHOWN = 3  # first ids
+SHOWN = 3  # number of first ids to report
 
 
 def facts(path: Path, spec: str | None = None) -> dict[str, Any]:
-    """Format, kind, and what there is of it; UsageError for a format that is not sure, or that is no data."""
+    """Format, kind and counts; UsageError if the format is not recognised or holds no text data."""
     name = spec or detected(path)
-    made: Format = variants.bind("formats", name)()
+    reader: Format = variants.bind("formats", name)()
     conversion = Conversion(name, name, lossy=True)
-    found = {"path": str(path), "kind": made.kind, "format": name}
-    if made.kind == "texts":
-        return found | texts(made.read(path, conversion))
-    if made.kind == "qrels":
-        return found | judgements(made.read(path, conversion))
-    if made.kind == "run":
-        return found | run(next(made.read(path, conversion)))
-    if made.kind == "examples":
-        return found | examples(made.read(path, conversion))
-    if made.kind != "collection":
-        raise UsageError(f"{path}: is {name}, which is no text; expected a corpus, queries, judgements, a run, examples or a collection")
-    collection: Collection = next(made.read(path, conversion))
+    summary = {"path": str(path), "kind": reader.kind, "format": name}
+    if reader.kind == "texts":
+        return summary | texts(reader.read(path, conversion))
+    if reader.kind == "qrels":
+        return summary | judgements(reader.read(path, conversion))
+    if reader.kind == "run":
+        return summary | run(next(reader.read(path, conversion)))
+    if reader.kind == "examples":
+        return summary | examples(reader.read(path, conversion))
+    if reader.kind != "collection":
+        raise UsageError(f"{path}: is {name}, not text data; expected a corpus, queries, judgements, a run, examples or a collection")
+    collection: Collection = next(reader.read(path, conversion))
     parts = {"corpus": texts(collection.corpus), "queries": texts(collection.queries)}
     for split, qrels in collection.qrels.items():
-        parts[f"qrels {split}"] = judgements((query, *judged) for query, row in qrels.items() for judged in row.items())
-    return found | parts
+        parts[f"qrels {split}"] = judgements(
+            (query, *document_and_grade) for query, grades in qrels.items() for document_and_grade in grades.items()
+        )
+    return summary | parts
 
 
-def texts(every: Iterable[Text]) -> dict[str, Any]:
-    """Of texts.
+def texts(items: Iterable[Text]) -> dict[str, Any]:
+    """Counts and lengths of texts.
 
     >>> texts([Text("a", "An owl."), Text("b", "", "Bat")])
     {'texts': 2, 'with a title': 1, 'empty': 0, 'words': {'least': 1, 'median': 1.5, 'most': 2, 'all': 3}, 'first ids': ['a', 'b']}
     """
-    words, titled, empty, answered, first = list[int](), 0, 0, 0, list[str]()
-    for text in every:
+    words, with_title, empty, with_answers, first_ids = list[int](), 0, 0, 0, list[str]()
+    for text in items:
         words.append(len(text.content.split()))
-        titled, empty, answered = titled + bool(text.title), empty + (not text.content), answered + bool(text.answers)
-        if len(first) < SHOWN:
-            first.append(text.id)
-    found = {"texts": len(words), "with a title": titled, "empty": empty} | ({"with answers": answered} if answered else {})
-    return found | {"words": spread(words), "first ids": first}
+        with_title, empty, with_answers = with_title + bool(text.title), empty + (not text.content), with_answers + bool(text.answers)
+        if len(first_ids) < SHOWN:
+            first_ids.append(text.id)
+    summary = {"texts": len(words), "with a title": with_title, "empty": empty} | ({"with answers": with_answers} if with_answers else {})
+    return summary | {"words": spread(words), "first ids": first_ids}
 
 
-def judgements(every: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
-    """Of judgements.
+def judgements(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
+    """Counts of judgements.
 
     >>> judgements([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
     {'0': 1, '1': 1, '2': 1}
     """
     grades, counts, relevant, documents = Counter[int](), Counter[str](), set[str](), set[str]()
-    for query, document, grade in every:
+    for query, document, grade in items:
         grades[grade] += 1
         counts[query] += 1
         documents.add(document)
@@ -82,46 +84,46 @@ def judgements(every: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
     }
 
 
-def run(found: Run) -> dict[str, Any]:
-    """Of a run."""
-    depths = np.diff(found.starts)
-    scores = found.scores
-    within = np.setdiff1d(np.arange(1, len(scores)), found.starts)
+def run(ranked: Run) -> dict[str, Any]:
+    """Counts, depths and scores of a run."""
+    depths = np.diff(ranked.starts)
+    scores = ranked.scores
+    not_first = np.setdiff1d(np.arange(1, len(scores)), ranked.starts)
     return {
-        "queries": len(found),
+        "queries": len(ranked),
         "hits": len(scores),
-        "documents": len(found.names),
+        "documents": len(ranked.names),
         "depth": spread(depths.tolist()),
         "scores": {"least": float(runs.score_text(scores.min())), "most": float(runs.score_text(scores.max()))},
-        "hits with the score of the one above": int((scores[within] == scores[within - 1]).sum()),
-        "tag": found.tag,
-        "first ids": found.queries[:SHOWN],
+        "hits with the score of the one above": int((scores[not_first] == scores[not_first - 1]).sum()),
+        "tag": ranked.tag,
+        "first ids": ranked.queries[:SHOWN],
     }
 
 
-def examples(every: Iterator[Example]) -> dict[str, Any]:
-    """Of training examples."""
-    positives, negatives, inline, taught, found, first = list[int](), list[int](), 0, 0, 0, list[str]()
-    for example in every:
+def examples(items: Iterator[Example]) -> dict[str, Any]:
+    """Counts of training examples."""
+    positives, negatives, with_texts, with_teacher, with_provenance, first_ids = list[int](), list[int](), 0, 0, 0, list[str]()
+    for example in items:
         positives.append(len(example.positive_ids))
         negatives.append(len(example.negative_ids))
-        inline, taught = inline + (example.query is not None), taught + bool(example.positive_scores)
-        found += bool(example.provenance)
-        if len(first) < SHOWN:
-            first.append(example.query_id)
+        with_texts, with_teacher = with_texts + (example.query is not None), with_teacher + bool(example.positive_scores)
+        with_provenance += bool(example.provenance)
+        if len(first_ids) < SHOWN:
+            first_ids.append(example.query_id)
     return {
         "queries": len(positives),
         "positives": spread(positives),
         "negatives": spread(negatives),
-        "with texts": inline,
-        "with a teacher's scores": taught,
-        "with provenance": found,
-        "first ids": first,
+        "with texts": with_texts,
+        "with a teacher's scores": with_teacher,
+        "with provenance": with_provenance,
+        "first ids": first_ids,
     }
 
 
 def spread(numbers: list[int]) -> dict[str, float]:
-    """Least, median, most and the sum.
+    """Minimum, median, maximum and sum.
 
     >>> spread([1, 5, 2])
     {'least': 1, 'median': 2.0, 'most': 5, 'all': 8}

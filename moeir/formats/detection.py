@@ -1,4 +1,4 @@
-"""Which format a file or folder is in, where its first lines leave no doubt."""
+"""Detect the format of a file or folder where its first lines are unambiguous."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _FOLDERS = {
     "msmarco": ("collection.tsv", "queries.tsv"),
     "anserini": ("corpus", "topics.tsv"),
 }
-_KEYS: dict[str, tuple[set[str], ...]] = {  # a line has all the names of one of these sets
+_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
     "tevatron": ({"query_id", "query", "positive_passages"},),
     "tevatron-ids": ({"query_id", "positive_document_ids"},),
     "examples": ({"query_id", "positive_ids"},),
@@ -35,29 +35,29 @@ LINES = 3
 
 
 def detected(path: Path) -> str:
-    """The name of the format; UsageError where it is not sure."""
+    """The name of the format; UsageError where it is ambiguous."""
     if path.is_dir():
-        found = _of_folder(path)
+        name = _of_folder(path)
     elif not path.exists() and str(path) != "-":
         raise UsageError(f"{path}: no such file or folder")
     else:
         with lines.opened(path) as numbered:
             head = list(islice((line for _, line in numbered if line.strip()), LINES))
-        found = of_lines(head, path)
-    if found is None:
-        raise UsageError(f"{path}: its format is not sure; say it with --from; see: moeir variants formats")
-    return found
+        name = of_lines(head, path)
+    if name is None:
+        raise UsageError(f"{path}: format not recognised; name it with --from (moeir variants formats lists them)")
+    return name
 
 
 def _of_folder(path: Path) -> str | None:
     if manifests.manifest_path(path).is_file() and manifests.read_manifest(path)["kind"] == "encodings":
         return "encodings"
-    held = {lines.stem(file).name for file in path.iterdir()}
-    return next((name for name, files in _FOLDERS.items() if set(files) <= held), None)
+    names = {lines.stem(file).name for file in path.iterdir()}
+    return next((name for name, files in _FOLDERS.items() if set(files) <= names), None)
 
 
 def of_lines(head: list[str], path: Path) -> str | None:
-    """What the first lines of a file say.
+    """The format by the first lines of a file; None if ambiguous.
 
     >>> of_lines(["q1 Q0 owl 1 2.5 bm25"], Path("x")), of_lines(["q1\\t0\\towl\\t1"], Path("x")), of_lines(["1\\tAn owl."], Path("x.tsv"))
     ('run', 'qrels', 'tsv')
@@ -78,41 +78,41 @@ def _of_json(record: Any) -> str | None:
         return None
     if record and all(isinstance(hits, dict) for hits in record.values()):
         return "json-run"
-    if (found := _of_names(record.keys())) is not None:
-        return found
-    named = any(name in record for name in texts.IDS) and any(name in record for name in texts.TEXTS)
-    return "texts" if named else None
+    if (match := _of_names(record.keys())) is not None:
+        return match
+    is_text = any(name in record for name in texts.IDS) and any(name in record for name in texts.TEXTS)
+    return "texts" if is_text else None
 
 
 def _of_names(names: Iterable[str]) -> str | None:
-    held = set(names)
-    return next((name for name, every in _KEYS.items() if any(keys <= held for keys in every)), None)
+    present = set(names)
+    return next((name for name, alternatives in _KEYS.items() if any(keys <= present for keys in alternatives)), None)
 
 
 def _of_columns(head: list[str], path: Path) -> str | None:
     rows = [line.split("\t") for line in head]
     words = [line.split() for line in head]
-    mark = "," if lines.stem(path).suffix.lower() == ".csv" else "\t"
-    if (found := _of_names(head[0].split(mark))) in ("tuples", "triplets", "labelled", "pairs"):
-        return found
+    delimiter = "," if lines.stem(path).suffix.lower() == ".csv" else "\t"
+    if (match := _of_names(head[0].split(delimiter))) in ("tuples", "triplets", "labelled", "pairs"):
+        return match
     if words[0][:1] and words[0][0] in ("query-id", "query_id") and len(words[0]) == 3:
         return "beir-qrels"
-    if all(len(one) == 6 and one[1] in ("Q0", "q0", "0") and _number(one[4]) for one in words):
+    if all(len(columns) == 6 and columns[1] in ("Q0", "q0", "0") and _number(columns[4]) for columns in words):
         return "run"
-    if all(len(one) == 4 and one[1] in ("0", "Q0") and _number(one[3]) for one in words):
+    if all(len(columns) == 4 and columns[1] in ("0", "Q0") and _number(columns[3]) for columns in words):
         return "qrels"
     return _of_tabs(rows)
 
 
 def _of_tabs(rows: list[list[str]]) -> str | None:
-    """Columns between tabs: of a run, of a collection, of candidates."""
+    """The format of tab-separated columns: a run, a collection or candidates."""
     width = len(rows[0])
     if any(len(row) != width for row in rows):
         return None
     last = [row[-1] for row in rows]
     if width == 3 and all(_number(word) for word in last):
-        first = [row[2] for row in rows if row[0] == rows[0][0]]
-        if first == [str(rank) for rank in range(1, len(first) + 1)]:
+        third_column = [row[2] for row in rows if row[0] == rows[0][0]]
+        if third_column == [str(rank) for rank in range(1, len(third_column) + 1)]:
             return "msmarco-run" if len(rows) > 1 else None
         return "tevatron-run" if any("." in word or "e" in word for word in last) else None
     if width == 4 and rows[0][2] == "1" and all(_number(word) for word in last):

@@ -24,8 +24,8 @@ class Dpr(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         with lines.opened(path) as numbered:
-            every = ((number, line) for number, line in numbered if line.strip())
-            for position, (where, entry) in enumerate(dpr.entries(lines.label(path), every)):
+            nonempty_lines = ((number, line) for number, line in numbered if line.strip())
+            for position, (where, entry) in enumerate(dpr.entries(lines.label(path), nonempty_lines)):
                 record = dpr.example(entry, position, where)
                 if record is None:
                     conversion.lose(where, "a question without a positive context")
@@ -48,7 +48,7 @@ class Dpr(Format):
 
 
 def _lose(entry: dict[str, Any], where: str, conversion: Conversion) -> None:
-    """What of an entry is not read: other fields, scores of contexts, and the easy negatives beside hard ones."""
+    """Drop or refuse unread parts of an entry: other fields, scores of contexts, and easy negatives where there are hard ones."""
     conversion.lose_fields(where, entry, _FIELDS)
     if entry.get("dataset"):
         conversion.lose(where, "field 'dataset'")
@@ -63,17 +63,17 @@ def _entry(example: Example, conversion: Conversion) -> dict[str, Any]:
     where = f"query {example.query_id!r}"
     example = conversion.with_texts(example, where)
     assert example.query is not None
-    for what, held in (
+    for what, present in (
         ("field 'negative_provenance'", example.provenance),
         ("a teacher's scores", example.positive_scores),
         ("field 'url'", any(passage.url for passage in example.passages)),
     ):
-        if held:
+        if present:
             conversion.lose(where, what)
     passages = {passage.id: passage for passage in example.passages}
 
     def contexts(ids: tuple[str, ...]) -> list[dict[str, str]]:
-        return [{"title": passages[one].title, "text": passages[one].text, "passage_id": one} for one in ids]
+        return [{"title": passages[document].title, "text": passages[document].text, "passage_id": document} for document in ids]
 
     return {
         "question_id": example.query_id,

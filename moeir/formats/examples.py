@@ -10,7 +10,7 @@ from moeir.records.examples import Example
 
 
 class Examples(Format):
-    """JSON lines {"query_id", "positive_ids", "negative_ids"}, or texts as Tevatron's; scores, provenance: moeir's examples."""
+    """JSON lines {"query_id", "positive_ids", "negative_ids"}, or inline texts as Tevatron's; scores, provenance: moeir's examples."""
 
     kind: ClassVar[str] = "examples"
 

@@ -17,9 +17,9 @@ _FIELDS = ("query", "pos", "neg", "pos_scores", "neg_scores", *_IDS)
 
 
 class Flagembedding(Format):
-    """JSON lines {"query", "pos", "neg"} of texts, a teacher's `pos_scores` and `neg_scores`: FlagEmbedding's.
+    """JSON lines {"query", "pos", "neg"} of texts, with teacher scores `pos_scores` and `neg_scores`: FlagEmbedding's.
 
-    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer does not read; without them a text is known by its digest.
+    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest.
     """
 
     kind: ClassVar[str] = "examples"
@@ -28,15 +28,15 @@ class Flagembedding(Format):
         self._ids = ids
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        known: set[str] = set()
+        seen_ids: set[str] = set()
         for where, record in json_lines(path):
             if not isinstance(record, dict) or not isinstance(record.get("query"), str):
                 raise DataError(f"{where}: an object with query, pos and neg was expected")
             conversion.lose_fields(where, record, _FIELDS)
             example = _parsed(record, where, conversion)
-            if example.query_id in known:
-                raise DataError(f"{where}: the query stands on an earlier line too; one line per query was expected")
-            known.add(example.query_id)
+            if example.query_id in seen_ids:
+                raise DataError(f"{where}: duplicate query; expected one line per query")
+            seen_ids.add(example.query_id)
             yield example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
@@ -59,8 +59,8 @@ class Flagembedding(Format):
             record["neg_scores"] = [float(runs.score_text(score)) for score in example.negative_scores]
         if not (is_named(example.query) and all(map(is_named, example.passages))):
             if self._ids:
-                every = (example.query_id, list(example.positive_ids), list(example.negative_ids))
-                record |= dict(zip(_IDS, every, strict=True))
+                ids_by_field = (example.query_id, list(example.positive_ids), list(example.negative_ids))
+                record |= dict(zip(_IDS, ids_by_field, strict=True))
             else:
                 conversion.lose(where, "ids")
         return record
@@ -68,32 +68,32 @@ class Flagembedding(Format):
 
 def _parsed(record: dict[str, Any], where: str, conversion: Conversion) -> Example:
     sides = {"positive": "pos", "negative": "neg"}
-    fresh: dict[str, Any] = {"query": record["query"], "query_id": record.get("query_id", digest(record["query"]))}
+    converted: dict[str, Any] = {"query": record["query"], "query_id": record.get("query_id", digest(record["query"]))}
     for side, name in sides.items():
         words = strings(record, name, where)
         ids = record.get(f"{name}_id") or [digest(text) for text in words]
         if not isinstance(ids, list) or len(ids) != len(words):
-            raise DataError(f"{where}: {name}_id has not as many entries as {name}, {len(words)}")
-        fresh[f"{side}_passages"] = [{"docid": one, "text": text} for one, text in zip(ids, words, strict=True)]
+            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
+        converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
         if record.get(f"{name}_scores") is not None:
-            fresh[f"{side}_scores"] = record[f"{name}_scores"]
-    _lose_copies(fresh, where, conversion)
-    example = examples.parsed(fresh, where, provenance=False)
+            converted[f"{side}_scores"] = record[f"{name}_scores"]
+    _lose_copies(converted, where, conversion)
+    example = examples.parsed(converted, where, provenance=False)
     return replace(example, query=Text(example.query_id, record["query"]))
 
 
-def _lose_copies(fresh: dict[str, Any], where: str, conversion: Conversion) -> None:
-    """A text that stands twice, or on both sides, counts once: as a positive if it is one."""
-    met: set[Any] = set()
+def _lose_copies(record: dict[str, Any], where: str, conversion: Conversion) -> None:
+    """Keep each text once: as a positive if it is on both sides."""
+    seen_ids: set[Any] = set()
     for side in ("positive", "negative"):
-        passages, scores = fresh[f"{side}_passages"], fresh.get(f"{side}_scores")
-        kept = []
-        for place, passage in enumerate(passages):
-            if passage["docid"] in met:
-                conversion.lose(where, "a passage that stands twice")
+        passages, scores = record[f"{side}_passages"], record.get(f"{side}_scores")
+        unique = []
+        for index, passage in enumerate(passages):
+            if passage["docid"] in seen_ids:
+                conversion.lose(where, "a duplicate passage")
             else:
-                kept.append(place)
-            met.add(passage["docid"])
-        fresh[f"{side}_passages"] = [passages[place] for place in kept]
+                unique.append(index)
+            seen_ids.add(passage["docid"])
+        record[f"{side}_passages"] = [passages[index] for index in unique]
         if isinstance(scores, list) and len(scores) == len(passages):
-            fresh[f"{side}_scores"] = [scores[place] for place in kept]
+            record[f"{side}_scores"] = [scores[index] for index in unique]

@@ -1,4 +1,4 @@
-"""What formats of whole collections have in common: judgements of splits, by the names of their files."""
+"""Files of collection folders: compressed or not, one file of judgements per split."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,31 +12,31 @@ from moeir.records.texts import Text
 
 
 def named(folder: Path, *names: str) -> Path:
-    """The file of one of these names, packed or not."""
+    """The first existing file of these names, compressed or not."""
     for name in names:
-        for packed in ("", ".gz", ".zst"):
-            if (folder / f"{name}{packed}").is_file():
-                return folder / f"{name}{packed}"
-    raise ArtifactError(f"{folder}: no {' or '.join(names)}; expected the layout of its format")
+        for compression in ("", ".gz", ".zst"):
+            if (folder / f"{name}{compression}").is_file():
+                return folder / f"{name}{compression}"
+    raise ArtifactError(f"{folder}: no {' or '.join(names)}; expected a folder in this format's layout")
 
 
 def judged(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:
-    """The judgements of every file `prefixSPLITsuffix`, by split in the order of their names."""
-    found = {}
+    """Judgements by split, from every file named `prefixSPLITsuffix`, in the order of file names."""
+    splits = {}
     for file in sorted(folder.glob(f"{prefix}*")) if folder.is_dir() else ():
-        plain = lines.stem(file).name
+        name = lines.stem(file).name
         for suffix in suffixes:
-            if file.is_file() and plain.endswith(suffix) and len(plain) > len(prefix) + len(suffix):
-                found[plain[len(prefix) : -len(suffix)]] = qrels.read(file)
+            if file.is_file() and name.endswith(suffix) and len(name) > len(prefix) + len(suffix):
+                splits[name[len(prefix) : -len(suffix)]] = qrels.read(file)
                 break
-    return found
+    return splits
 
 
 def union(files: list[Path], conversion: Conversion) -> Iterator[Text]:
-    """The texts of several files, each id once."""
-    known: set[str] = set()
+    """The texts of several files; of equal ids, the first."""
+    seen_ids: set[str] = set()
     for file in files:
         for text in read_texts(file, conversion):
-            if text.id not in known:
-                known.add(text.id)
+            if text.id not in seen_ids:
+                seen_ids.add(text.id)
                 yield text

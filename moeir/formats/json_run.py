@@ -1,4 +1,4 @@
-"""Runs as pytrec_eval, BEIR and ranx hold them."""
+"""Runs of pytrec_eval, BEIR and ranx."""
 
 import json
 from collections.abc import Iterator
@@ -19,25 +19,25 @@ class JsonRun(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         with lines.opened(path) as numbered:
-            found = texts.loaded("\n".join(line for _, line in numbered), str(path))
-        if not isinstance(found, dict) or not all(isinstance(hits, dict) for hits in found.values()):
+            lists = texts.loaded("\n".join(line for _, line in numbered), str(path))
+        if not isinstance(lists, dict) or not all(isinstance(hits, dict) for hits in lists.values()):
             raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}")
-        yield ranked.gathered(_hits(found, str(path)), str(path))
+        yield ranked.gathered(_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
         ranked.lose_tag(run, conversion)
         with lines.writer(path) as output:
             output.write("{")
-            for place, query in enumerate(run.queries):
+            for index, query in enumerate(run.queries):
                 hits = {document: float(runs.score_text(score)) for document, score in run.hits(query)}
-                output.write(("," if place else "") + f"\n{json.dumps(query, ensure_ascii=False)}: {json.dumps(hits, ensure_ascii=False)}")
+                output.write(("," if index else "") + f"\n{json.dumps(query, ensure_ascii=False)}: {json.dumps(hits, ensure_ascii=False)}")
             output.write("\n}\n")
         return len(run.scores)
 
 
-def _hits(found: dict[str, dict[str, Any]], name: str) -> Iterator[ranked.Hit]:
-    for query, hits in found.items():
+def _hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[ranked.Hit]:
+    for query, hits in lists.items():
         for document, score in hits.items():
             where = f"{name}: query {query!r}, document {document!r}"
             if isinstance(score, bool) or not isinstance(score, int | float):

@@ -1,4 +1,4 @@
-"""sentence-transformers' labelled pairs, on which cross-encoders train."""
+"""sentence-transformers' labelled pairs, the training data of cross-encoders."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +16,14 @@ _LABELS = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
 class Labelled(Format):
-    """Columns query, passage, label (1 or 0): the pairs on which sentence-transformers' cross-encoders train."""
+    """Columns query, passage, label (1 or 0): training pairs of sentence-transformers' cross-encoders."""
 
     kind: ClassVar[str] = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         queries: dict[str, Text] = {}
         sides: dict[str, dict[Text, bool]] = {}
-        places: dict[str, str] = {}
+        locations: dict[str, str] = {}
         for where, record in columns.read(path):
             query, passage = (named(columns.text_of(record, names, where)) for names in (columns.ANCHORS, _PASSAGES))
             conversion.lose_fields(where, record, (*columns.ANCHORS, *_PASSAGES, "label", "score"))
@@ -31,16 +31,16 @@ class Labelled(Format):
             if label is None:
                 raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}")
             queries.setdefault(query.id, query)
-            places.setdefault(query.id, where)
+            locations.setdefault(query.id, where)
             if sides.setdefault(query.id, {}).setdefault(passage, label) is not label:
                 raise DataError(f"{where}: the passage has another label on an earlier line")
         for name, labels in sides.items():
             if not any(labels.values()):
-                conversion.lose(places[name], "a query without a positive")
+                conversion.lose(locations[name], "a query without a positive")
                 continue
-            positives, negatives = ([text for text, label in labels.items() if label is wanted] for wanted in (True, False))
-            ids, others = (tuple(text.id for text in side) for side in (positives, negatives))
-            yield checked(Example(name, ids, others, query=queries[name], passages=(*positives, *negatives)), places[name])
+            positives, negatives = ([text for text, label in labels.items() if label is expected] for expected in (True, False))
+            ids, negative_ids = (tuple(text.id for text in side) for side in (positives, negatives))
+            yield checked(Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives)), locations[name])
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         def rows() -> Iterator[tuple[str, str, int]]:

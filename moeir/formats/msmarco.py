@@ -1,4 +1,4 @@
-"""MS MARCO's layout of a collection."""
+"""MS MARCO's collection layout."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from moeir.formats.tsv import row
 
 
 class Msmarco(Format):
-    """A folder of collection.tsv, queries.tsv and qrels.SPLIT.tsv with tabs: MS MARCO's layout."""
+    """A folder of collection.tsv, queries.tsv and qrels.SPLIT.tsv, tab-separated: MS MARCO's layout."""
 
     kind: ClassVar[str] = "collection"
     folder: ClassVar[bool] = True

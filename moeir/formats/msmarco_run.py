@@ -1,4 +1,4 @@
-"""Runs as MS MARCO's evaluation script reads them."""
+"""Runs of MS MARCO's evaluation script."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +11,13 @@ from moeir.records.runs import Run
 
 
 class MsmarcoRun(Format):
-    """Query, document and rank between tabs: MS MARCO's runs. Read, a hit is worth what its rank says, the last 1."""
+    """Tab-separated query, document and rank: MS MARCO's runs. Read scores come from ranks: the last hit gets 1."""
 
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        every = rows(path, 3, "query, document, rank")
-        hits = ((where, query, document, ranked.whole(rank, "rank", where)) for where, (query, document, rank) in every)
+        row_items = rows(path, 3, "query, document, rank")
+        hits = ((where, query, document, ranked.whole(rank, "rank", where)) for where, (query, document, rank) in row_items)
         yield ranked.gathered(ranked.by_rank(hits), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:

@@ -1,4 +1,4 @@
-"""ColBERT checkpoints as PyLate lays them out, which sentence-transformers reads since its sixth version."""
+"""ColBERT checkpoints in PyLate's layout, which sentence-transformers 6 reads too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ WANTED = {"normalise": True, "markers": True, "separator": True, "padding": "neg
 
 
 class Pylate(Format):
-    """A folder that PyLate and sentence-transformers 6 open: of a colbert checkpoint with markers and unit vectors."""
+    """A folder that PyLate and sentence-transformers 6 open, from a colbert checkpoint with markers and unit vectors."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
@@ -25,10 +25,10 @@ class Pylate(Format):
         )
 
     def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
-        opened = next(items)
-        options = chosen(opened, "pylate", conversion)
-        layouts.write_encoder(path, opened)
-        head: Any = opened.architecture.heads["local"]
+        model = next(items)
+        options = chosen(model, "pylate", conversion)
+        layouts.write_encoder(path, model)
+        head: Any = model.architecture.heads["local"]
         weight = head.projection.weight
         settings = {
             "in_features": weight.shape[1],
@@ -36,31 +36,33 @@ class Pylate(Format):
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
         }
-        layouts.write_modules(path, opened, layouts.TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
+        layouts.write_modules(path, model, layouts.TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
         write_tensors({"linear.weight": weight.detach().cpu().contiguous()}, path / "1_Dense" / "model.safetensors")
-        facts = {
+        config = {
             "model_type": "ColBERT",
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "MaxSim",
-            "query_prefix": opened.reader.token(opened.architecture.signs.query_marker or 0),
-            "document_prefix": opened.reader.token(opened.architecture.signs.document_marker or 0),
-            "query_length": opened.rules.query_length,
-            "document_length": opened.rules.document_length,
+            "query_prefix": model.reader.token(model.architecture.signs.query_marker or 0),
+            "document_prefix": model.reader.token(model.architecture.signs.document_marker or 0),
+            "query_length": model.rules.query_length,
+            "document_length": model.rules.document_length,
             "attend_to_expansion_tokens": options["attend_masks"],
             "do_query_expansion": options["augmentation"],
-            "skiplist_words": [] if options["punctuation"] else [opened.reader.token(one) for one in opened.architecture.signs.punctuation],
+            "skiplist_words": []
+            if options["punctuation"]
+            else [model.reader.token(token) for token in model.architecture.signs.punctuation],
         }
-        layouts.write_json(path / "config_sentence_transformers.json", facts)
+        layouts.write_json(path / "config_sentence_transformers.json", config)
         return 1
 
 
-def chosen(opened: OpenCheckpoint, target: str, conversion: Conversion) -> dict[str, Any]:
-    """The options of a ColBERT that other libraries compute as we do."""
-    _, options = layouts.options_of(opened, ("colbert",), target)
+def chosen(model: OpenCheckpoint, target: str, conversion: Conversion) -> dict[str, Any]:
+    """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
+    _, options = layouts.options_of(model, ("colbert",), target)
     layouts.refuse(options, WANTED, target)
-    layouts.lose_scale(opened, conversion)
-    for side, prefix in layouts.prompts(opened).items():
+    layouts.lose_scale(model, conversion)
+    for side, prefix in layouts.prompts(model).items():
         if prefix:
-            conversion.lose(f"{side} prefix {prefix!r}", "the words before texts")
+            conversion.lose(f"{side} prefix {prefix!r}", "the prefix of texts")
     return options

@@ -1,4 +1,4 @@
-"""Judgements as trec_eval reads them."""
+"""trec_eval's judgements."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +35,6 @@ class Qrels(Format):
 
 
 def judgements(path: Path | str) -> Iterator[Judgement]:
-    """Each judgement of a file of any form."""
-    found = qrels.read(path)
-    return ((query, document, grade) for query, grades in found.items() for document, grade in grades.items())
+    """Every judgement of a qrels file of any form."""
+    grades_by_query = qrels.read(path)
+    return ((query, document, grade) for query, grades in grades_by_query.items() for document, grade in grades.items())

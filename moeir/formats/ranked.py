@@ -1,4 +1,4 @@
-"""What runs of other tools have in common: hits of each query, best first, some without scores."""
+"""Rows of other tools' runs: hits by query, with scores or only ranks."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,35 +6,35 @@ from moeir.errors import DataError
 from moeir.formats.base import Conversion
 from moeir.records.runs import Run
 
-Hit = tuple[str, str, str, float]  # where it stands, query, document, score
+Hit = tuple[str, str, str, float]  # location, query, document, score
 
 
 def gathered(hits: Iterable[Hit], name: str, tag: str = "moeir") -> Run:
-    """A run of hits in any order."""
+    """Build a run from hits in any order."""
     queries: dict[str, int] = {}
     names: dict[str, int] = {}
-    places, query_codes, document_codes, scores = list[str](), list[int](), list[int](), list[float]()
+    locations, query_codes, document_codes, scores = list[str](), list[int](), list[int](), list[float]()
     for where, query, document, score in hits:
-        places.append(where)
+        locations.append(where)
         query_codes.append(queries.setdefault(query, len(queries)))
         document_codes.append(names.setdefault(document, len(names)))
         scores.append(score)
-    if not places:
-        raise DataError(f"{name}: holds no hit")
-    return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, where=places.__getitem__)
+    if not locations:
+        raise DataError(f"{name}: has no hits")
+    return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, where=locations.__getitem__)
 
 
 def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
-    """Hits with ranks instead of scores, in any order: the last of a query is worth 1, each better one 1 more."""
+    """Scores for hits that have only ranks, in any order: a query's last hit gets 1, each better one 1 more."""
     lists: dict[str, list[tuple[int, str, str]]] = {}
     for where, query, document, rank in hits:
         lists.setdefault(query, []).append((rank, where, document))
-    for query, every in lists.items():
-        every.sort(key=lambda hit: hit[0])
-        for place, (rank, where, document) in enumerate(every):
-            if place and every[place - 1][0] == rank:
-                raise DataError(f"{where}: rank {rank} stands twice in the list of query {query!r}")
-            yield where, query, document, float(len(every) - place)
+    for query, ranked_hits in lists.items():
+        ranked_hits.sort(key=lambda hit: hit[0])
+        for position, (rank, where, document) in enumerate(ranked_hits):
+            if position and ranked_hits[position - 1][0] == rank:
+                raise DataError(f"{where}: rank {rank} appears twice in the list of query {query!r}")
+            yield where, query, document, float(len(ranked_hits) - position)
 
 
 def hits_of(run: Run) -> Iterator[tuple[str, str, int, float]]:
@@ -45,22 +45,22 @@ def hits_of(run: Run) -> Iterator[tuple[str, str, int, float]]:
 
 
 def lose_scores(run: Run, conversion: Conversion) -> None:
-    """Scores that say no more than ranks are no loss."""
+    """Drop or refuse scores; nothing is lost where they are only counted ranks."""
     for query in run.queries:
-        found = run.hits(query)
-        if any(score != len(found) - place for place, (_, score) in enumerate(found)):
+        hits = run.hits(query)
+        if any(score != len(hits) - position for position, (_, score) in enumerate(hits)):
             conversion.lose(f"query {query!r}", "the scores")
             return
 
 
 def lose_tag(run: Run, conversion: Conversion) -> None:
-    """The tag, unless it is nobody's."""
+    """Drop or refuse the run's tag, unless it is the default."""
     if run.tag != "moeir":
         conversion.lose(f"tag {run.tag!r}", "the tag of the run")
 
 
 def whole(word: str, what: str, where: str) -> int:
-    """A whole number."""
+    """Parse a non-negative whole number."""
     if not word.isdecimal():
         raise DataError(f"{where}: {what} is not a whole number: {word!r}")
     return int(word)

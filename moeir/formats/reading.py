@@ -1,4 +1,4 @@
-"""What the readers of several formats share: texts with nothing unread, rows between tabs, rows of one query brought together."""
+"""Row files shared by several formats: JSON lines, TSV, named columns, run rows, files of collections; rows grouped by query."""
 
 import hashlib
 import json
@@ -15,21 +15,21 @@ from moeir.records.texts import Text
 
 
 def read_texts(source: Path | str, conversion: Conversion) -> Iterator[Text]:
-    """Texts of any form, each id once; a field that is not read would be lost."""
-    known: set[str] = set()
+    """Texts of any form with unique ids; fields that are not read are dropped or refused."""
+    seen_ids: set[str] = set()
     for where, record in texts.records(str(source)):
         text = texts.parsed(record, where)
-        if text.id in known:
-            raise DataError(f"{where}: id {text.id!r} stands on an earlier line too; moeir check --fix keeps the first")
-        known.add(text.id)
+        if text.id in seen_ids:
+            raise DataError(f"{where}: duplicate id {text.id!r}; moeir check --fix keeps the first")
+        seen_ids.add(text.id)
         conversion.lose_fields(where, record, (*texts.IDS, *texts.TEXTS, "title", "url", "answers"))
         yield text
-    if not known:
+    if not seen_ids:
         raise DataError(f"{lines.label(source)}: holds no text")
 
 
 def json_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
-    """Where each JSON value stands, and the value."""
+    """The location of each JSON value (file:line), and the value."""
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for number, line in numbered:
@@ -38,7 +38,7 @@ def json_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
 
 
 def write_json_lines(records: Iterable[Any], path: Path | str) -> int:
-    """One JSON value a line; how many."""
+    """Write one JSON value per line and return their number."""
     count = 0
     with lines.writer(path) as output:
         for record in records:
@@ -48,7 +48,7 @@ def write_json_lines(records: Iterable[Any], path: Path | str) -> int:
 
 
 def rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[str]]]:
-    """The columns between tabs of every line."""
+    """The location of each line (file:line), and its tab-separated columns."""
     name = lines.label(path)
     with lines.opened(path) as numbered:
         for number, line in numbered:
@@ -60,18 +60,18 @@ def rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[st
             yield f"{name}:{number}", columns
 
 
-def write_rows(every: Iterable[Iterable[object]], path: Path | str) -> int:
-    """Columns between tabs; how many lines."""
+def write_rows(row_values: Iterable[Iterable[object]], path: Path | str) -> int:
+    """Write tab-separated columns and return the number of lines."""
     count = 0
     with lines.writer(path) as output:
-        for row in every:
+        for row in row_values:
             output.write("\t".join(map(str, row)) + "\n")
             count += 1
     return count
 
 
 def strings(record: dict[str, Any], name: str, where: str) -> list[str]:
-    """A field that is a list of strings; nothing if it is absent."""
+    """A field that is a list of strings; empty if the field is absent."""
     values = record.get(name)
     if values is None:
         return []
@@ -81,7 +81,7 @@ def strings(record: dict[str, Any], name: str, where: str) -> list[str]:
 
 
 def digest(text: str) -> str:
-    """The id of a text that has none: the same text, the same id.
+    """An id for a text without one: equal texts get equal ids.
 
     >>> digest("An owl.")
     '359b67d612d5691c'
@@ -90,7 +90,7 @@ def digest(text: str) -> str:
 
 
 def named(text: str) -> Text:
-    """A text that has no id of its own.
+    """A `Text` whose id is the digest of the text.
 
     >>> named("An owl.") == Text(digest("An owl."), "An owl.")
     True
@@ -99,21 +99,21 @@ def named(text: str) -> Text:
 
 
 def is_named(text: Text) -> bool:
-    """Whether the id of a text is the one that `named` gives it, so that nothing is lost without it."""
+    """Whether a text's id is the one of `text_with_digest_id`, so that dropping it loses nothing."""
     return text.id == digest(whole(text))
 
 
 def checked(example: Example, where: str) -> Example:
-    """The example by the rules of every reader: a positive, no document twice or on both sides."""
+    """Check an example as every reader does (a positive, no document twice or on both sides) and return it."""
     record = {"query_id": example.query_id, "positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
     examples.parsed(record, where, provenance=False)
     return example
 
 
 class Grouped:
-    """Rows of a query, a positive and its negatives, brought together by query in order of first appearance.
+    """Rows of (query, positive, negatives) grouped into one example per query, in order of first appearance.
 
-    What is lost in that, which negatives stood beside which positive, must be the same for every positive of a query.
+    An example has one list of negatives, so every positive of a query must have the same ones; else the difference is lost.
     """
 
     def __init__(self, conversion: Conversion) -> None:
@@ -123,25 +123,25 @@ class Grouped:
         self._where: dict[str, str] = {}
 
     def add(self, where: str, query: Text, positive: Text, negatives: Iterable[Text]) -> None:
-        """One row."""
+        """Add one row."""
         self._where.setdefault(query.id, where)
-        beside = self._queries.setdefault(query.id, {}).setdefault(positive.id, [])
+        row_negatives = self._queries.setdefault(query.id, {}).setdefault(positive.id, [])
         for text in (query, positive, *(negatives := list(negatives))):
             self._texts[text.id] = text
-        beside += [negative.id for negative in negatives if negative.id not in beside]
+        row_negatives += [negative.id for negative in negatives if negative.id not in row_negatives]
 
     def examples(self, *, inline: bool = True) -> Iterator[Example]:
-        """One example for each query."""
+        """One example per query."""
         for query, groups in self._queries.items():
             where = self._where[query]
             negatives = list(dict.fromkeys(negative for group in groups.values() for negative in group))
             if any(set(group) != set(negatives) for group in groups.values()):
-                self._conversion.lose(where, "which negatives stood beside which positive")
-            if both := [negative for negative in negatives if negative in groups]:
+                self._conversion.lose(where, "which negatives belong to which positive")
+            if overlap := [negative for negative in negatives if negative in groups]:
                 self._conversion.lose(where, "a positive that is a negative elsewhere")
-                negatives = [negative for negative in negatives if negative not in both]
-            found = Example(query, tuple(groups), tuple(negatives))
+                negatives = [negative for negative in negatives if negative not in overlap]
+            example = Example(query, tuple(groups), tuple(negatives))
             if inline:
                 passages = tuple(self._texts[document] for document in (*groups, *negatives))
-                found = replace(found, query=self._texts[query], passages=passages)
-            yield checked(found, where)
+                example = replace(example, query=self._texts[query], passages=passages)
+            yield checked(example, where)

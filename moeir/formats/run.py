@@ -1,4 +1,4 @@
-"""Runs as trec_eval reads them."""
+"""trec_eval's runs."""
 
 from collections.abc import Iterator
 from pathlib import Path

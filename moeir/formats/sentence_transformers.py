@@ -1,4 +1,4 @@
-"""Checkpoints as sentence-transformers lays them out: SentenceTransformer of dense ones, SparseEncoder of SPLADE."""
+"""Checkpoints in sentence-transformers' layouts: SentenceTransformer for dense, SparseEncoder for SPLADE."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,45 +14,45 @@ _OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "la
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: a SentenceTransformer of a dense checkpoint, a SparseEncoder of SPLADE."""
+    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
-        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint of it, with its reading rules")
+        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
 
     def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
-        opened = next(items)
-        name, options = layouts.options_of(opened, ("dense", "splade"), "sentence-transformers")
+        model = next(items)
+        name, options = layouts.options_of(model, ("dense", "splade"), "sentence-transformers")
         layouts.refuse(options, {"encoders": "siamese"}, "sentence-transformers")
-        layouts.lose_scale(opened, conversion)
-        layouts.lose_lengths(opened, conversion)
-        if name == "dense" and opened.architecture.encoder.vocabulary_head is not None:
+        layouts.lose_scale(model, conversion)
+        layouts.lose_lengths(model, conversion)
+        if name == "dense" and model.architecture.encoder.vocabulary_head is not None:
             conversion.lose("head=true", "the vocabulary head")
-            opened.architecture.encoder.vocabulary_head = None
-        layouts.write_encoder(path, opened)
-        normal = name == "dense" and bool(options.get("normalise"))
-        facts: dict[str, Any] = {"prompts": layouts.prompts(opened), "default_prompt_name": None}
+            model.architecture.encoder.vocabulary_head = None
+        layouts.write_encoder(path, model)
+        normalise = name == "dense" and bool(options.get("normalise"))
+        config: dict[str, Any] = {"prompts": layouts.prompts(model), "default_prompt_name": None}
         if name == "dense":
-            layouts.write_modules(path, opened, layouts.TRANSFORMER, _dense(opened, str(options.get("pooling", "cls")), normal))
-            facts |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normal else "dot"}
+            layouts.write_modules(path, model, layouts.TRANSFORMER, _dense(model, str(options.get("pooling", "cls")), normalise))
+            config |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normalise else "dot"}
         else:
-            kinds = "sentence_transformers.sparse_encoder.models"
+            package = "sentence_transformers.sparse_encoder.models"
             pooling = {
                 "pooling_strategy": options.get("pooling", "max"),
                 "activation_function": "relu",
-                "word_embedding_dimension": opened.architecture.encoder.shape.vocabulary,
+                "word_embedding_dimension": model.architecture.encoder.shape.vocabulary,
             }
-            layouts.write_modules(path, opened, f"{kinds}.MLMTransformer", {"1_SpladePooling": (f"{kinds}.SpladePooling", pooling)})
-            facts |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
-        layouts.write_json(path / "config_sentence_transformers.json", facts)
+            layouts.write_modules(path, model, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
+            config |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
+        layouts.write_json(path / "config_sentence_transformers.json", config)
         return 1
 
 
-def _dense(opened: OpenCheckpoint, pooling: str, normal: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-    modes = {mode: chosen == pooling for mode, chosen in _MODES.items()} | {f"pooling_mode_{mode}": False for mode in _OTHER_MODES}
-    width = opened.architecture.encoder.shape.hidden
+def _dense(model: OpenCheckpoint, pooling: str, normalise: bool) -> dict[str, tuple[str, dict[str, Any]]]:
+    modes = {mode: strategy == pooling for mode, strategy in _MODES.items()} | {f"pooling_mode_{mode}": False for mode in _OTHER_MODES}
+    width = model.architecture.encoder.shape.hidden
     settings = {"word_embedding_dimension": width, **modes, "include_prompt": True}
     modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
-    return modules | ({"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normal else {})
+    return modules | ({"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normalise else {})

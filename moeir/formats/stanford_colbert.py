@@ -1,4 +1,4 @@
-"""ColBERT checkpoints as the ColBERT of Stanford lays them out."""
+"""ColBERT checkpoints in the layout of Stanford's ColBERT."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from moeir.formats.pylate import chosen
 
 
 class StanfordColbert(Format):
-    """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata): of a colbert checkpoint on BERT, as published."""
+    """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata), from a BERT colbert checkpoint with published options."""
 
     kind: ClassVar[str] = "checkpoint"
     folder: ClassVar[bool] = True
@@ -24,30 +24,30 @@ class StanfordColbert(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its projection is not read")
 
     def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
-        opened = next(items)
-        options = chosen(opened, "stanford-colbert", conversion)
+        model = next(items)
+        options = chosen(model, "stanford-colbert", conversion)
         layouts.refuse(options, {"augmentation": True}, "stanford-colbert")
-        layouts.write_encoder(path, opened)
+        layouts.write_encoder(path, model)
         config = read_config(path)
         if config["model_type"] != "bert":
-            raise UsageError(f"--to stanford-colbert: reads BERT; this encoder is {config['model_type']}")
+            raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
         layouts.write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
-        head: Any = opened.architecture.heads["local"]
+        head: Any = model.architecture.heads["local"]
         weight = head.projection.weight
         weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
         write_tensors(weights | {"linear.weight": weight.detach().cpu().contiguous()}, path / "model.safetensors")
-        signs = opened.architecture.signs
-        facts = {
-            "query_token_id": opened.reader.token(signs.query_marker or 0),
-            "doc_token_id": opened.reader.token(signs.document_marker or 0),
+        signs = model.architecture.signs
+        metadata = {
+            "query_token_id": model.reader.token(signs.query_marker or 0),
+            "doc_token_id": model.reader.token(signs.document_marker or 0),
             "query_token": "[Q]",
             "doc_token": "[D]",
             "dim": weight.shape[0],
             "similarity": "cosine",
-            "query_maxlen": opened.rules.query_length,
-            "doc_maxlen": opened.rules.document_length,
+            "query_maxlen": model.rules.query_length,
+            "doc_maxlen": model.rules.document_length,
             "mask_punctuation": not options["punctuation"],
             "attend_to_mask_tokens": options["attend_masks"],
         }
-        layouts.write_json(path / "artifact.metadata", facts)
+        layouts.write_json(path / "artifact.metadata", metadata)
         return 1

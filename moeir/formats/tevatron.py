@@ -1,4 +1,4 @@
-"""Tevatron's training examples with their texts."""
+"""Tevatron's training examples with inline texts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +15,20 @@ _SIDES = ("positive", "negative")
 
 
 class Tevatron(Format):
-    """JSON lines {"query_id", "query", "positive_passages", "negative_passages"} with texts, a teacher's `score` in each: Tevatron's."""
+    """JSON lines {"query_id", "query", "positive_passages", "negative_passages"} with texts and optional teacher `score`s: Tevatron's."""
 
     kind: ClassVar[str] = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        known: set[str] = set()
+        seen_ids: set[str] = set()
         for where, record in json_lines(path):
             if not isinstance(record, dict) or "positive_passages" not in record:
                 raise DataError(f"{where}: an object with query_id, query, positive_passages and negative_passages was expected")
             conversion.lose_fields(where, record, _FIELDS)
             example = examples.parsed(_with_scores(record, where, conversion), where, provenance=False)
-            if example.query_id in known:
-                raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
-            known.add(example.query_id)
+            if example.query_id in seen_ids:
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+            seen_ids.add(example.query_id)
             yield example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
@@ -36,17 +36,17 @@ class Tevatron(Format):
 
 
 def _with_scores(record: dict[str, Any], where: str, conversion: Conversion) -> dict[str, Any]:
-    """The scores of passages as lists of their own."""
-    fresh = dict(record)
+    """The record with the scores of its passages moved into lists of scores."""
+    converted = dict(record)
     sides = {side: record.get(f"{side}_passages") or [] for side in _SIDES}
-    every = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
-    for passage in every:
+    all_passages = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
+    for passage in all_passages:
         conversion.lose_fields(where, passage, ("docid", "title", "text", "score"))
-    if any("score" in passage for passage in every):
-        if not all("score" in passage for passage in every):
-            raise DataError(f"{where}: some passages have a score and some have none; all or none was expected")
-        fresh |= {f"{side}_scores": [passage["score"] for passage in passages] for side, passages in sides.items()}
-    return fresh
+    if any("score" in passage for passage in all_passages):
+        if not all("score" in passage for passage in all_passages):
+            raise DataError(f"{where}: only some passages have a score; expected all or none")
+        converted |= {f"{side}_scores": [passage["score"] for passage in passages] for side, passages in sides.items()}
+    return converted
 
 
 def _record(example: Example, conversion: Conversion) -> dict[str, Any]:
@@ -57,14 +57,14 @@ def _record(example: Example, conversion: Conversion) -> dict[str, Any]:
         conversion.lose(where, "field 'negative_provenance'")
     if any(passage.url for passage in example.passages):
         conversion.lose(where, "field 'url'")
-    passages, taught = {passage.id: passage for passage in example.passages}, example.taught
+    passages, teacher_scores = {passage.id: passage for passage in example.passages}, example.taught
     record: dict[str, Any] = {"query_id": example.query_id, "query": whole(example.query)}
     if example.query.answers:
         record["answers"] = list(example.query.answers)
     for side, ids in (("positive", example.positive_ids), ("negative", example.negative_ids)):
         record[f"{side}_passages"] = [
             {"docid": document, "title": passages[document].title, "text": passages[document].text}
-            | ({"score": float(runs.score_text(taught[document]))} if taught else {})
+            | ({"score": float(runs.score_text(teacher_scores[document]))} if teacher_scores else {})
             for document in ids
         ]
     return record

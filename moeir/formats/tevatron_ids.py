@@ -1,4 +1,4 @@
-"""Tevatron's training examples by id, as its second and third versions have them."""
+"""Tevatron's training examples by id, the form of its versions 2 and 3."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,45 +21,45 @@ class TevatronIds(Format):
     kind: ClassVar[str] = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        known: set[str] = set()
+        seen_ids: set[str] = set()
         for where, record in json_lines(path):
             if not isinstance(record, dict) or "positive_document_ids" not in record:
                 raise DataError(f"{where}: an object with query_id, query_text, positive_document_ids was expected")
             conversion.lose_fields(where, record, _FIELDS)
             example = examples.parsed({"negative_document_ids": [], **record}, where, provenance=False)
-            words = record.get("query_text", record.get("query"))
-            held = None if conversion.queries is None else conversion.queries.get(example.query_id)
-            if words and conversion.corpus is not None:
-                example = _with(example, words if held is None else whole(held), conversion)
-            elif words and (held is None or whole(held) != words):
+            query_text = record.get("query_text", record.get("query"))
+            query = None if conversion.queries is None else conversion.queries.get(example.query_id)
+            if query_text and conversion.corpus is not None:
+                example = _with(example, query_text if query is None else whole(query), conversion)
+            elif query_text and (query is None or whole(query) != query_text):
                 conversion.lose(where, "the text of the query (name the queries with --queries, or the corpus with --corpus)")
-            if example.query_id in known:
-                raise DataError(f"{where}: query {example.query_id!r} stands on an earlier line too; one line per query was expected")
-            known.add(example.query_id)
+            if example.query_id in seen_ids:
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+            seen_ids.add(example.query_id)
             yield example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         return write_json_lines((_record(example, conversion) for example in items), path)
 
 
-def _with(example: Example, words: Any, conversion: Conversion) -> Example:
-    """With the query's own text, and the passages of the corpus."""
+def _with(example: Example, query_text: Any, conversion: Conversion) -> Example:
+    """The example with this query text and the passages of the corpus."""
     where = f"query {example.query_id!r}"
     ids = (*example.positive_ids, *example.negative_ids)
     passages = tuple(looked_up(conversion.corpus, document, "--corpus", where, conversion.target) for document in ids)
-    return replace(example, query=Text(example.query_id, str(words)), passages=passages)
+    return replace(example, query=Text(example.query_id, str(query_text)), passages=passages)
 
 
 def _record(example: Example, conversion: Conversion) -> dict[str, Any]:
     where = f"query {example.query_id!r}"
     query = example.query or looked_up(conversion.queries, example.query_id, "--queries", where, conversion.target)
     example = conversion.with_ids(example, where)
-    for what, held in (
+    for what, present in (
         ("field 'negative_provenance'", example.provenance),
         ("a teacher's scores", example.positive_scores),
         ("field 'answers'", query.answers),
     ):
-        if held:
+        if present:
             conversion.lose(where, what)
     return {
         "query_id": example.query_id,

@@ -1,4 +1,4 @@
-"""Runs as Tevatron's search writes them."""
+"""Runs of Tevatron's search."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +12,13 @@ from moeir.records.runs import Run
 
 
 class TevatronRun(Format):
-    """Query, document and score between tabs: what Tevatron's search writes as text."""
+    """Tab-separated query, document and score: the text output of Tevatron's search."""
 
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        every = rows(path, 3, "query, document, score")
-        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, score) in every)
+        row_items = rows(path, 3, "query, document, score")
+        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, score) in row_items)
         yield ranked.gathered(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:

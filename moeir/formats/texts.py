@@ -1,4 +1,4 @@
-"""Our own corpora and queries, which are BEIR's: JSON lines of `_id`, `title`, `text`."""
+"""moeir's and BEIR's corpora and queries: JSON lines of `_id`, `title`, `text`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from moeir.records.texts import Text
 
 
 class Texts(Format):
-    """JSON lines {"_id", "title", "text"}, and `url` and `answers` where they are known: moeir's and BEIR's corpora and queries."""
+    """JSON lines {"_id", "title", "text"}, with optional `url` and `answers`: moeir's and BEIR's corpora and queries."""
 
     kind: ClassVar[str] = "texts"
 

@@ -11,16 +11,16 @@ from moeir.records.runs import Run
 
 
 class Top1000(Format):
-    """Query, document, query text and passage between tabs, best first: MS MARCO's top1000 files. Written, they need both texts."""
+    """Tab-separated query, document, query text and passage, best first: MS MARCO's top1000 files. Writing needs the texts."""
 
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         def hits() -> Iterator[tuple[str, str, str, int]]:
-            for rank, (where, (query, document, words, passage)) in enumerate(rows(path, 4, "query, document, query text, passage")):
-                for name, text, known in ((query, words, conversion.queries), (document, passage, conversion.corpus)):
-                    if known is None or name not in known or whole(known[name]) != text:
-                        conversion.lose(where, f"the text of {name!r} (name files that have it with --queries and --corpus)")
+            for rank, (where, (query, document, query_text, passage)) in enumerate(rows(path, 4, "query, document, query text, passage")):
+                for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
+                    if texts_by_id is None or text_id not in texts_by_id or whole(texts_by_id[text_id]) != text:
+                        conversion.lose(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
                 yield where, query, document, rank
 
         yield ranked.gathered(ranked.by_rank(hits()), str(path))

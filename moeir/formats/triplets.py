@@ -13,7 +13,7 @@ NEGATIVES = ("negative", "neg", "negative_1")
 
 
 class Triplets(Format):
-    """Columns anchor, positive, negative: sentence-transformers' triplets, a row for each pair of a positive and a negative."""
+    """Columns anchor, positive, negative: sentence-transformers' triplets, one row per pair of positive and negative."""
 
     kind: ClassVar[str] = "examples"
 
@@ -21,8 +21,8 @@ class Triplets(Format):
         grouped = Grouped(conversion)
         for where, record in columns.read(path):
             names = (columns.ANCHORS, columns.POSITIVES, NEGATIVES)
-            query, positive, negative = (named(columns.text_of(record, one, where)) for one in names)
-            conversion.lose_fields(where, record, [name for one in names for name in one])
+            query, positive, negative = (named(columns.text_of(record, columns_of_field, where)) for columns_of_field in names)
+            conversion.lose_fields(where, record, [name for columns_of_field in names for name in columns_of_field])
             grouped.add(where, query, positive, [negative])
         yield from grouped.examples()
 

@@ -10,7 +10,7 @@ from moeir.records.texts import Text
 
 
 class Tsv(Format):
-    """An id, a tab, a text: MS MARCO's collection.tsv and queries.tsv."""
+    """Tab-separated id and text: MS MARCO's collection.tsv and queries.tsv."""
 
     kind: ClassVar[str] = "texts"
 
@@ -22,7 +22,7 @@ class Tsv(Format):
 
 
 def row(text: Text, conversion: Conversion) -> tuple[str, str]:
-    """The columns of a text."""
+    """The TSV columns of a text."""
     where = f"text {text.id!r}"
     if text.answers:
         conversion.lose(where, "field 'answers'")

@@ -15,7 +15,7 @@ _NEGATIVE = re.compile("negative_[0-9]+")
 
 
 class Tuples(Format):
-    """Columns anchor, positive, negative_1, negative_2, …: sentence-transformers' tuples, as many negatives for each query."""
+    """Columns anchor, positive, negative_1, negative_2, …: sentence-transformers' tuples, equally many negatives per query."""
 
     kind: ClassVar[str] = "examples"
 
@@ -23,9 +23,9 @@ class Tuples(Format):
         grouped = Grouped(conversion)
         for where, record in columns.read(path):
             query, positive = (named(columns.text_of(record, names, where)) for names in (columns.ANCHORS, columns.POSITIVES))
-            columns_of = [name for name in record if _NEGATIVE.fullmatch(name)]
-            conversion.lose_fields(where, record, [*columns.ANCHORS, *columns.POSITIVES, *columns_of])
-            grouped.add(where, query, positive, [named(columns.text_of(record, [name], where)) for name in columns_of])
+            negative_columns = [name for name in record if _NEGATIVE.fullmatch(name)]
+            conversion.lose_fields(where, record, [*columns.ANCHORS, *columns.POSITIVES, *negative_columns])
+            grouped.add(where, query, positive, [named(columns.text_of(record, [name], where)) for name in negative_columns])
         yield from grouped.examples()
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
@@ -37,8 +37,8 @@ class Tuples(Format):
                 columns.lose_scores(example, conversion)
                 query, positives, negatives = columns.plain(example, conversion, path)
                 if len(negatives) != width:
-                    found = f"{len(negatives)} negatives where the first query has {width}"
-                    conversion.lose(f"query {example.query_id!r}", f"a query of another number of negatives ({found})")
+                    counts = f"{len(negatives)} negatives where the first query has {width}"
+                    conversion.lose(f"query {example.query_id!r}", f"a query with another number of negatives ({counts})")
                 if len(negatives) >= width:
                     yield from ((query, positive, *negatives[:width]) for positive in positives)
 

@@ -1,4 +1,4 @@
-"""What a converted vector is, whether of terms or dense, and where the terms get their names."""
+"""moeir's encodings, one expert at a time; a converted vector, sparse or dense, and the checkpoint that names its terms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from moeir.errors import ArtifactError
 
 @dataclass(frozen=True)
 class Vector:
-    """One text's weights of terms, or its numbers; `contents` are its words where they are known."""
+    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
 
     id: str
     terms: Mapping[str, float] | None = None
@@ -20,16 +20,16 @@ class Vector:
 
 
 def names_of(folder: Path) -> list[str]:
-    """Every term of a checkpoint's vocabulary, by its number."""
+    """The vocabulary of a checkpoint: terms by number."""
     reader = TextReader(folder)
     return [reader.token(number) for number in range(reader.vocabulary)]
 
 
-def checkpoint_of(encodings: Path, said: Mapping[str, str], given: Path | None) -> Path:
-    """The checkpoint that encodings were made with, where it lay then or where it is now; ArtifactError if it is another."""
-    folder = given or (encodings / said["path"]).resolve()
+def checkpoint_of(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
+    """The checkpoint of the encodings, at `model` or at the recorded path; ArtifactError if its digest differs."""
+    folder = model or (encodings / recorded["path"]).resolve()
     if not folder.is_dir():
-        raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; say where it is with --model")
-    if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != said["digest"]:
+        raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; name its folder with --model")
+    if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != recorded["digest"]:
         raise ArtifactError(f"{folder}: not the checkpoint {encodings} was made with; name that one with --model")
     return folder

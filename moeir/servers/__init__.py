@@ -1,1 +1,1 @@
-"""Engines that serve what experts say: the files each reads, its schema, and a script that loads them."""
+"""Export targets, engines that serve all experts: their document files, schema and loading script."""

@@ -1,4 +1,4 @@
-"""Anserini: impacts of terms for Lucene, whole numbers, as its JsonVectorCollection has them."""
+"""Anserini: integer term impacts for Lucene, as a JsonVectorCollection."""
 
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ in the same way; a run's scores are then ({levels} / {largest:g})² = {factor:g}
 
     ANSERINI=anserini-fatjar.jar ./load.sh index     # needs Java 21
 
-Dense vectors and vectors of tokens are left out.
+Dense vectors and token vectors are not exported.
 """
 SCRIPT = """#!/bin/sh
 # Indexes the impacts with Lucene: ANSERINI=anserini-fatjar.jar ./load.sh INDEX
@@ -27,24 +27,24 @@ java -cp "$jar" io.anserini.index.IndexCollection -collection JsonVectorCollecti
 
 
 class Anserini(Server):
-    """Impacts for Anserini: a weight w becomes round(levels · w / largest), as its SPLADE collections have it. Sparse experts only."""
+    """Impacts for Anserini: a weight w becomes round(levels · w / largest), as in its SPLADE collections. Sparse experts only."""
 
     takes: ClassVar[tuple[str, ...]] = ("sparse",)
     place: ClassVar[str] = "collection"
 
     def __init__(
-        self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50, levels: int = 256, largest: float = 5.0
+        self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50, levels: int = 256, largest: float = 5.0
     ) -> None:
-        super().__init__(collection, name, file_megabytes)
+        super().__init__(schema, name, file_megabytes)
         if levels < 1 or not largest > 0:
             raise UsageError(f"anserini:levels={levels},largest={largest:g}: expected more than 0")
-        sparse = collection.of("sparse")
-        if len(sparse) != 1:
-            raise UsageError(f"anserini: takes the weighted terms of one expert; the encodings have {', '.join(sparse) or 'none'}")
-        self.levels, self.largest, self._expert = levels, largest, sparse[0]
+        sparse_experts = schema.of("sparse")
+        if len(sparse_experts) != 1:
+            raise UsageError(f"anserini: takes the weighted terms of one expert; the encodings have {', '.join(sparse_experts) or 'none'}")
+        self.levels, self.largest, self._expert = levels, largest, sparse_experts[0]
 
     def impacts(self, weights: np.ndarray) -> list[int]:
-        """Whole numbers for weights [n].
+        """Integer impacts for weights [n].
 
         >>> server = Anserini(Collection({"lexical": "sparse"}, {}, ["a"]))
         >>> server.impacts(np.array([0.005, 1.0, 5.0], dtype=np.float32))
@@ -55,8 +55,8 @@ class Anserini(Server):
 
     def lines(self, document: Document) -> list[Any]:
         terms, weights = document.sparse[self._expert]
-        found = zip(terms.tolist(), self.impacts(weights), strict=True)
-        vector = {self.collection.terms[term]: impact for term, impact in found if impact}
+        impacts = zip(terms.tolist(), self.impacts(weights), strict=True)
+        vector = {self.collection.terms[term]: impact for term, impact in impacts if impact}
         return [{"id": document.text.id, "contents": document.text.content, "vector": vector}]
 
     def files(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a server is given of a collection, document by document, and how it is written in bounded memory."""
+"""The interface of an export target: documents written one by one, in bounded memory, with schema and loader."""
 
 import json
 from abc import ABC, abstractmethod
@@ -14,7 +14,8 @@ from moeir.records.texts import Text
 
 MEGABYTE = 2**20
 SERVED = ("dense", "sparse", "multivector")
-SHORT = np.array([float(f"{value:.9g}") for value in np.arange(2**16, dtype=np.uint16).view(np.float16)])  # of float16, by its bits
+# the shortest decimal of every float16 value, indexed by its 16 bits
+SHORT = np.array([float(f"{value:.9g}") for value in np.arange(2**16, dtype=np.uint16).view(np.float16)])
 
 ENCODING = """
 Queries are encoded by the checkpoint that encoded the documents, in Python:
@@ -31,7 +32,7 @@ OF_KIND = {
 
 @dataclass(frozen=True)
 class Document:
-    """One document: of each expert its numbers. dense [D] and multivector [M, D] float16, sparse (terms [n], weights [n])."""
+    """One document's representations by expert: dense [D] and multivector [M, D] float16, sparse (terms [n], weights [n])."""
 
     number: int
     text: Text
@@ -42,7 +43,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Collection:
-    """What all documents have in common: experts with their kinds, widths of vectors, the terms by number, where the checkpoint is."""
+    """What all documents share: experts and their kinds, vector widths, the vocabulary by number, the checkpoint's path."""
 
     kinds: Mapping[str, str]
     widths: Mapping[str, int]
@@ -51,36 +52,36 @@ class Collection:
 
     def of(self, kind: str) -> list[str]:
         """The experts of a kind."""
-        return [name for name, own in self.kinds.items() if own == kind]
+        return [name for name, expert_kind in self.kinds.items() if expert_kind == kind]
 
 
 class Server(ABC):
-    """Writes documents, a schema and a loader for one engine. What a user may choose are the keyword-only parameters of its kinds."""
+    """Writes documents, a schema and a loader for one engine. The keyword-only parameters of a subclass are its options."""
 
     takes: ClassVar[tuple[str, ...]] = SERVED
-    place: ClassVar[str] = "."  # of the documents, in the folder that is written
+    place: ClassVar[str] = "."  # folder of the documents, within the output folder
 
-    def __init__(self, collection: Collection, name: str, file_megabytes: int) -> None:
+    def __init__(self, schema: Collection, name: str, file_megabytes: int) -> None:
         if not name.isidentifier() or name != name.lower():
-            raise UsageError(f"name={name}: expected lower-case letters, digits and _, as engines allow for a collection")
+            raise UsageError(f"name={name}: expected lower-case letters, digits and _, the names that all engines allow")
         if file_megabytes < 1:
             raise UsageError(f"file_megabytes={file_megabytes}: expected at least 1")
-        self.collection, self.name, self.file_megabytes = collection, name, file_megabytes
+        self.collection, self.name, self.file_megabytes = schema, name, file_megabytes
 
     @abstractmethod
     def lines(self, document: Document) -> list[Any]:
-        """The JSON lines of one document."""
+        """The JSON values of one document, one per line."""
 
     @abstractmethod
     def files(self) -> dict[str, str]:
-        """Schema, loader and whatever else the engine needs, by name."""
+        """Schema, loader and other files the engine needs: contents by file name."""
 
     @abstractmethod
     def words(self) -> str:
-        """What README.md says of the engine."""
+        """The engine's part of README.md."""
 
     def write(self, documents: Iterable[Document], folder: Path) -> int:
-        """Everything into `folder`; how many documents. Files end after `file_megabytes`."""
+        """Write everything into `folder` and return the number of documents; a new file starts after `file_megabytes`."""
         count = number = 0
         (folder / self.place).mkdir(exist_ok=True)
         output: IO[bytes] | None = None
@@ -106,9 +107,9 @@ class Server(ABC):
         return {"terms.txt": "".join(f"{term}\n" for term in self.collection.terms)} if self.collection.of("sparse") else {}
 
     def _readme(self) -> str:
-        taken = [name for name, kind in self.collection.kinds.items() if kind in self.takes]
-        shown = "\n".join(OF_KIND[self.collection.kinds[name]].format(name=name) for name in taken)
-        return f"# {self.name}\n\n{self.words().strip()}\n{ENCODING.format(checkpoint=self.collection.checkpoint)}{shown}\n"
+        experts = [name for name, kind in self.collection.kinds.items() if kind in self.takes]
+        query_lines = "\n".join(OF_KIND[self.collection.kinds[name]].format(name=name) for name in experts)
+        return f"# {self.name}\n\n{self.words().strip()}\n{ENCODING.format(checkpoint=self.collection.checkpoint)}{query_lines}\n"
 
     def weighted(self, document: Document, expert: str) -> dict[str, float]:
         """Terms of a document as strings, with their weights."""
@@ -117,7 +118,7 @@ class Server(ABC):
 
 
 def plain(vectors: np.ndarray) -> Any:
-    """float16 numbers as lists of the shortest numbers that float32 reads back as they are.
+    """float16 numbers as lists of the shortest decimals that float32 reads back unchanged.
 
     >>> plain(np.array([0.1, -2.0], dtype=np.float16))
     [0.0999755859, -2.0]
@@ -126,11 +127,11 @@ def plain(vectors: np.ndarray) -> Any:
 
 
 def nine_digits(weights: np.ndarray) -> list[float]:
-    """float32 numbers with nine significant digits, which float32 reads back as they are."""
+    """float32 numbers with nine significant digits, which float32 reads back unchanged."""
     return [float(f"{weight:.9g}") for weight in weights.tolist()]
 
 
 def payload(text: Text) -> dict[str, str]:
-    """What is kept of a text: its id, and title and text where they are known."""
-    said = {"id": text.id, "title": text.title, "text": text.text}
-    return {name: value for name, value in said.items() if value}
+    """The exported fields of a text: its id, and title and text where not empty."""
+    fields = {"id": text.id, "title": text.title, "text": text.text}
+    return {name: value for name, value in fields.items() if value}

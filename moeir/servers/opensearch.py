@@ -5,7 +5,7 @@ from typing import Any
 
 from moeir.servers.base import Collection, Document, Server, payload, plain
 
-DOT, LEADER = ".", "․"  # a full stop in the name of a feature would be read as a path; the one-dot leader stands for it
+DOT, LEADER = ".", "․"  # OpenSearch reads a full stop in a feature's name as a path, so the one-dot leader replaces it
 WORDS = """
 Written to OpenSearch's documentation (3.3), not run against it here.
 
@@ -34,8 +34,8 @@ curl --fail --silent --show-error ${{CURL:-}} -X POST "$url/{name}/_refresh"
 class Opensearch(Server):
     """Bodies for OpenSearch's _bulk: k-NN vectors, rank features, token vectors for its late-interaction score."""
 
-    def __init__(self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
-        super().__init__(collection, name, file_megabytes)
+    def __init__(self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+        super().__init__(schema, name, file_megabytes)
 
     def lines(self, document: Document) -> list[Any]:
         fields: dict[str, Any] = payload(document.text)
@@ -46,12 +46,12 @@ class Opensearch(Server):
         return [{"index": {"_id": document.text.id}}, fields]
 
     def files(self) -> dict[str, str]:
-        widths, of = self.collection.widths, self.collection.of
+        widths, experts_of = self.collection.widths, self.collection.of
         fields: dict[str, Any] = {"id": {"type": "keyword"}, "title": {"type": "text"}, "text": {"type": "text"}}
         method = {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"}
-        fields |= {f"{name}_vector": {"type": "knn_vector", "dimension": widths[name], "method": method} for name in of("dense")}
-        fields |= {f"{name}_terms": {"type": "rank_features"} for name in of("sparse")}
-        fields |= {f"{name}_tokens": {"type": "object", "enabled": False} for name in of("multivector")}
+        fields |= {f"{name}_vector": {"type": "knn_vector", "dimension": widths[name], "method": method} for name in experts_of("dense")}
+        fields |= {f"{name}_terms": {"type": "rank_features"} for name in experts_of("sparse")}
+        fields |= {f"{name}_tokens": {"type": "object", "enabled": False} for name in experts_of("multivector")}
         index = {"settings": {"index": {"knn": True}}, "mappings": {"dynamic": "strict", "properties": fields}}
         return {"index.json": json.dumps(index, indent=1) + "\n", "load.sh": SCRIPT.format(name=self.name)}
 

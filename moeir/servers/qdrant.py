@@ -19,10 +19,10 @@ those of the late-interaction experts have no graph (`m` 0): they rescore what a
 
 
 class Qdrant(Server):
-    """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader serves its embedded mode too."""
+    """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader also fills the embedded mode."""
 
-    def __init__(self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
-        super().__init__(collection, name, file_megabytes)
+    def __init__(self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+        super().__init__(schema, name, file_megabytes)
 
     def lines(self, document: Document) -> list[Any]:
         vectors: dict[str, Any] = {name: plain(vector) for name, vector in document.dense.items()}
@@ -32,11 +32,11 @@ class Qdrant(Server):
         return [{"id": document.number, "vector": vectors, "payload": payload(document.text)}]
 
     def files(self) -> dict[str, str]:
-        widths, of = self.collection.widths, self.collection.of
-        vectors: dict[str, Any] = {name: {"size": widths[name], "distance": "Dot"} for name in of("dense")}
-        late = {"multivector_config": {"comparator": "max_sim"}, "hnsw_config": {"m": 0}}
-        vectors |= {name: {"size": widths[name], "distance": "Dot", **late} for name in of("multivector")}
-        body = {"vectors": vectors, "sparse_vectors": {name: {} for name in of("sparse")}}
+        widths, experts_of = self.collection.widths, self.collection.of
+        vectors: dict[str, Any] = {name: {"size": widths[name], "distance": "Dot"} for name in experts_of("dense")}
+        late_interaction = {"multivector_config": {"comparator": "max_sim"}, "hnsw_config": {"m": 0}}
+        vectors |= {name: {"size": widths[name], "distance": "Dot", **late_interaction} for name in experts_of("multivector")}
+        body = {"vectors": vectors, "sparse_vectors": {name: {} for name in experts_of("sparse")}}
         with open(qdrant_loader.__file__, encoding="utf-8") as script:
             return {"collection.json": json.dumps({"name": self.name, **body}, indent=1) + "\n", "load.py": script.read()}
 

@@ -10,23 +10,23 @@ from typing import Any
 POINTS_AT_ONCE = 64
 
 
-def load(place: str, folder: Path) -> Any:
-    """Make the collection anew and fill it; the client. `place` is the address of a server, or a folder of the embedded mode."""
+def load(location: str, folder: Path) -> Any:
+    """Recreate the collection, fill it, and return the client. `location` is the address of a server, or a folder of the embedded mode."""
     library: Any = importlib.import_module("qdrant_client")
     models = library.models
-    client = library.QdrantClient(url=place) if place.startswith("http") else library.QdrantClient(path=place)
-    said = json.loads((folder / "collection.json").read_text(encoding="utf-8"))
-    if client.collection_exists(said["name"]):
-        client.delete_collection(said["name"])
+    client = library.QdrantClient(url=location) if location.startswith("http") else library.QdrantClient(path=location)
+    schema = json.loads((folder / "collection.json").read_text(encoding="utf-8"))
+    if client.collection_exists(schema["name"]):
+        client.delete_collection(schema["name"])
     client.create_collection(
-        said["name"],
-        vectors_config={name: models.VectorParams(**options) for name, options in said["vectors"].items()},
-        sparse_vectors_config={name: models.SparseVectorParams(**options) for name, options in said["sparse_vectors"].items()},
+        schema["name"],
+        vectors_config={name: models.VectorParams(**options) for name, options in schema["vectors"].items()},
+        sparse_vectors_config={name: models.SparseVectorParams(**options) for name, options in schema["sparse_vectors"].items()},
     )
     for file in sorted(folder.glob("documents-*.jsonl")):
         with open(file, encoding="utf-8") as lines:
             while points := [models.PointStruct(**json.loads(line)) for line in islice(lines, POINTS_AT_ONCE)]:
-                client.upsert(said["name"], points)
+                client.upsert(schema["name"], points)
     return client
 
 

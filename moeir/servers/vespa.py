@@ -4,7 +4,7 @@ from typing import Any
 
 from moeir.servers.base import Collection, Document, Server, payload, plain
 
-IMPACTS = 100  # of a weight of 1, where candidates are found by whole numbers
+IMPACTS = 100  # impact of a weight of 1; `wand` finds candidates by integer weights
 WORDS = """
 Written to Vespa's documentation, not run against it here.
 
@@ -40,8 +40,8 @@ SERVICES = """<?xml version="1.0" encoding="UTF-8"?>
 class Vespa(Server):
     """A Vespa application and its feed: tensors for all experts, a rank profile that adds their scores."""
 
-    def __init__(self, collection: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
-        super().__init__(collection, name, file_megabytes)
+    def __init__(self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+        super().__init__(schema, name, file_megabytes)
 
     def lines(self, document: Document) -> list[Any]:
         fields: dict[str, Any] = payload(document.text)
@@ -49,9 +49,9 @@ class Vespa(Server):
         for name in document.sparse:
             terms = self.weighted(document, name)
             fields[f"{name}_terms"] = {"cells": terms}
-            fields[f"{name}_impacts"] = {term: whole for term, weight in terms.items() if (whole := round(IMPACTS * weight))}
+            fields[f"{name}_impacts"] = {term: impact for term, weight in terms.items() if (impact := round(IMPACTS * weight))}
         for name, tokens in document.multivector.items():
-            fields[f"{name}_tokens"] = {"blocks": {str(place): vector for place, vector in enumerate(plain(tokens))}}
+            fields[f"{name}_tokens"] = {"blocks": {str(position): vector for position, vector in enumerate(plain(tokens))}}
         return [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]
 
     def files(self) -> dict[str, str]:
@@ -62,35 +62,38 @@ class Vespa(Server):
         return WORDS.format(impacts=IMPACTS)
 
     def _fields(self) -> list[str]:
-        widths, of = self.collection.widths, self.collection.of
+        widths, experts_of = self.collection.widths, self.collection.of
         lines = ["    field id type string { indexing: summary | attribute }"]
         lines += [f"    field {name} type string {{ indexing: summary | index }}" for name in ("title", "text")]
-        for name in of("dense"):
+        for name in experts_of("dense"):
             lines.append(f"    field {name}_vector type tensor<float>(x[{widths[name]}]) {{")
             lines += ["      indexing: attribute | index", "      attribute { distance-metric: dotproduct }", "    }"]
-        for name in of("sparse"):
+        for name in experts_of("sparse"):
             lines.append(f"    field {name}_terms type tensor<float>(term{{}}) {{ indexing: attribute }}")
             lines.append(f"    field {name}_impacts type weightedset<string> {{")
             lines += ["      indexing: attribute", "      attribute: fast-search", "    }"]
-        for name in of("multivector"):
+        for name in experts_of("multivector"):
             lines.append(f"    field {name}_tokens type tensor<float>(token{{}}, x[{widths[name]}]) {{ indexing: attribute }}")
         return lines
 
     def _profile(self) -> list[str]:
-        widths, of = self.collection.widths, self.collection.of
-        inputs = [f"query(q_{name}) tensor<float>(x[{widths[name]}])" for name in of("dense")]
-        inputs += [f"query(q_{name}) tensor<float>(term{{}})" for name in of("sparse")]
-        inputs += [f"query(q_{name}) tensor<float>(asked{{}}, x[{widths[name]}])" for name in of("multivector")]
-        scores = {name: f"sum(query(q_{name}) * attribute({name}_vector))" for name in of("dense")}
-        scores |= {name: f"sum(query(q_{name}) * attribute({name}_terms))" for name in of("sparse")}
-        late = {n: f"sum(reduce(sum(query(q_{n}) * attribute({n}_tokens), x), max, token), asked)" for n in of("multivector")}
+        widths, experts_of = self.collection.widths, self.collection.of
+        inputs = [f"query(q_{name}) tensor<float>(x[{widths[name]}])" for name in experts_of("dense")]
+        inputs += [f"query(q_{name}) tensor<float>(term{{}})" for name in experts_of("sparse")]
+        inputs += [f"query(q_{name}) tensor<float>(asked{{}}, x[{widths[name]}])" for name in experts_of("multivector")]
+        scores = {name: f"sum(query(q_{name}) * attribute({name}_vector))" for name in experts_of("dense")}
+        scores |= {name: f"sum(query(q_{name}) * attribute({name}_terms))" for name in experts_of("sparse")}
+        late_interaction = {
+            expert: f"sum(reduce(sum(query(q_{expert}) * attribute({expert}_tokens), x), max, token), asked)"
+            for expert in experts_of("multivector")
+        }
         lines = ["  rank-profile moeir {", "    inputs {", *(f"      {line}" for line in inputs), "    }"]
-        for name, expression in (scores | late).items():
+        for name, expression in (scores | late_interaction).items():
             lines += [f"    function score_{name}() {{", f"      expression: {expression}", "    }"]
-        first = " + ".join(f"score_{name}" for name in scores or late)
-        lines += ["    first-phase {", f"      expression: {first}", "    }"]
-        if scores and late:
-            every = " + ".join(f"score_{name}" for name in scores | late)
-            lines += ["    second-phase {", f"      expression: {every}", "      rerank-count: 1000", "    }"]
-        summary = " ".join(f"score_{name}" for name in scores | late)
+        first_phase = " + ".join(f"score_{name}" for name in scores or late_interaction)
+        lines += ["    first-phase {", f"      expression: {first_phase}", "    }"]
+        if scores and late_interaction:
+            all_scores = " + ".join(f"score_{name}" for name in scores | late_interaction)
+            lines += ["    second-phase {", f"      expression: {all_scores}", "      rerank-count: 1000", "    }"]
+        summary = " ".join(f"score_{name}" for name in scores | late_interaction)
         return [*lines, f"    match-features: {summary}", "  }"]

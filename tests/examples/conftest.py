@@ -1,4 +1,4 @@
-"""One `moeir` in a process of its own for all scripts."""
+"""A fixture: one long-lived `moeir` process for all scripts."""
 
 import subprocess
 import sys
@@ -14,10 +14,10 @@ from tests.examples.shell import Server
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """`moeir` in one process for all scripts."""
-    with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # the path of a socket may have a hundred letters, no more
-        place, client, journal = (Path(short) / name for name in ("socket", "moeir", "journal"))
-        start = [sys.executable, Path(__file__).with_name("server.py"), place, client, journal]
-        with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
+    with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # a socket's path may have about a hundred characters
+        socket_path, client, journal = (Path(short) / name for name in ("socket", "moeir", "journal"))
+        command = [sys.executable, Path(__file__).with_name("server.py"), socket_path, client, journal]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield Server(client, journal)

@@ -2,8 +2,8 @@
 
     python server.py SOCKET CLIENT JOURNAL
 
-writes an executable CLIENT that stands for `moeir`: it sends its arguments, folder and open streams to this process and exits with the code
-that the command line gave. JOURNAL gets a JSON list of arguments for each call. Says "ready" when it listens.
+writes an executable CLIENT that replaces `moeir`: it sends its arguments, folder and open streams to this process and exits with the code
+of the command line. JOURNAL gets a JSON list of arguments for each call. Prints "ready" when it listens.
 """
 
 import json
@@ -24,32 +24,32 @@ sys.exit(answer[0] if answer else 1)
 """
 
 
-def serve(place: Path, client: Path, journal: Path) -> None:
-    """Answer one command after the other, for ever."""
+def serve(socket_path: Path, client: Path, journal: Path) -> None:
+    """Run one command after the other, for ever."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place))
+        listener.bind(str(socket_path))
         listener.listen()
-        client.write_text(CLIENT.format(python=sys.executable, place=str(place)), encoding="utf-8")
+        client.write_text(CLIENT.format(python=sys.executable, place=str(socket_path)), encoding="utf-8")
         client.chmod(0o755)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         while True:
-            line, _ = listener.accept()
-            with line:
-                said, streams, _, _ = socket.recv_fds(line, 1 << 20, 2)
-                while more := line.recv(1 << 20):
-                    said += more
-                folder, *arguments = json.loads(said)
+            connection, _ = listener.accept()
+            with connection:
+                message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+                while chunk := connection.recv(1 << 20):
+                    message += chunk
+                folder, *arguments = json.loads(message)
                 with open(journal, "a", encoding="utf-8") as calls:
                     calls.write(json.dumps(arguments) + "\n")
-                line.sendall(bytes([carried_out(folder, arguments, streams)]))
+                connection.sendall(bytes([carried_out(folder, arguments, streams)]))
 
 
 def carried_out(folder: str, arguments: list[str], streams: list[int]) -> int:
     """The exit code of `moeir ARGUMENTS` run in `folder`, writing to the caller's streams."""
     from moeir import cli, console
 
-    own = os.dup(1), os.dup(2)
+    saved = os.dup(1), os.dup(2)
     for number, stream in zip((1, 2), streams, strict=True):
         os.dup2(stream, number)
         os.close(stream)
@@ -57,13 +57,13 @@ def carried_out(folder: str, arguments: list[str], streams: list[int]) -> int:
         os.chdir(folder)
         console.start()
         return cli._outcome(arguments)
-    except Exception:  # noqa: BLE001 - a process of its own would show a traceback and exit with 1
+    except Exception:  # noqa: BLE001 - a separate process would print a traceback and exit with 1
         traceback.print_exc()
         return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, stream in zip((1, 2), own, strict=True):
+        for number, stream in zip((1, 2), saved, strict=True):
             os.dup2(stream, number)
             os.close(stream)
 

@@ -1,4 +1,4 @@
-"""A script of `examples/` run through a shell, what it asked of `moeir`, and the tables it printed."""
+"""Run a script of `examples/` in a shell, list its `moeir` commands, and parse the tables it printed."""
 
 import json
 import os
@@ -12,7 +12,7 @@ HEADS = {"run", "model", "group", "side"}
 
 
 class Server(NamedTuple):
-    """A running `moeir`: what to call, and what it was asked."""
+    """A running `moeir` process: the client to call, and the journal of commands."""
 
     client: Path
     journal: Path
@@ -29,11 +29,11 @@ def run(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
 
 
 def tables(stdout: str) -> list[tuple[list[str], list[str]]]:
-    """Measures and names of the rows of each table."""
-    found: list[tuple[list[str], list[str]]] = []
+    """The measures and row names of each table."""
+    parsed: list[tuple[list[str], list[str]]] = []
     for words in (line.split() for line in stdout.splitlines() if line.strip("- ")):
         if words[0] in HEADS:
-            found.append(([word for word in words[1:] if word != "p"], []))
+            parsed.append(([word for word in words[1:] if word != "p"], []))
         else:
-            found[-1][1].append(words[0])
-    return found
+            parsed[-1][1].append(words[0])
+    return parsed

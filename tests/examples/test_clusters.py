@@ -1,4 +1,4 @@
-"""The jobs for clusters: Slurm's whole chain on toy data through a stand-in for sbatch, and every command under torchrun."""
+"""Cluster jobs: the whole Slurm chain on toy data with a fake sbatch, and every torchrun command."""
 
 import os
 import subprocess
@@ -25,11 +25,11 @@ echo 17
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
-    """The toy texts so often that they fill two shards."""
-    place = tmp_path_factory.mktemp("cluster") / "corpus.jsonl"
+    """The toy texts repeated until they fill two shards."""
+    path = tmp_path_factory.mktemp("cluster") / "corpus.jsonl"
     lines = (toy / "corpus.jsonl").read_text().splitlines()
-    place.write_text("".join(line.replace('"_id": "', f'"_id": "{turn}-') + "\n" for turn in range(90) for line in lines))
-    return place
+    path.write_text("".join(line.replace('"_id": "', f'"_id": "{turn}-') + "\n" for turn in range(90) for line in lines))
+    return path
 
 
 def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
@@ -38,12 +38,21 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(SBATCH)
     sbatch.chmod(0o755)
-    given = {"MOEIR": server.client, "SBATCH": sbatch, "SHARDS": 2, "WORK": tmp_path / "work", "CKPT": came_checkpoint, "DTYPE": "float32"}
-    given |= {"CORPUS": collection, "QUERIES": toy / "test-queries.tsv", "DEPTH": 20}
-    environment = os.environ | {name: str(value) for name, value in given.items()}
-    done = subprocess.run(["bash", EXAMPLES / "slurm/submit.sh"], capture_output=True, text=True, env=environment, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "17\n"
+    variables = {
+        "MOEIR": server.client,
+        "SBATCH": sbatch,
+        "SHARDS": 2,
+        "WORK": tmp_path / "work",
+        "CKPT": came_checkpoint,
+        "DTYPE": "float32",
+    }
+    variables |= {"CORPUS": collection, "QUERIES": toy / "test-queries.tsv", "DEPTH": 20}
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
+    completed = subprocess.run(
+        ["bash", EXAMPLES / "slurm/submit.sh"], capture_output=True, text=True, env=environment, timeout=900, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "17\n"
     work = tmp_path / "work"
     queries = ("--queries", toy / "test-queries.tsv", "--depth", 20)
     parts = ("--index", work / "idx/0-of-2", "--index", work / "idx/1-of-2")
@@ -52,8 +61,8 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
         ("search", "--index", work / "whole", *queries, "--output", work / "one"),
         ("search", *parts, *queries, "--output", work / "two"),
     ):
-        said = run_here(*command)
-        assert said.code == 0, said.stderr
+        result = run_here(*command)
+        assert result.code == 0, result.stderr
     for name in ("lexical", "local", "global", "fused"):
         one = (work / "one" / f"{name}.trec").read_text()
         assert one and one == (work / "runs" / f"{name}.trec").read_text() == (work / "two" / f"{name}.trec").read_text()
@@ -68,15 +77,18 @@ def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Pa
     environment = os.environ | {"TORCHRUN": str(recorder), "NODES": str(nodes), "RANK": "2", "HOST": "first:4000", "GPUS": "3"}
     subprocess.run(["bash", EXAMPLES / "torchrun" / script], env=environment, check=True)
     words = (tmp_path / "words").read_text().splitlines()
-    own, (name, *flags) = words[: words.index("-m")], words[words.index("moeir") + 1 :]
-    assert own[own.index("--nproc-per-node") + 1] == "3"
+    launcher_flags, (name, *flags) = words[: words.index("-m")], words[words.index("moeir") + 1 :]
+    assert launcher_flags[launcher_flags.index("--nproc-per-node") + 1] == "3"
     if nodes > 1:
-        assert own[own.index("--node-rank") + 1] == "2" and own[own.index("--master-addr") + 1] == "first"
+        assert (
+            launcher_flags[launcher_flags.index("--node-rank") + 1] == "2"
+            and launcher_flags[launcher_flags.index("--master-addr") + 1] == "first"
+        )
     stage = cli.stage_class(name)
-    given = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
-    settings.resolve(stage, given).check()
-    variants.resolve("architectures", given["arch"])
-    variants.resolve("pretraining" if name == "pretrain" else "learning.objectives", given["objective"])
+    values = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+    settings.resolve(stage, values).check()
+    variants.resolve("architectures", values["arch"])
+    variants.resolve("pretraining" if name == "pretrain" else "learning.objectives", values["objective"])
 
 
 SCRIPTS = sorted(path for room in ("slurm", "torchrun") for path in (EXAMPLES / room).iterdir())

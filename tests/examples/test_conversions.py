@@ -1,4 +1,4 @@
-"""The examples' own small programs, each on files that can be read by eye."""
+"""The small Python programs of `examples/`, each on files that can be read by eye."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_sets_of_dpr_get_questions_of_their_own_ids_and_a_pool_to_be_judged_by(s
     assert qrels.read(tmp_path / "odqa/nq/train.qrels")["nq-train0"] == {"owl": 1, "cat": 1}
     assert qrels.read(tmp_path / "odqa/nq/dev.qrels")["nq-dev1"] == {"ant": 1}
     assert {text.id for text in texts.read(tmp_path / "odqa/nq/dev-corpus.jsonl")} == {text.id for text in small.documents}
-    assert texts.fields(tmp_path / "odqa/nq/dev-answers.jsonl", "set") == {f"nq-answers{place}": "nq" for place in range(4)}
+    assert texts.fields(tmp_path / "odqa/nq/dev-answers.jsonl", "set") == {f"nq-answers{index}": "nq" for index in range(4)}
     assert [text.answers for text in texts.read(tmp_path / "odqa/nq/test-queries.jsonl")][1] == ("trail of scent",)
     assert sorted(file.name for file in (tmp_path / "odqa/webq").iterdir()) == ["test-queries.jsonl", "train-queries.jsonl", "train.qrels"]
 
@@ -47,37 +47,39 @@ def test_entity_questions_know_their_relation(small: toy_collections.Toy, tmp_pa
 
 def test_only_judged_queries_are_kept(toy: Path, tmp_path: Path) -> None:
     program("judged.py", toy / "test-queries.tsv", toy / "test-qrels.tsv", tmp_path / "data/kept.jsonl")
-    judged = qrels.read(toy / "test-qrels.tsv")
+    grades_by_query = qrels.read(toy / "test-qrels.tsv")
     assert [text.id for text in texts.read(tmp_path / "data/kept.jsonl")] == [
-        text.id for text in texts.read(toy / "test-queries.tsv") if text.id in judged
+        text.id for text in texts.read(toy / "test-queries.tsv") if text.id in grades_by_query
     ]
 
 
 def test_queries_held_out_are_not_trained_on_and_find_all_their_positives(toy: Path, tmp_path: Path) -> None:
-    given = ("--queries", toy / "train-queries.jsonl", "--qrels", toy / "train.qrels", "--corpus", toy / "corpus.jsonl")
+    flags = ("--queries", toy / "train-queries.jsonl", "--qrels", toy / "train.qrels", "--corpus", toy / "corpus.jsonl")
     parts = []
     for name in ("first", "again"):
-        program("held_out.py", *given, "--part", 0.34, "--output", tmp_path / name)
-        trained = {example.query_id: example for example in examples.read(tmp_path / name / "train.jsonl")}
-        held = qrels.read(tmp_path / name / "dev.qrels")
-        parts.append((trained, held))
-    assert parts[0] == parts[1], "the same seed holds out the same"
-    assert len(held) == 2 and len(trained) == 4 and not trained.keys() & held.keys()
-    assert {text.id for text in texts.read(tmp_path / "again/dev-queries.jsonl")} == held.keys()
-    positives = {document for grades in held.values() for document in grades}
+        program("held_out.py", *flags, "--part", 0.34, "--output", tmp_path / name)
+        train_examples = {example.query_id: example for example in examples.read(tmp_path / name / "train.jsonl")}
+        dev_qrels = qrels.read(tmp_path / name / "dev.qrels")
+        parts.append((train_examples, dev_qrels))
+    assert parts[0] == parts[1], "the same seed holds out the same queries"
+    assert len(dev_qrels) == 2 and len(train_examples) == 4 and not train_examples.keys() & dev_qrels.keys()
+    assert {text.id for text in texts.read(tmp_path / "again/dev-queries.jsonl")} == dev_qrels.keys()
+    positives = {document for grades in dev_qrels.values() for document in grades}
     assert {text.id for text in texts.read(tmp_path / "again/dev-corpus.jsonl")} == positives
     assert "oak" not in positives, "a grade of 0 is no positive"
-    assert all(example.positive_ids and not example.negative_ids for example in trained.values())
+    assert all(example.positive_ids and not example.negative_ids for example in train_examples.values())
 
 
 def test_documents_are_cut_into_the_spans_that_pre_training_reads(toy: Path, tmp_path: Path, tiny_model: Path) -> None:
     program("spans.py", tiny_model, toy / "corpus.jsonl", tmp_path / "data/spans.jsonl", 12)
-    found = {text.id: text.text for text in texts.read(tmp_path / "data/spans.jsonl")}
+    span_texts = {text.id: text.text for text in texts.read(tmp_path / "data/spans.jsonl")}
     reader = TextReader(tiny_model)
-    read = corpus.cached(tmp_path / "cache", toy / "corpus.jsonl", reader, digest="toy", maximum=10)
-    bounds = zip(*read.parts.bounds(np.arange(len(read))), strict=True)
-    wanted = [read.ids[first:last].tolist() for first, last in bounds]
-    assert [ids[1:-1] for ids in reader.ids(list(found.values()))] == wanted and len(wanted) > len(list(texts.read(toy / "corpus.jsonl")))
+    cache = corpus.cached(tmp_path / "cache", toy / "corpus.jsonl", reader, digest="toy", maximum=10)
+    bounds = zip(*cache.parts.bounds(np.arange(len(cache))), strict=True)
+    expected = [cache.ids[first:last].tolist() for first, last in bounds]
+    assert [ids[1:-1] for ids in reader.ids(list(span_texts.values()))] == expected and len(expected) > len(
+        list(texts.read(toy / "corpus.jsonl"))
+    )
     for document in texts.read(toy / "corpus.jsonl"):
-        parts = [text for name, text in found.items() if name.rpartition("#")[0] == document.id]
-        assert "".join("".join(parts).split()) == "".join(document.content.split()), "nothing is lost, though a long sentence is cut"
+        parts = [text for name, text in span_texts.items() if name.rpartition("#")[0] == document.id]
+        assert "".join("".join(parts).split()) == "".join(document.content.split()), "no text is lost, though a long sentence is cut"

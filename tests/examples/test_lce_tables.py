@@ -1,4 +1,4 @@
-"""The benchmarks that make LCE's tables on small data run on the toy texts, and a second run makes nothing."""
+"""The benchmarks of LCE's tables on small data run on the toy texts, and a second run does no work."""
 
 import os
 import subprocess
@@ -14,49 +14,49 @@ SMALL = {"SEEDS": "1", "STEPS": "1", "GROUP_SIZES": "2 4", "DEPTH": "6", "QUERY_
 
 
 def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path, server: Server, tmp_path: Path) -> None:
-    asked = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / name)]
-    texts.write(asked, tmp_path / "queries.jsonl")
+    queries = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / name)]
+    texts.write(queries, tmp_path / "queries.jsonl")
     for part, name in (("train", "train-queries.jsonl"), ("test", "test-queries.tsv")):
-        found = tmp_path / "runs" / f"bm25.{part}.trec"
-        said = run_here("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", found)
-        assert said.code == 0, said.stderr
-        runs.write(runs.read(found), tmp_path / "runs" / f"again.{part}.trec", tag="again")
+        run_path = tmp_path / "runs" / f"bm25.{part}.trec"
+        result = run_here("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", run_path)
+        assert result.code == 0, result.stderr
+        runs.write(runs.read(run_path), tmp_path / "runs" / f"again.{part}.trec", tag="again")
     sources = (toy / "corpus.jsonl", tmp_path / "queries.jsonl", toy / "train.qrels", toy / "test-qrels.tsv")
     command = ["bash", SCRIPT, *sources, tmp_path / "runs", tmp_path / "work", tiny_model, "bm25", "again"]
-    before, made = len(server.calls()) if server.journal.exists() else 0, []
+    before, results = len(server.calls()) if server.journal.exists() else 0, []
     for _ in range(2):
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, env=os.environ | SMALL | {"MOEIR": str(server.client)}, timeout=1200, check=False
         )
-        assert done.returncode == 0, done.stderr
-        made.append(done)
-    assert made[0].stdout == made[1].stdout
-    printed = [line for line in made[0].stdout.splitlines() if not line.startswith(("the ", "lce "))]
+        assert completed.returncode == 0, completed.stderr
+        results.append(completed)
+    assert results[0].stdout == results[1].stdout
+    printed = [line for line in results[0].stdout.splitlines() if not line.startswith(("the ", "lce "))]
     models = ["bm25-bce-1", "bm25-lce-1", "again-bce-1", "again-lce-1"]
     rows = [rows for _, rows in tables("\n".join(printed))]
     assert rows[0] == ["bm25", *models] and rows[1] == ["bm25-bce-1", "bm25-lce-1"]
     assert rows[2] == ["again", *models] and rows[-1] == ["group-2-1", "group-4-1"]
     calls = [call for call in server.calls()[before:] if call[0] != "evaluate"]
-    assert made[1].stderr.count("already made") == len(calls) // 2
+    assert results[1].stderr.count("already made") == len(calls) // 2
 
 
 def test_the_tables_of_several_collections(toy: Path, tiny_model: Path, came_checkpoint: Path, server: Server, tmp_path: Path) -> None:
-    for name, tested in (("scifact", "test"), ("squad", "dev"), ("medquad", "dev")):
+    for name, test_split in (("scifact", "test"), ("squad", "dev"), ("medquad", "dev")):
         beir = tmp_path / "data" / name
         (beir / "qrels").mkdir(parents=True)
         texts.write(texts.read(toy / "corpus.jsonl"), beir / "corpus.jsonl.gz")
-        asked = [text for file in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / file)]
-        texts.write(asked, beir / "queries.jsonl.gz")
+        queries = [text for file in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / file)]
+        texts.write(queries, beir / "queries.jsonl.gz")
         qrels.write(qrels.read(toy / "train.qrels"), beir / "qrels" / "train.tsv.gz")
-        qrels.write(qrels.read(toy / "test-qrels.tsv"), beir / "qrels" / f"{tested}.tsv.gz")
-    said = SMALL | {"MOEIR": str(server.client), "PYTHON": sys.executable, "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
-    said |= {"START_BAND": "first=2,last=6", "SETS": "scifact squad medquad"}
+        qrels.write(qrels.read(toy / "test-qrels.tsv"), beir / "qrels" / f"{test_split}.tsv.gz")
+    variables = SMALL | {"MOEIR": str(server.client), "PYTHON": sys.executable, "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
+    variables |= {"START_BAND": "first=2,last=6", "SETS": "scifact squad medquad"}
     command = ["bash", SCRIPT.with_name("lce_beir.sh"), tmp_path / "data", tmp_path / "work", tiny_model, came_checkpoint]
 
     def called(**more: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | said | more, timeout=1200, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        completed = subprocess.run(command, capture_output=True, text=True, env=os.environ | variables | more, timeout=1200, check=False)
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
     assert called(ROW="prepare") == ""
     called(ROW="train", SETS="squad")

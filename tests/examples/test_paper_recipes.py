@@ -1,4 +1,4 @@
-"""Every command of the scripts of TASER, SB-MoE, CoT-MoTE and LCE on toy data, through a shell, with tiny weights and two steps."""
+"""Run the scripts of TASER, SB-MoE, CoT-MoTE and LCE whole, in a shell, on toy data with tiny weights and two steps."""
 
 import subprocess
 import sys
@@ -56,60 +56,60 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
 
 @pytest.fixture(scope="module")
 def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
-    """odqa, made by the examples' own programs from DPR's and EntityQuestions' files; msmarco; and beir with a few sets."""
+    """odqa, converted by the examples' programs from DPR's and EntityQuestions' files; msmarco; and beir with a few sets."""
     root, small = tmp_path_factory.mktemp("collections"), toy_collections.Toy(toy)
     toy_collections.write_dpr(small, root / "downloads", QUESTIONS)
     toy_collections.write_entity_questions(small, root / "entityquestions")
     toy_collections.write_msmarco(small, root / "msmarco")
     for name in (*SETS, "nq", "nq-train"):
         toy_collections.write_beir(small, root / "beir" / name)
-    made = {"taser_sets.py": ["downloads", "odqa"], "entityquestions.py": ["entityquestions", "odqa/entityquestions.jsonl"]}
-    for program, (source, product) in made.items():
+    programs = {"taser_sets.py": ["downloads", "odqa"], "entityquestions.py": ["entityquestions", "odqa/entityquestions.jsonl"]}
+    for program, (source, product) in programs.items():
         subprocess.run([sys.executable, EXAMPLES / program, root / source, root / product], check=True)
     return root
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One work folder for each paper, which its scripts share as in life."""
+    """One work folder per paper, shared by its scripts as in real use."""
     return tmp_path_factory.mktemp("work")
 
 
 def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, server: Server) -> dict[str, Any]:
-    said = {"MOEIR": server.client, "MODEL": weights, "STAR": weights, "T5": t5, "SETS": " ".join(SETS), **SHALLOW, "BEIR": root / "beir"}
+    values = {"MOEIR": server.client, "MODEL": weights, "STAR": weights, "T5": t5, "SETS": " ".join(SETS), **SHALLOW, "BEIR": root / "beir"}
     data = "odqa" if script.startswith("taser") else "msmarco"
-    return said | {"DATA": root / data} | ({"COLLECTION": collection} if collection else {})
+    return values | {"DATA": root / data} | ({"COLLECTION": collection} if collection else {})
 
 
 @pytest.mark.parametrize(("script", "collection"), EXPECTED)
 def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
     script: str, collection: str, server: Server, collections: Path, work: Path, tiny_model_with_head: Path, t5_model: Path
 ) -> None:
-    said = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
-    said |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
+    values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
+    values |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
     if script.startswith("lce"):
-        said |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={said['MODEL']} other={said['STAR']}"}
+        values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={values['STAR']}"}
     if script.endswith("_beir.sh") and script.startswith("cot_mote"):
-        said |= {"WORK": work / "wiki", "DOCUMENTS": collections / "odqa/corpus.jsonl"}
-    first = run(script, **said)
+        values |= {"WORK": work / "wiki", "DOCUMENTS": collections / "odqa/corpus.jsonl"}
+    first = run(script, **values)
     assert first.returncode == 0, first.stderr
     assert tables(first.stdout) == EXPECTED[script, collection]
     before = len(server.calls())
-    second = run(script, **said)
+    second = run(script, **values)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
-    made = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
-    assert second.stderr.count("already made") == len(made)
+    with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
+    assert second.stderr.count("already made") == len(with_product)
 
 
 @pytest.mark.parametrize("script", ["sbmoe_table1.sh", "taser_nq.sh"])
 def test_encodings_that_are_not_kept_are_not_needed_again(
     script: str, server: Server, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
 ) -> None:
-    said = settings(script, "", collections, tiny_model_with_head, t5_model, server)
-    said |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role", "HARD": "role"}
-    first, before = run(script, **said), len(server.calls())
-    second = run(script, **said)
+    values = settings(script, "", collections, tiny_model_with_head, t5_model, server)
+    values |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role", "HARD": "role"}
+    first, before = run(script, **values), len(server.calls())
+    second = run(script, **values)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert second.stdout == first.stdout
     assert not [file for file in tmp_path.glob("work/enc/*/*/*")], "encodings are gone"

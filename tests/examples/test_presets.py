@@ -1,4 +1,4 @@
-"""Every preset opens, trains, and says what the script of its paper says."""
+"""Every preset loads, trains, and has the settings of its paper's script."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES, run
 
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
-SCRIPTS = {  # preset -> the script with its values, the checkpoint in question, and settings that choose it
+SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
     "taser-role": ("taser_nq.sh", "nq-role", {}),
     "taser-token": ("taser_nq.sh", "nq-token-2", {}),
     "sbmoe": ("sbmoe_table1.sh", "top1", {"BACKBONE": "base"}),
@@ -24,19 +24,19 @@ PLACES = ("model", "train", "corpus", "queries", "output", "dev_queries", "dev_q
 
 @pytest.fixture(scope="module")
 def trained_on(toy: Path, bm25_index: Path, moeir: Callable[..., Said], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Flags that a preset leaves to its user."""
+    """The flags that a preset leaves to the user."""
     folder = tmp_path_factory.mktemp("presets")
     queries = toy / "train-queries.jsonl"
-    said = moeir("search", "--index", bm25_index, "--queries", queries, "--output", folder / "bm25.trec")
-    assert said.code == 0, said.stderr
+    result = moeir("search", "--index", bm25_index, "--queries", queries, "--output", folder / "bm25.trec")
+    assert result.code == 0, result.stderr
     mined = ("--run", folder / "bm25.trec", "--qrels", toy / "train.qrels", "--output", folder / "train.jsonl")
-    said = moeir("mine-negatives", *mined)
-    assert said.code == 0, said.stderr
+    result = moeir("mine-negatives", *mined)
+    assert result.code == 0, result.stderr
     return {"train": folder / "train.jsonl", "corpus": toy / "corpus.jsonl", "queries": queries}
 
 
-def flags(given: dict[str, object]) -> list[object]:
-    return [word for name, value in given.items() for word in (f"--{name}", value)]
+def flags(values: dict[str, object]) -> list[object]:
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
@@ -44,34 +44,34 @@ def test_a_preset_trains(
     preset: Path, trained_on: dict[str, Path], tiny_model_with_head: Path, moeir: Callable[..., Said], tmp_path: Path
 ) -> None:
     small = {"model": tiny_model_with_head, "steps": 1, "batch-size": 2, "query-length": 8, "document-length": 16}
-    said = moeir("finetune", "--config", preset, *flags(trained_on | small | {"output": tmp_path / "trained"}))
-    assert said.code == 0, said.stderr
+    result = moeir("finetune", "--config", preset, *flags(trained_on | small | {"output": tmp_path / "trained"}))
+    assert result.code == 0, result.stderr
     assert moeir("info", tmp_path / "trained").code == 0
 
 
-def resolved(shown: str) -> dict[str, object]:
-    """Settings without places, their specs with every option said."""
-    found = {name: value for name, value in yaml.safe_load(shown).items() if name.replace("-", "_") not in PLACES}
-    found["arch"] = full_spec(str(found["arch"]))
-    variant, given = variants.resolve("learning.objectives", str(found["objective"]))
-    found["objective"] = (variant.name, {one.name: one.default for one in variant.options} | given)
-    return found
+def resolved(yaml_text: str) -> dict[str, object]:
+    """Settings without paths, their specs with every option written out."""
+    settings = {name: value for name, value in yaml.safe_load(yaml_text).items() if name.replace("-", "_") not in PLACES}
+    settings["arch"] = full_spec(str(settings["arch"]))
+    variant, options = variants.resolve("learning.objectives", str(settings["objective"]))
+    settings["objective"] = (variant.name, {option.name: option.default for option in variant.options} | options)
+    return settings
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_preset_and_its_script_agree(name: str, toy: Path, moeir: Callable[..., Said], tmp_path: Path) -> None:
-    script, checkpoint, chosen = SCRIPTS[name]
+    script, checkpoint, variables = SCRIPTS[name]
     small = toy_collections.Toy(toy)
     toy_collections.write_msmarco(small, tmp_path / "data")
     recorder = tmp_path / "recorder"
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
     recorder.chmod(0o755)
     weights = tmp_path / "weights"
-    done = run(script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **chosen)
-    assert done.returncode == 0, done.stderr
+    completed = run(script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **variables)
+    assert completed.returncode == 0, completed.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     call = next(call for call in calls if call[0] == "finetune" and call[-1].endswith(f"ckpt/{checkpoint}"))
     preset = ["--config", EXAMPLES / f"presets/{name}.yaml", "--model", weights, "--train", "t", "--output", "o"]
-    shown = [moeir(*call, "--show"), moeir("finetune", *preset, "--show")]
-    assert [said.code for said in shown] == [0, 0], [said.stderr for said in shown]
-    assert resolved(shown[0].stdout) == resolved(shown[1].stdout)
+    results = [moeir(*call, "--show"), moeir("finetune", *preset, "--show")]
+    assert [result.code for result in results] == [0, 0], [result.stderr for result in results]
+    assert resolved(results[0].stdout) == resolved(results[1].stdout)

@@ -1,4 +1,4 @@
-"""The script behind `make demo`, whole, with tiny weights and two steps."""
+"""Run the script behind `make demo` whole, with tiny weights and two steps."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(tiny_model: Path, tmp_path: Path) -> None:
     environment = os.environ | {"MOEIR": f"{sys.executable} -m moeir", "MODEL": str(tiny_model), "STEPS": "2", "PYTHON": sys.executable}
     for _ in range(2):
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", ROOT / "examples" / "quickstart.sh", tmp_path / "demo"],
             capture_output=True,
             text=True,
@@ -19,12 +19,12 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(tiny_m
             timeout=1800,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()]
+        assert completed.returncode == 0, completed.stderr
+    rows = [line.split() for line in completed.stdout.splitlines()]
     assert rows[0][:2] == ["run", "nDCG@10"]
     assert [row[0] for row in rows[2:]] == ["bm25", "lexical", "local", "global", "fused", "fused+bm25"]
     assert all(0.0 <= float(row[1]) <= 1.0 for row in rows[2:])
-    assert float(rows[2][1]) > 0.3, "BM25 finds the passages of their own first sentences"
+    assert float(rows[2][1]) > 0.3, "BM25 retrieves passages by their first sentences"
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "fused+bm25" in page and "default-src 'none'" in page
-    assert done.stderr.count("already made") == 15, "the second run makes nothing again"
+    assert completed.stderr.count("already made") == 15, "the second run skips every finished stage"

@@ -1,4 +1,4 @@
-"""Every command of every CAME script on toy data, through a shell, with tiny weights and two steps."""
+"""Run every CAME script whole, in a shell, on toy data with tiny weights and two steps."""
 
 import json
 import subprocess
@@ -48,30 +48,32 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """The toy texts as the files of MS MARCO, one training query without judgements among them, and as those of NQ."""
     root = tmp_path_factory.mktemp("collections")
     documents, train, dev = (list(texts.read(toy / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv"))
-    judged, asked = qrels.read(toy / "train.qrels"), qrels.read(toy / "test-qrels.tsv")
+    train_qrels, test_qrels = qrels.read(toy / "train.qrels"), qrels.read(toy / "test-qrels.tsv")
     marco, nq = root / "msmarco", root / "nq"
     marco.mkdir()
     nq.mkdir()
-    tabs = {"collection.tsv": documents, "queries.train.tsv": train, "queries.dev.small.tsv": dev, "msmarco-test2019-queries.tsv": dev}
-    for name, kept in tabs.items():
-        (marco / name).write_text("".join(f"{text.id}\t{text.content}\n" for text in kept), encoding="utf-8")
+    tsv_files = {"collection.tsv": documents, "queries.train.tsv": train, "queries.dev.small.tsv": dev, "msmarco-test2019-queries.tsv": dev}
+    for name, split_texts in tsv_files.items():
+        (marco / name).write_text("".join(f"{text.id}\t{text.content}\n" for text in split_texts), encoding="utf-8")
     with open(marco / "queries.train.tsv", "a", encoding="utf-8") as queries:
         queries.write("t99\tnobody judged this\n")
-    graded = {query: {document: 2 for document in grades} for query, grades in asked.items()}
-    for name, grades in {"qrels.train.tsv": judged, "qrels.dev.small.tsv": asked, "2019qrels-pass.txt": graded}.items():
+    graded = {query: {document: 2 for document in grades} for query, grades in test_qrels.items()}
+    for name, grades in {"qrels.train.tsv": train_qrels, "qrels.dev.small.tsv": test_qrels, "2019qrels-pass.txt": graded}.items():
         qrels.write(grades, marco / name)
     texts.write(documents, nq / "corpus.jsonl")
-    qrels.write(judged, nq / "train.qrels")
-    words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # which no other passage begins with
-    for name, kept, known in (("train", train, judged), ("test", dev, asked)):
-        answered = [replace(text, answers=tuple(words[one] for one in known[text.id])) for text in kept if text.id in known]
-        texts.write(answered, nq / f"{name}-queries.jsonl")
+    qrels.write(train_qrels, nq / "train.qrels")
+    words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # no other passage begins with these words
+    for name, split_texts, split_qrels in (("train", train, train_qrels), ("test", dev, test_qrels)):
+        with_answers = [
+            replace(text, answers=tuple(words[one] for one in split_qrels[text.id])) for text in split_texts if text.id in split_qrels
+        ]
+        texts.write(with_answers, nq / f"{name}-queries.jsonl")
     return root
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One work folder for each collection, which the scripts share as in life."""
+    """One work folder per collection, shared by the scripts as in real use."""
     return tmp_path_factory.mktemp("work")
 
 
@@ -98,23 +100,23 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
     second = run(script, **settings)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
-    made = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
-    assert second.stderr.count("already made") == len(made)
+    with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
+    assert second.stderr.count("already made") == len(with_product)
 
 
 def test_all_judged_training_queries_are_searched_and_no_others(
     server: Server, collections: Path, tmp_path: Path, tiny_model_with_head: Path
 ) -> None:
     settings = {"MOEIR": server.client, "MODEL": tiny_model_with_head, **SMALL, **SHALLOW, "KEEP": "no"}
-    done = run("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
-    assert done.returncode == 0, done.stderr
+    completed = run("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
+    assert completed.returncode == 0, completed.stderr
     for name in ("bm25/train/bm25", "came-bm25/train/fused"):
         lines = (tmp_path / "runs" / f"{name}.trec").read_text(encoding="utf-8").splitlines()
         assert {line.split()[0] for line in lines} == {f"t{number}" for number in range(1, 7)}
     assert not list(tmp_path.glob("enc/came*")) and not list(tmp_path.glob("idx/came*"))
     again = run("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
     assert again.returncode == 0, again.stderr
-    assert again.stdout == done.stdout
+    assert again.stdout == completed.stdout
 
 
 PAPER = {
@@ -130,11 +132,11 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     recorder = tmp_path / "recorder"
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
     recorder.chmod(0o755)
-    done = run(f"came_{collection}.sh", MOEIR=recorder, DATA=collections / collection, WORK=tmp_path / "work")
-    assert done.returncode == 0, done.stderr
+    completed = run(f"came_{collection}.sh", MOEIR=recorder, DATA=collections / collection, WORK=tmp_path / "work")
+    assert completed.returncode == 0, completed.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
-    said = [(call[0], dict(zip(call[1::2], call[2::2], strict=True))) for call in calls]
-    first, second = (flags for stage, flags in said if stage == "finetune")
+    flags_by_call = [(call[0], dict(zip(call[1::2], call[2::2], strict=True))) for call in calls]
+    first, second = (flags for stage, flags in flags_by_call if stage == "finetune")
     paper = PAPER[collection]
     for flags in (first, second):
         assert flags["--negatives"] == "7" and flags["--warmup"] == "0.1" and "--steps" not in flags
@@ -146,9 +148,9 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     assert first["--objective"] == f"competitive:standardised=0.2,{rest}"
     assert second["--objective"] == f"competitive:standardised=0,{rest}"
     assert second["--model"].endswith("ckpt/came-bm25") and "--arch" not in second
-    assert [flags["--method"] for stage, flags in said if stage == "mine-negatives"] == BANDS[collection]
-    assert [flags["--depth"] for stage, flags in said if stage == "search"] == DEPTHS[collection]
-    assert [flags["--engine"] for _, flags in said if "--engine" in flags] == ["bm25:k1=0.9,b=0.4"]
+    assert [flags["--method"] for stage, flags in flags_by_call if stage == "mine-negatives"] == BANDS[collection]
+    assert [flags["--depth"] for stage, flags in flags_by_call if stage == "search"] == DEPTHS[collection]
+    assert [flags["--engine"] for _, flags in flags_by_call if "--engine" in flags] == ["bm25:k1=0.9,b=0.4"]
 
 
 def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
@@ -174,15 +176,15 @@ def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
 def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: Path) -> None:
     lists = {"lexical": {"q1": "da", "q2": "ad"}, "local": {"q1": "ad", "q2": "da"}, "global": {"q1": "da", "q2": "ad"}, "fused": {}}
     for expert, hits in lists.items():
-        lines = [f"{query} Q0 {document} 1 {-place} x\n" for query, found in hits.items() for place, document in enumerate(found)]
+        lines = [f"{query} Q0 {document} 1 {-index} x\n" for query, documents in hits.items() for index, document in enumerate(documents)]
         (tmp_path / f"{expert}.trec").write_text("".join(lines), encoding="utf-8")
     qrels.write({query: {"d": 1} for query in ("q1", "q2", "q3")}, tmp_path / "qrels")
     rows = [{"query_id": query, "positive_ids": ["d"], "negative_ids": ["a"]} for query in ("q1", "q2", "q3")]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     files = {"--examples": "train.jsonl", "--qrels": "qrels", "--runs": ".", "--output": "parts"}
-    given = [word for flag, name in files.items() for word in (flag, str(tmp_path / name))]
-    done = subprocess.run([sys.executable, EXAMPLES / "suit_split.py", *given], capture_output=True, text=True, check=True)
+    arguments = [word for flag, name in files.items() for word in (flag, str(tmp_path / name))]
+    completed = subprocess.run([sys.executable, EXAMPLES / "suit_split.py", *arguments], capture_output=True, text=True, check=True)
     parts = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "parts").glob("*.jsonl")}
     queries = {expert: [json.loads(line)["query_id"] for line in part.splitlines()] for expert, part in parts.items()}
-    assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3: all share it"
-    assert "2 of them shared" in done.stderr
+    assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3, so all experts share it"
+    assert "2 of them shared" in completed.stderr

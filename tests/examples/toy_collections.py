@@ -1,4 +1,4 @@
-"""The toy texts in the forms that collections have in life: DPR's files, EntityQuestions', MS MARCO's, BEIR's."""
+"""The toy texts in the file formats of real collections: DPR's, EntityQuestions', MS MARCO's, BEIR's."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Toy:
 
 
 def write_dpr(toy: Toy, folder: Path, sets: Sequence[str]) -> None:
-    """What DPR's download_data.py leaves: passages, questions with contexts, questions with answers."""
+    """Write the files of DPR's download_data.py: passages, questions with contexts, questions with answers."""
     for name in ("wikipedia_split", "retriever/qas"):
         (folder / name).mkdir(parents=True)
     rows = "".join(f'{text.id}\t"{text.text}"\t{text.title}\n' for text in toy.documents)
@@ -41,58 +41,58 @@ def write_dpr(toy: Toy, folder: Path, sets: Sequence[str]) -> None:
 
 
 def write_entity_questions(toy: Toy, folder: Path) -> None:
-    """A file of questions for each relation."""
+    """Write one file of questions per relation."""
     folder.mkdir(parents=True)
-    asked = {text.id: text.text for text in toy.test}
+    questions = {text.id: text.text for text in toy.test}
     for relation, names in RELATIONS.items():
-        entries = [{"question": asked[name], "answers": TEST_ANSWERS[name]} for name in names]
+        entries = [{"question": questions[name], "answers": TEST_ANSWERS[name]} for name in names]
         (folder / f"{relation}.test.json").write_text(json.dumps(entries), encoding="utf-8")
 
 
 def write_msmarco(toy: Toy, folder: Path) -> None:
-    """The collection under its own names, a training query without judgements among them, its passages with titles, and documents."""
+    """Write MS MARCO's files: passages, titled passages, documents, queries; one training query has no judgements."""
     folder.mkdir(parents=True)
     unjudged = Text("t99", "nobody judged this")
-    tabs = {"collection.tsv": toy.documents, "queries.train.tsv": [*toy.train, unjudged], "queries.dev.small.tsv": toy.test}
+    tsv_files = {"collection.tsv": toy.documents, "queries.train.tsv": [*toy.train, unjudged], "queries.dev.small.tsv": toy.test}
     for year in (2019, 2020):
-        tabs[f"msmarco-test{year}-queries.tsv"] = toy.test
+        tsv_files[f"msmarco-test{year}-queries.tsv"] = toy.test
         qrels.write({query: dict.fromkeys(grades, 2) for query, grades in toy.test_qrels.items()}, folder / f"{year}qrels-pass.txt")
-    for name, kept in tabs.items():
-        (folder / name).write_text("".join(f"{text.id}\t{text.text}\n" for text in kept), encoding="utf-8")
+    for name, split_texts in tsv_files.items():
+        (folder / name).write_text("".join(f"{text.id}\t{text.text}\n" for text in split_texts), encoding="utf-8")
     rows = "".join(f"{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
     (folder / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
     rows = "".join(f"D{text.id}\thttp://{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
     (folder / "msmarco-docs.tsv").write_text("id\turl\ttitle\ttext\n" + rows, encoding="utf-8")
     qrels.write(toy.train_qrels, folder / "qrels.train.tsv")
     qrels.write(toy.test_qrels, folder / "qrels.dev.small.tsv")
-    for part, asked, judged in (("train", toy.train, toy.train_qrels), ("dev", toy.test, toy.test_qrels)):
-        _write_documents(toy, folder, part, asked, judged)
+    for part, queries, judged in (("train", toy.train, toy.train_qrels), ("dev", toy.test, toy.test_qrels)):
+        _write_documents(toy, folder, part, queries, judged)
 
 
-def _write_documents(toy: Toy, folder: Path, part: str, asked: Sequence[Text], judged: qrels.Qrels) -> None:
-    """Queries, judgements and the organisers' run of the document ranking task."""
-    (folder / f"msmarco-doc{part}-queries.tsv").write_text("".join(f"{text.id}\t{text.text}\n" for text in asked), encoding="utf-8")
-    named = {query: {f"D{document}": grade for document, grade in grades.items()} for query, grades in judged.items()}
-    qrels.write(named, folder / f"msmarco-doc{part}-qrels.tsv")
-    lines = (f"{text.id} Q0 D{found.id} {rank} {-rank} Indri\n" for text in asked for rank, found in enumerate(toy.documents, 1))
+def _write_documents(toy: Toy, folder: Path, part: str, queries: Sequence[Text], grades_by_query: qrels.Qrels) -> None:
+    """Write queries, judgements and the official run of the document ranking task."""
+    (folder / f"msmarco-doc{part}-queries.tsv").write_text("".join(f"{text.id}\t{text.text}\n" for text in queries), encoding="utf-8")
+    prefixed = {query: {f"D{document}": grade for document, grade in grades.items()} for query, grades in grades_by_query.items()}
+    qrels.write(prefixed, folder / f"msmarco-doc{part}-qrels.tsv")
+    lines = (f"{text.id} Q0 D{found.id} {rank} {-rank} Indri\n" for text in queries for rank, found in enumerate(toy.documents, 1))
     (folder / f"msmarco-doc{part}-top100").write_text("".join(lines), encoding="utf-8")
 
 
 def write_beir(toy: Toy, folder: Path) -> None:
-    """A set of BEIR with training and test queries, most of them unjudged in either part."""
+    """Write a BEIR data set with training and test queries; each part judges only its own."""
     (folder / "qrels").mkdir(parents=True)
     texts.write(toy.documents, folder / "corpus.jsonl")
     texts.write([*toy.train, *toy.test], folder / "queries.jsonl")
-    for name, judged in {"train": toy.train_qrels, "test": toy.test_qrels}.items():
-        rows = [f"{query}\t{document}\t{grade}\n" for query, grades in judged.items() for document, grade in grades.items()]
+    for name, grades_by_query in {"train": toy.train_qrels, "test": toy.test_qrels}.items():
+        rows = [f"{query}\t{document}\t{grade}\n" for query, grades in grades_by_query.items() for document, grade in grades.items()]
         (folder / f"qrels/{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
 
 
-def _entry(toy: Toy, question: Text, answers: dict[str, list[str]], judged: qrels.Qrels) -> dict[str, Any]:
-    """A question as DPR's training files have it: its positive passages, and the other ones as negatives."""
-    positives = {document for document, grade in judged.get(question.id, {}).items() if grade > 0}
+def _entry(toy: Toy, question: Text, answers: dict[str, list[str]], grades_by_query: qrels.Qrels) -> dict[str, Any]:
+    """A question of DPR's training files: its positive passages, and all others as negatives."""
+    positives = {document for document, grade in grades_by_query.get(question.id, {}).items() if grade > 0}
     sides: dict[str, list[dict[str, str]]] = {"positive_ctxs": [], "negative_ctxs": [], "hard_negative_ctxs": []}
-    for place, text in enumerate(toy.documents):
-        side = "positive_ctxs" if text.id in positives else ("negative_ctxs", "hard_negative_ctxs")[place % 2]
+    for index, text in enumerate(toy.documents):
+        side = "positive_ctxs" if text.id in positives else ("negative_ctxs", "hard_negative_ctxs")[index % 2]
         sides[side].append({"title": text.title, "text": text.text, "passage_id": text.id})
     return {"question": question.text, "answers": answers[question.id], **sides}

@@ -1,4 +1,4 @@
-"""Small examples in every format, and which formats keep what."""
+"""Groups of formats that convert into one another without loss, and one full example."""
 
 from moeir.records.examples import Example, Found
 from moeir.records.texts import Text

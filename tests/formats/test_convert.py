@@ -1,4 +1,4 @@
-"""What `convert` finds out, refuses, and says it has lost."""
+"""Formats that `convert` detects, conversions it refuses, and the losses it reports."""
 
 import json
 from collections.abc import Callable
@@ -57,20 +57,20 @@ def test_a_format_is_known_where_it_is_sure(name: str | None, file: str, head: s
 
 def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.tsv").write_text("1\td1\t3\n")
-    said = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "run")
-    assert said.code == 2 and "its format is not sure; say it with --from; see: moeir variants formats" in said.stderr
+    result = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "run")
+    assert result.code == 2 and "format not recognised; name it with --from (moeir variants formats lists them)" in result.stderr
     assert moeir("convert", "--input", tmp_path / "x.tsv", "--from", "msmarco-run", "--to", "run").stdout == "1 Q0 d1 1 1 moeir\n"
-    with pytest.raises(UsageError, match="its format is not sure"):
+    with pytest.raises(UsageError, match="format not recognised"):
         detected(tmp_path)
 
 
 def written(spec: str, example: Example, folder: Path, *, lossy: bool = False) -> Conversion:
     conversion = Conversion("examples", spec, lossy=lossy)
-    made: Format = variants.bind("formats", spec)()
-    place = folder / "out"
-    if made.folder:
-        place.mkdir(exist_ok=True)
-    made.write(iter([example]), place, conversion)
+    format_: Format = variants.bind("formats", spec)()
+    path = folder / "out"
+    if format_.folder:
+        path.mkdir(exist_ok=True)
+    format_.write(iter([example]), path, conversion)
     return conversion
 
 
@@ -95,10 +95,10 @@ LOSSES = {
 @pytest.mark.parametrize("spec", LOSSES)
 def test_what_has_no_place_is_refused_by_name_or_counted(spec: str, tmp_path: Path) -> None:
     assert list(written(spec, FULL, tmp_path, lossy=True).lost) == LOSSES[spec]
-    for first in LOSSES[spec][:1]:
-        with pytest.raises(UsageError) as caught:
+    for loss in LOSSES[spec][:1]:
+        with pytest.raises(UsageError) as error:
             written(spec, FULL, tmp_path)
-        assert str(caught.value) == f"query 'q1': {first} would be lost from examples to {spec}; --lossy leaves it out"
+        assert str(error.value) == f"query 'q1': {loss} would be lost from examples to {spec}; --lossy leaves it out"
 
 
 def test_our_examples_keep_everything(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_our_examples_keep_everything(tmp_path: Path) -> None:
     assert list(examples.read(tmp_path / "out")) == [FULL]
 
 
-def read(spec: str, place: Path, **more: Any) -> list[Example]:
-    made: Format = variants.bind("formats", spec)()
-    return list(made.read(place, Conversion(spec, "examples", **more)))
+def read(spec: str, path: Path, **more: Any) -> list[Example]:
+    format_: Format = variants.bind("formats", spec)()
+    return list(format_.read(path, Conversion(spec, "examples", **more)))
 
 
 def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
@@ -152,44 +152,44 @@ def test_colbert_numbers_its_texts_and_keeps_ids_and_scores(tmp_path: Path) -> N
         "document-ids.txt": "owl\nbat\ncat\n",
         "query-ids.txt": "q1\n",
     }
-    found = read("colbert", tmp_path / "out")[0]
-    assert (found.positive_ids, found.negative_ids, found.taught) == (FULL.positive_ids, FULL.negative_ids, FULL.taught)
+    example = read("colbert", tmp_path / "out")[0]
+    assert (example.positive_ids, example.negative_ids, example.taught) == (FULL.positive_ids, FULL.negative_ids, FULL.taught)
     (tmp_path / "out" / "triples.jsonl").write_text("[0, 7, 1]\n")
     with pytest.raises(Exception, match=r"triples.jsonl:1: 7 is not in collection.tsv"):
         read("colbert", tmp_path / "out")
 
 
 def test_rows_that_pair_otherwise_lose_the_pairs(tmp_path: Path) -> None:
-    place = tmp_path / "rows.tsv"
-    place.write_text("anchor\tpositive\tnegative\nq\ta\tx\nq\tb\ty\n")
-    with pytest.raises(UsageError, match="which negatives stood beside which positive would be lost"):
-        read("triplets", place)
-    found = read("triplets", place, lossy=True)[0]
-    assert [passage.text for passage in found.passages] == ["a", "b", "x", "y"]
+    path = tmp_path / "rows.tsv"
+    path.write_text("anchor\tpositive\tnegative\nq\ta\tx\nq\tb\ty\n")
+    with pytest.raises(UsageError, match="which negatives belong to which positive would be lost"):
+        read("triplets", path)
+    example = read("triplets", path, lossy=True)[0]
+    assert [passage.text for passage in example.passages] == ["a", "b", "x", "y"]
 
 
 def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "metadata": {}, "qtype": "who"}\n')
-    said = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv")
-    assert said.code == 2 and f"{tmp_path}/x.jsonl:1: field 'qtype' would be lost from texts to tsv" in said.stderr
-    said = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv", "--lossy")
-    assert said == (0, "a\tAn owl.\n", f"{tmp_path}/x.jsonl: lost, 1 times: field 'qtype'\n")
+    result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv")
+    assert result.code == 2 and f"{tmp_path}/x.jsonl:1: field 'qtype' would be lost from texts to tsv" in result.stderr
+    result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv", "--lossy")
+    assert result == (0, "a\tAn owl.\n", f"{tmp_path}/x.jsonl: lost, 1 times: field 'qtype'\n")
 
 
 ROWS = [
     ("msmarco-run", "q\td\n", "3 columns between tabs expected (query, document, rank), 2 found"),
     ("msmarco-run", "q\td\tx\n", "rank is not a whole number: 'x'"),
-    ("msmarco-run", "q\td\t1\nq\te\t1\n", "rank 1 stands twice in the list of query 'q'"),
+    ("msmarco-run", "q\td\t1\nq\te\t1\n", "rank 1 appears twice in the list of query 'q'"),
     ("tevatron-run", "q\td\thigh\n", "score is not a number: 'high'"),
-    ("tevatron-run", "\n", "holds no hit"),
+    ("tevatron-run", "\n", "has no hits"),
     ("json-run", "[1]", "an object of objects was expected"),
     ("json-run", '{"q": {"d": "x"}}', "score is not a number: 'x'"),
     ("labelled", "query\tpassage\tlabel\nq\tp\t0.5\n", "label is not 1 or 0: '0.5'"),
-    ("triplets", "anchor\tpositive\nq\tp\n", "no column negative or neg or negative_1 with a text among anchor, positive"),
-    ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), 2 found"),
+    ("triplets", "anchor\tpositive\nq\tp\n", "no text column negative or neg or negative_1 among anchor, positive"),
+    ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), found 2"),
     ("flagembedding", '{"query": "q", "pos": "p"}\n', "pos is not a list of strings"),
     ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": []}\n', "query"),
-    ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": ["a", "b"]}\n', "pos_id has not as many entries as pos, 1"),
+    ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": ["a", "b"]}\n', "pos_id does not have 1 entries, as many as pos"),
     ("tevatron", '{"query_id": "q"}\n', "an object with query_id, query, positive_passages and negative_passages was expected"),
     ("tevatron-ids", '{"query_id": "q"}\n', "an object with query_id, query_text, positive_document_ids was expected"),
 ]
@@ -197,11 +197,11 @@ ROWS = [
 
 @pytest.mark.parametrize(("spec", "content", "words"), ROWS)
 def test_a_faulty_line_is_named(spec: str, content: str, words: str, tmp_path: Path, moeir: Moeir) -> None:
-    place = tmp_path / "x.tsv"
-    place.write_text(content)
+    path = tmp_path / "x.tsv"
+    path.write_text(content)
     to = "run" if spec.endswith("-run") else "examples"
-    said = moeir("convert", "--input", place, "--from", spec, "--to", to)
-    assert (said.code == 3 and words in said.stderr and str(place) in said.stderr) or words == "query", said
+    result = moeir("convert", "--input", path, "--from", spec, "--to", to)
+    assert (result.code == 3 and words in result.stderr and str(path) in result.stderr) or words == "query", result
 
 
 BAD = [
@@ -213,11 +213,11 @@ BAD = [
     (("--input", "x.qrels", "--to", "tsv"), 2, "--to tsv: x.qrels is qrels, qrels, which becomes beir-qrels, qrels"),
     (("--input", "x.qrels", "--to", "qrels:separator=comma"), 2, "qrels:separator=comma: expected space or tab"),
     (("--input", "x.qrels", "--to", "tevatron-texts:side=both"), 2, "tevatron-texts:side=both: expected document or query"),
-    (("--input", "train.jsonl", "--to", "tevatron"), 2, "refers to 'q1'; name the file that has them with --queries"),
+    (("--input", "train.jsonl", "--to", "tevatron"), 2, "has only the id 'q1'; name the file that has them with --queries"),
     (
         ("--input", "train.jsonl", "--to", "dpr", "--queries", "q.tsv", "--corpus", "c.tsv"),
         3,
-        "query 'q1': 'yak' is not in what --corpus names",
+        "query 'q1': 'yak' is not in the file of --corpus",
     ),
 ]
 
@@ -231,10 +231,10 @@ def test_what_cannot_be_converted_is_one_line(
     Path("train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["yak"]}\n')
     Path("q.tsv").write_text("q1\twho hunts\n")
     Path("c.tsv").write_text("owl\tAn owl.\n")
-    said = moeir("convert", *flags)
-    assert said.code == code and words in said.stderr and len(said.stderr.splitlines()) == 1, said
+    result = moeir("convert", *flags)
+    assert result.code == code and words in result.stderr and len(result.stderr.splitlines()) == 1, result
 
 
 def test_a_pipe_is_read_and_written(moeir: Moeir) -> None:
-    said = moeir("convert", "--input", "-", "--from", "tsv", "--to", "texts", stdin="1\tAn owl.\n")
-    assert said == (0, '{"_id": "1", "title": "", "text": "An owl."}\n', "")
+    result = moeir("convert", "--input", "-", "--from", "tsv", "--to", "texts", stdin="1\tAn owl.\n")
+    assert result == (0, '{"_id": "1", "title": "", "text": "An owl."}\n', "")

@@ -1,4 +1,4 @@
-"""Checkpoints in the layouts of other libraries: what those read, and the numbers they come to."""
+"""Checkpoints in other libraries' layouts: their files, and the numbers the libraries compute from them."""
 
 import importlib.util
 import json
@@ -25,22 +25,22 @@ ARCHS = {
     "colbert": f"{MARKED},augmentation=true",
     "bare": f"{MARKED},augmentation=false",
 }
-needs_peer = pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="sentence-transformers is asked")
+needs_peer = pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers")
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
+def layouts_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
     """A checkpoint of each kind, and its layout."""
     folder = tmp_path_factory.mktemp("layouts")
     for name, arch in ARCHS.items():
         rules = ("--query-length", 16, "--document-length", 24) if "colbert" in arch else ("--query-length", 24, "--document-length", 24)
         rules += ("--query-prefix", "owl: ") if name == "dense" else ()
-        said = run_here("init", "--model", tiny_model_with_head, "--arch", arch, *rules, "--output", folder / name)
-        assert said.code == 0, said.stderr
-        said = run_here("convert", "--input", folder / name, "--to", to(name), "--output", folder / f"{name}-out")
-        assert said.code == 0, said.stderr
-    said = run_here("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
-    assert said.code == 0, said.stderr
+        result = run_here("init", "--model", tiny_model_with_head, "--arch", arch, *rules, "--output", folder / name)
+        assert result.code == 0, result.stderr
+        result = run_here("convert", "--input", folder / name, "--to", to(name), "--output", folder / f"{name}-out")
+        assert result.code == 0, result.stderr
+    result = run_here("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
+    assert result.code == 0, result.stderr
     return folder
 
 
@@ -48,12 +48,12 @@ def to(name: str) -> str:
     return "pylate" if "colbert" in ARCHS[name] else "sentence-transformers"
 
 
-def said(place: Path) -> Any:
-    return json.loads(place.read_text())
+def said(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
-def test_a_dense_layout_has_the_files_of_sentence_transformers(shop: Path) -> None:
-    out = shop / "dense-out"
+def test_a_dense_layout_has_the_files_of_sentence_transformers(layouts_folder: Path) -> None:
+    out = layouts_folder / "dense-out"
     assert [one["path"] for one in said(out / "modules.json")] == ["", "1_Pooling", "2_Normalize"]
     pooling = said(out / "1_Pooling/config.json")
     assert pooling["word_embedding_dimension"] == 32 and [name for name, on in pooling.items() if on is True] == [
@@ -62,78 +62,78 @@ def test_a_dense_layout_has_the_files_of_sentence_transformers(shop: Path) -> No
     facts = said(out / "config_sentence_transformers.json")
     assert facts["prompts"] == {"query": "owl: ", "document": ""} and facts["similarity_fn_name"] == "cosine"
     assert said(out / "sentence_bert_config.json")["max_seq_length"] == 24
-    assert [one["path"] for one in said(shop / "first-out/modules.json")] == ["", "1_Pooling"]
+    assert [one["path"] for one in said(layouts_folder / "first-out/modules.json")] == ["", "1_Pooling"]
 
 
 @torch.no_grad()
-def test_transformers_reads_the_weights(shop: Path) -> None:
-    opened, out = package.open_checkpoint(shop / "dense"), shop / "dense-out"
+def test_transformers_reads_the_weights(layouts_folder: Path) -> None:
+    opened, out = package.open_checkpoint(layouts_folder / "dense"), layouts_folder / "dense-out"
     model, tokenizer = AutoModel.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
     states = model(**tokenizer(["owl: " + TEXTS[0]], return_tensors="pt")).last_hidden_state[0]
     mean = torch.nn.functional.normalize(states.mean(0), dim=0)
     assert torch.allclose(mean, opened.encode(TEXTS[:1], "query")["global"].vectors[0], atol=1e-5)
-    opened, out = package.open_checkpoint(shop / "splade"), shop / "splade-out"
+    opened, out = package.open_checkpoint(layouts_folder / "splade"), layouts_folder / "splade-out"
     logits = AutoModelForMaskedLM.from_pretrained(out).eval()(**tokenizer(TEXTS[:1], return_tensors="pt")).logits[0]
     lexical: Any = opened.encode(TEXTS[:1])["lexical"]
     assert torch.allclose(torch.log1p(logits.relu()).amax(0), lexical.matrix()[0], atol=1e-5)
 
 
-def test_colbert_layouts_have_the_projection_and_what_is_said_of_reading(shop: Path) -> None:
-    weight = package.open_checkpoint(shop / "colbert").architecture.heads["local"].projection.weight
+def test_colbert_layouts_have_the_projection_and_what_is_said_of_reading(layouts_folder: Path) -> None:
+    weight = package.open_checkpoint(layouts_folder / "colbert").architecture.heads["local"].projection.weight
     for name in ("colbert-out/1_Dense", "stanford"):
-        assert torch.equal(load_file(shop / name / "model.safetensors")["linear.weight"], weight)
-    facts = said(shop / "colbert-out/config_sentence_transformers.json")
+        assert torch.equal(load_file(layouts_folder / name / "model.safetensors")["linear.weight"], weight)
+    facts = said(layouts_folder / "colbert-out/config_sentence_transformers.json")
     assert (facts["query_prefix"], facts["document_prefix"], facts["query_length"]) == ("[unused0]", "[unused1]", 16)
     assert facts["do_query_expansion"] and "," in facts["skiplist_words"]
-    assert not said(shop / "bare-out/config_sentence_transformers.json")["do_query_expansion"]
-    facts = said(shop / "stanford/artifact.metadata")
+    assert not said(layouts_folder / "bare-out/config_sentence_transformers.json")["do_query_expansion"]
+    facts = said(layouts_folder / "stanford/artifact.metadata")
     assert (facts["query_token_id"], facts["dim"], facts["doc_maxlen"], facts["mask_punctuation"]) == ("[unused0]", 16, 24, True)
-    assert said(shop / "stanford/config.json")["architectures"] == ["HF_ColBERT"]
-    assert all(name.startswith(("bert.", "linear.")) for name in load_file(shop / "stanford/model.safetensors"))
+    assert said(layouts_folder / "stanford/config.json")["architectures"] == ["HF_ColBERT"]
+    assert all(name.startswith(("bert.", "linear.")) for name in load_file(layouts_folder / "stanford/model.safetensors"))
 
 
 @needs_peer
 @pytest.mark.parametrize("name", ["dense", "first"])
-def test_sentence_transformers_comes_to_our_vectors(name: str, shop: Path) -> None:
+def test_sentence_transformers_comes_to_our_vectors(name: str, layouts_folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    peer, opened = SentenceTransformer(str(shop / f"{name}-out"), device="cpu"), package.open_checkpoint(shop / name)
+    peer, opened = SentenceTransformer(str(layouts_folder / f"{name}-out"), device="cpu"), package.open_checkpoint(layouts_folder / name)
     for side, encode in (("query", peer.encode_query), ("document", peer.encode_document)):
         assert np.allclose(encode(TEXTS), opened.encode(TEXTS, side)["global"].vectors.numpy(), atol=1e-5)
 
 
 @needs_peer
-def test_its_sparse_encoder_comes_to_our_weights(shop: Path) -> None:
+def test_its_sparse_encoder_comes_to_our_weights(layouts_folder: Path) -> None:
     from sentence_transformers import SparseEncoder
 
-    peer, opened = SparseEncoder(str(shop / "splade-out"), device="cpu"), package.open_checkpoint(shop / "splade")
+    peer, opened = SparseEncoder(str(layouts_folder / "splade-out"), device="cpu"), package.open_checkpoint(layouts_folder / "splade")
     lexical: Any = opened.encode(TEXTS)["lexical"]
     assert torch.allclose(peer.encode_document(TEXTS).to_dense().cpu(), lexical.matrix(), atol=1e-5)
 
 
 @needs_peer
 @pytest.mark.parametrize(("name", "layout"), [("colbert", "colbert-out"), ("colbert", "stanford"), ("bare", "bare-out")])
-def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layout: str, shop: Path) -> None:
+def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layout: str, layouts_folder: Path) -> None:
     from sentence_transformers import MultiVectorEncoder
 
-    peer, opened = MultiVectorEncoder(str(shop / layout), device="cpu"), package.open_checkpoint(shop / name)
+    peer, opened = MultiVectorEncoder(str(layouts_folder / layout), device="cpu"), package.open_checkpoint(layouts_folder / name)
     for side, encode in (("query", peer.encode_query), ("document", peer.encode_document)):
         local: Any = opened.encode(TEXTS, side)["local"]
-        for row, found in enumerate(encode(TEXTS)):
-            own = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
-            if layout == "stanford" and side == "document":  # it knows no punctuation but single signs
+        for row, vectors in enumerate(encode(TEXTS)):
+            expected = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
+            if layout == "stanford" and side == "document":  # Stanford's layout masks single punctuation characters only
                 continue
-            assert np.allclose(np.asarray(found), own, atol=1e-4), (side, row)
+            assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
 
 
 REFUSED = [
-    ("came", "sentence-transformers", "holds dense and splade; came has experts that its layout has no place for"),
-    ("dense:encoders=separate", "sentence-transformers", "encoders=separate has no place there; it computes as with encoders=siamese"),
+    ("came", "sentence-transformers", "supports dense and splade; its layout cannot hold the experts of came"),
+    ("dense:encoders=separate", "sentence-transformers", "encoders=separate is not supported there; it computes with encoders=siamese"),
     ("dense:scale=20", "sentence-transformers", "the scale of its scores, 20, would be lost from checkpoint to sentence-transformers"),
-    ("dense", "sentence-transformers", "the length of queries apart from that of the other side, 24, would be lost"),
-    ("dense", "pylate", "holds colbert; dense has experts"),
-    ("colbert", "pylate", "normalise=false has no place there; it computes as with normalise=true"),
-    (MARKED, "stanford-colbert", "augmentation=false has no place there"),
+    ("dense", "sentence-transformers", "the separate length of queries (the other side has 24) would be lost"),
+    ("dense", "pylate", "supports colbert; its layout cannot hold the experts of dense"),
+    ("colbert", "pylate", "normalise=false is not supported there; it computes with normalise=true"),
+    (MARKED, "stanford-colbert", "augmentation=false is not supported there"),
     ("dense", "checkpoint", "moeir init --model FOLDER --arch … makes a checkpoint"),
 ]
 
@@ -145,6 +145,6 @@ def test_what_a_layout_has_no_place_for_is_refused(
     arch += ":shared_layers=2" if arch == "came" else ""
     lengths = ("--query-length", 16, "--document-length", 24)
     assert moeir("init", "--model", tiny_model_with_head, "--arch", arch, *lengths, "--output", tmp_path / "ckpt").code == 0
-    done = moeir("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
-    assert done.code == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    result = moeir("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
+    assert result.code == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Collections and training rows of real text: there and back through every format that has a place for them."""
+"""Collections and training rows of real text: there and back through every format that can hold them."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from tests.formats.test_round_trips import REAL, SHARED, Moeir, converted, round
 def test_real_collections(tmp_path: Path, moeir: Moeir) -> None:
     strict = moeir("convert", "--input", SHARED / "cacm", "--to", "msmarco", "--output", tmp_path / "strict")
     assert strict.code == 2 and "the title as a field of its own would be lost from beir to msmarco" in strict.stderr
-    plain = converted(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
-    round_trips(moeir, plain, COLLECTIONS, tmp_path)
+    without_titles = converted(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
+    round_trips(moeir, without_titles, COLLECTIONS, tmp_path)
 
 
 @REAL
@@ -22,18 +22,20 @@ def test_real_rows(tmp_path: Path, moeir: Moeir) -> None:
 
     from moeir.records import qrels, texts
 
-    judged = qrels.read(SHARED / "squad" / "qrels" / "dev.tsv.gz")
+    grades_by_query = qrels.read(SHARED / "squad" / "qrels" / "dev.tsv.gz")
     corpus = texts.read_all(SHARED / "squad" / "corpus.jsonl.gz")
     queries = {}
     with gzip.open(SHARED / "squad" / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
         for record in map(json.loads, lines):
-            if record["_id"] in judged:
+            if record["_id"] in grades_by_query:
                 queries.setdefault(record["text"], record["_id"])
-    passages = list(dict.fromkeys(next(iter(judged[query])) for query in queries.values()))
+    passages = list(dict.fromkeys(next(iter(grades_by_query[query])) for query in queries.values()))
     with open(tmp_path / "rows.jsonl", "w", encoding="utf-8") as output:
-        for place, (words, query) in enumerate(list(queries.items())[:200]):
-            positive = next(iter(judged[query]))
-            others = [one for one in passages[place + 1 : place + 6] if one != positive][:3]
-            sides = {name: [" ".join(corpus[one].text.split()) for one in ids] for name, ids in (("pos", [positive]), ("neg", others))}
-            output.write(json.dumps({"query": " ".join(words.split()), **sides}, ensure_ascii=False) + "\n")
+        for index, (question, query) in enumerate(list(queries.items())[:200]):
+            positive = next(iter(grades_by_query[query]))
+            negatives = [passage for passage in passages[index + 1 : index + 6] if passage != positive][:3]
+            sides = {
+                name: [" ".join(corpus[passage].text.split()) for passage in ids] for name, ids in (("pos", [positive]), ("neg", negatives))
+            }
+            output.write(json.dumps({"query": " ".join(question.split()), **sides}, ensure_ascii=False) + "\n")
     round_trips(moeir, tmp_path / "rows.jsonl", EXAMPLES, tmp_path, suffix=".tsv")

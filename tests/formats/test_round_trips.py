@@ -1,4 +1,4 @@
-"""Every format of a kind into every other and back gives the same bytes; what has no place is refused by name."""
+"""Every format of a kind into every other and back gives the same bytes; real data where it is installed."""
 
 import gzip
 import json
@@ -16,33 +16,33 @@ from tests.formats.sets import COLLECTIONS, EXAMPLES, QRELS, RUNS, TEXTS
 
 Moeir = Callable[..., Said]
 SHARED = Path("/work/shared/data")
-REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="real data lie in /work/shared, which is not here")
+REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data of /work/shared")
 
 
-def contents(place: Path) -> dict[str, bytes]:
-    files = sorted(place.rglob("*")) if place.is_dir() else [place]
-    return {str(file.relative_to(place)): file.read_bytes() for file in files if file.is_file() and "manifest" not in file.name}
+def contents(path: Path) -> dict[str, bytes]:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file() and "manifest" not in file.name}
 
 
-def converted(moeir: Moeir, place: Path, to: str, output: Path, *more: object) -> Path:
-    said = moeir("convert", "--input", place, "--to", to, "--output", output, *more)
-    assert said.code == 0, said.stderr
+def converted(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> Path:
+    result = moeir("convert", "--input", source, "--to", to, "--output", output, *flags)
+    assert result.code == 0, result.stderr
     return output
 
 
-def round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *more: object, suffix: str = "") -> None:
-    """`first` in every format, then every pair there and back."""
-    made = {one: converted(moeir, first, one, folder / f"{number}{suffix}", *more) for number, one in enumerate(formats)}
-    for number, (one, other) in enumerate(permutations(formats, 2)):
-        there = converted(moeir, made[one], other, folder / f"there{number}{suffix}", "--from", one, *more)
-        back = converted(moeir, there, one, folder / f"back{number}{suffix}", "--from", other, *more)
-        assert contents(there) == contents(made[other]), (one, other)
-        assert contents(back) == contents(made[one]), (one, other)
+def round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
+    """Convert `first` into every format, then every pair of formats there and back."""
+    by_format = {format_: converted(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)}
+    for number, (format_, other) in enumerate(permutations(formats, 2)):
+        converted_path = converted(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
+        back_path = converted(moeir, converted_path, format_, folder / f"back{number}{suffix}", "--from", other, *flags)
+        assert contents(converted_path) == contents(by_format[other]), (format_, other)
+        assert contents(back_path) == contents(by_format[format_]), (format_, other)
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Path:
-    """Texts without titles, and everything that refers to them."""
+def data_folder(tmp_path: Path) -> Path:
+    """Texts without titles, and runs, judgements and examples that refer to them."""
     (tmp_path / "texts.jsonl").write_text(
         "".join(f'{{"_id": "{number:02}", "title": "", "text": "Tëxt {number}."}}\n' for number in range(6))
     )
@@ -54,61 +54,63 @@ def room(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_texts(room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "texts.jsonl", TEXTS, room, suffix=".x")
+def test_texts(data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "texts.jsonl", TEXTS, data_folder, suffix=".x")
 
 
-def test_judgements(room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "judged.qrels", QRELS, room)
+def test_judgements(data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "judged.qrels", QRELS, data_folder)
 
 
-def test_runs(room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "lists.trec", RUNS, room)
+def test_runs(data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "lists.trec", RUNS, data_folder)
 
 
-def test_candidates_with_their_texts(room: Path, moeir: Moeir) -> None:
-    (room / "queries.tsv").write_text("q1\twho is there\nq2\twho else\n")
-    texts = ("--corpus", room / "texts.jsonl", "--queries", room / "queries.tsv")
-    top = converted(moeir, room / "lists.trec", "top1000", room / "top.tsv", *texts)
+def test_candidates_with_their_texts(data_folder: Path, moeir: Moeir) -> None:
+    (data_folder / "queries.tsv").write_text("q1\twho is there\nq2\twho else\n")
+    texts = ("--corpus", data_folder / "texts.jsonl", "--queries", data_folder / "queries.tsv")
+    top = converted(moeir, data_folder / "lists.trec", "top1000", data_folder / "top.tsv", *texts)
     assert top.read_text().splitlines()[0] == "q1\t02\twho is there\tTëxt 2."
-    assert converted(moeir, top, "run", room / "back.trec", *texts).read_bytes() == (room / "lists.trec").read_bytes()
-    said = moeir("convert", "--input", top, "--to", "run")
-    assert said.code == 2 and "the text of 'q1' (name files that have it with --queries and --corpus) would be lost" in said.stderr
+    assert converted(moeir, top, "run", data_folder / "back.trec", *texts).read_bytes() == (data_folder / "lists.trec").read_bytes()
+    result = moeir("convert", "--input", top, "--to", "run")
+    assert result.code == 2 and "the text of 'q1' (name files that have it with --queries and --corpus) would be lost" in result.stderr
 
 
 @pytest.mark.parametrize("suffix", ["", ".tsv", ".csv"])
-def test_examples(suffix: str, room: Path, moeir: Moeir) -> None:
-    round_trips(moeir, room / "flag.jsonl", EXAMPLES, room, suffix=suffix)
+def test_examples(suffix: str, data_folder: Path, moeir: Moeir) -> None:
+    round_trips(moeir, data_folder / "flag.jsonl", EXAMPLES, data_folder, suffix=suffix)
 
 
-def test_pairs(room: Path, moeir: Moeir) -> None:
-    (room / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
-    round_trips(moeir, room / "pairs.tsv", ("pairs", "examples", "flagembedding", "labelled", "colbert", "dpr"), room, suffix=".tsv")
+def test_pairs(data_folder: Path, moeir: Moeir) -> None:
+    (data_folder / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
+    round_trips(
+        moeir, data_folder / "pairs.tsv", ("pairs", "examples", "flagembedding", "labelled", "colbert", "dpr"), data_folder, suffix=".tsv"
+    )
 
 
-def test_collections(room: Path, moeir: Moeir) -> None:
-    beir = room / "collection"
+def test_collections(data_folder: Path, moeir: Moeir) -> None:
+    beir = data_folder / "collection"
     (beir / "qrels").mkdir(parents=True)
-    (beir / "corpus.jsonl").write_text((room / "texts.jsonl").read_text())
+    (beir / "corpus.jsonl").write_text((data_folder / "texts.jsonl").read_text())
     (beir / "queries.jsonl").write_text('{"_id": "q1", "title": "", "text": "who?"}\n')
     for split, grade in (("dev", 1), ("test", 0)):
         (beir / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t03\t{grade}\n")
-    round_trips(moeir, beir, COLLECTIONS, room)
-    assert contents(converted(moeir, beir, "beir", room / "same")) == contents(beir)
+    round_trips(moeir, beir, COLLECTIONS, data_folder)
+    assert contents(converted(moeir, beir, "beir", data_folder / "same")) == contents(beir)
 
 
 def test_every_format_is_among_the_round_trips() -> None:
     tried = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, "pairs", "top1000", "tevatron-ids")}
-    assert {one.name for one in variants.listed("formats")} - tried <= {
+    assert {variant.name for variant in variants.listed("formats")} - tried <= {
         "anserini-vectors", "encodings", "checkpoint", "sentence-transformers", "pylate", "stanford-colbert",
     }  # fmt: skip
 
 
-def cut(place: Path, target: Path, lines: int, without: tuple[str, ...] = ()) -> Path:
-    with gzip.open(place, "rt", encoding="utf-8") as source:
+def cut(path: Path, target: Path, lines: int, without: tuple[str, ...] = ()) -> Path:
+    with gzip.open(path, "rt", encoding="utf-8") as source:
         records = [json.loads(line) for line, _ in zip(source, range(lines), strict=False)]
-    kept = [{key: "" if key in without else value for key, value in record.items()} for record in records]
-    target.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+    blanked = [{key: "" if key in without else value for key, value in record.items()} for record in records]
+    target.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in blanked))
     return target
 
 
@@ -121,33 +123,33 @@ def test_real_texts_and_judgements(name: str, tmp_path: Path, moeir: Moeir) -> N
         assert strict.code == 2 and "a tab or a line break within a text would be lost from texts to tsv" in strict.stderr
     without = converted(moeir, corpus, "tsv", tmp_path / "corpus.tsv", "--lossy")
     round_trips(moeir, without, TEXTS, tmp_path, suffix=".x")
-    judged = sorted((SHARED / name / "qrels").glob("*"))[0]
-    round_trips(moeir, judged, QRELS, tmp_path, suffix=".q")
+    qrels_path = sorted((SHARED / name / "qrels").glob("*"))[0]
+    round_trips(moeir, qrels_path, QRELS, tmp_path, suffix=".q")
 
 
 @REAL
 def test_real_runs(tmp_path: Path, moeir: Moeir) -> None:
-    place = next((SHARED / "msmarco-dl19" / "runs").glob("BM25.*"))
-    lines = gzip.decompress(place.read_bytes()).decode().splitlines()[:1500]
+    path = next((SHARED / "msmarco-dl19" / "runs").glob("BM25.*"))
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()[:1500]
     (tmp_path / "run.trec").write_text("".join(" ".join([*line.split()[:5], "moeir"]) + "\n" for line in lines))
     round_trips(moeir, tmp_path / "run.trec", ("run", "tevatron-run", "colbert-run", "json-run"), tmp_path, suffix=".r")
 
 
 @REAL
 def test_real_examples(tmp_path: Path, moeir: Moeir) -> None:
-    """Titled passages, ids, several positives: the formats that have a place for them."""
+    """Titled passages, ids, several positives: the formats that can hold them."""
     corpus = texts.read_all(SHARED / "nfcorpus" / "corpus.jsonl.gz")
-    judged = qrels.read(SHARED / "nfcorpus" / "qrels" / "dev.tsv.gz")
-    names = sorted(corpus)
+    grades_by_query = qrels.read(SHARED / "nfcorpus" / "qrels" / "dev.tsv.gz")
+    document_ids = sorted(corpus)
     with open(tmp_path / "train.jsonl", "w") as output:
-        for place, (query, grades) in enumerate(list(judged.items())[:60]):
-            negatives = [name for name in names[place : place + 5] if name not in grades]
+        for index, (query, grades) in enumerate(list(grades_by_query.items())[:60]):
+            negatives = [name for name in document_ids[index : index + 5] if name not in grades]
             output.write(json.dumps({"query_id": query, "positive_ids": list(grades)[:4], "negative_ids": negatives}) + "\n")
-    more = ("--corpus", SHARED / "nfcorpus" / "corpus.jsonl.gz", "--queries", SHARED / "nfcorpus" / "queries.jsonl.gz")
-    inline = converted(moeir, tmp_path / "train.jsonl", "tevatron", tmp_path / "tevatron.jsonl", *more)
+    flags = ("--corpus", SHARED / "nfcorpus" / "corpus.jsonl.gz", "--queries", SHARED / "nfcorpus" / "queries.jsonl.gz")
+    inline = converted(moeir, tmp_path / "train.jsonl", "tevatron", tmp_path / "tevatron.jsonl", *flags)
     round_trips(moeir, inline, ("examples", "tevatron", "dpr"), tmp_path, suffix=".e")
-    assert contents(converted(moeir, inline, "tevatron-ids", tmp_path / "ids.jsonl", *more)).keys() == {"."}
-    back = converted(moeir, tmp_path / "ids.jsonl", "tevatron", tmp_path / "again.jsonl", *more)
+    assert contents(converted(moeir, inline, "tevatron-ids", tmp_path / "ids.jsonl", *flags)).keys() == {"."}
+    back = converted(moeir, tmp_path / "ids.jsonl", "tevatron", tmp_path / "again.jsonl", *flags)
     assert back.read_bytes() == inline.read_bytes()
     strict = moeir("convert", "--input", inline, "--to", "flagembedding")
     assert strict.code == 2 and "the title as a field of its own would be lost from tevatron to flagembedding" in strict.stderr

@@ -1,11 +1,11 @@
-"""Wins, histograms and projections, the slow and obvious way."""
+"""Slow, obvious wins, histograms and projections."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 
 def wins(values: Mapping[str, Mapping[str, float]], queries: Sequence[str], run: str) -> int:
-    """Queries on which every other run is worse."""
+    """Number of queries on which every other run is worse."""
     return sum(all(values[other][query] < values[run][query] for other in values if other != run) for query in queries)
 
 
@@ -19,9 +19,9 @@ def spread(points: Sequence[Sequence[float]]) -> float:
 
 
 def neighbours(points: Sequence[Sequence[float]], count: int, far: Callable[..., float] = math.dist) -> list[set[int]]:
-    """The `count` nearest others of each point."""
-    found = []
-    for number, one in enumerate(points):
-        order = sorted((far(one, other), place) for place, other in enumerate(points) if place != number)
-        found.append({place for _, place in order[:count]})
-    return found
+    """The `count` nearest neighbours of each point."""
+    nearest = []
+    for index, point in enumerate(points):
+        order = sorted((far(point, other), other_index) for other_index, other in enumerate(points) if other_index != index)
+        nearest.append({other_index for _, other_index in order[:count]})
+    return nearest

@@ -1,25 +1,25 @@
-"""Answers in texts, letter by letter and token by token."""
+"""Answer matching in texts, character by character and token by token."""
 
 import unicodedata
 
 
 def tokens(text: str) -> list[str]:
-    found: list[str] = []
+    words: list[str] = []
     inside = False
     for letter in unicodedata.normalize("NFD", text):
         kind = unicodedata.category(letter)[0]
         if kind in "LNM":
             if not inside:
-                found.append("")
-            found[-1] += letter
+                words.append("")
+            words[-1] += letter
         elif kind not in "ZC":
-            found.append(letter)
+            words.append(letter)
         inside = kind in "LNM"
-    return [token.lower() for token in found]
+    return [token.lower() for token in words]
 
 
 def holds(text: str, answers: list[str]) -> bool:
-    """An answer without a token is nowhere."""
+    """Whether the text contains an answer's tokens in a row; an answer without tokens never matches."""
     words = tokens(text)
     for answer in answers:
         wanted = tokens(answer)

@@ -1,17 +1,17 @@
-"""Windows and rotary positions by the slow obvious loops, in Python numbers."""
+"""Windowed attention and rotary positions by slow, obvious loops, in Python numbers."""
 
 import cmath
 
 from tests.oracles import representations
 
 
-def windowed(query, key, value, heard, reach):
-    """Each token looks at those heard among its neighbours, `reach` on either side; at itself where there are none. Lists of rows."""
+def windowed(query, key, value, key_mask, window):
+    """Each token attends to the unmasked tokens at most `window` away, or to itself where there are none. Arguments are lists of rows."""
     mixed = []
-    for place, row in enumerate(query):
-        seen = [known and abs(other - place) <= reach for other, known in enumerate(heard)]
-        seen = seen if any(seen) else [other == place for other in range(len(key))]
-        mixed += representations.attention([row], key, value, seen)
+    for position, query_row in enumerate(query):
+        visible = [attended and abs(key_position - position) <= window for key_position, attended in enumerate(key_mask)]
+        visible = visible if any(visible) else [key_position == position for key_position in range(len(key))]
+        mixed += representations.attention([query_row], key, value, visible)
     return mixed
 
 

@@ -1,4 +1,4 @@
-"""Divergences of queries and documents, point by point: specs/cot_mote §5, reading B, as the text says it."""
+"""Divergences of queries and documents, point by point: specs/cot_mote §5, reading B, as written."""
 
 import math
 
@@ -9,7 +9,7 @@ def cosine(first: list[float], second: list[float]) -> float:
 
 
 def density(points: list[list[float]], bandwidth: float) -> list[float]:
-    """Gaussian kernel density at its own points, made to sum to 1."""
+    """Gaussian kernel density at its own points, normalised to sum to 1."""
     heights = []
     for at in points:
         squares = [sum((a - b) ** 2 for a, b in zip(at, point, strict=True)) for point in points]

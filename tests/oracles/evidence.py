@@ -1,8 +1,8 @@
-"""What experts saw in a document, by loops over terms and tokens."""
+"""Evidence of experts for a document, by loops over terms and tokens."""
 
 
 def shared_terms(query, document):
-    """{term: (query's weight, document's, product)} of the terms both have; both are dictionaries of weights.
+    """{term: (query's weight, document's, product)} of the shared terms; both are dictionaries of weights.
 
     >>> shared_terms({"owl": 2.0, "cat": 1.0}, {"owl": 0.5})
     {'owl': (2.0, 0.5, 1.0)}
@@ -11,24 +11,24 @@ def shared_terms(query, document):
 
 
 def best_tokens(query, document):
-    """For each vector of the query the place of the document's vector with the largest inner product, and the product.
+    """For each query vector, the index of the document vector with the largest inner product, and the product.
 
     >>> best_tokens([[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.75]])
     [(0, 0.5), (1, 0.75)]
     """
-    found = []
+    alignment = []
     for token in query:
         products = [sum(a * b for a, b in zip(token, other, strict=True)) for other in document]
-        found.append((products.index(max(products)), max(products)))
-    return found
+        alignment.append((products.index(max(products)), max(products)))
+    return alignment
 
 
 def came_parts(lists, document):
-    """What each list gives to a document: its score there, or the list's last."""
+    """Each list's contribution to a document's score: its score there, or the list's last."""
     return [dict(hits).get(document, hits[-1][1]) if hits else 0.0 for hits in lists]
 
 
 def rrf_parts(lists, document, constant=60):
-    """What each list gives to a document: the reciprocal of its rank."""
+    """Each list's contribution to a document's score: the reciprocal of its rank."""
     ranks = [[name for name, _ in hits] for hits in lists]
     return [1 / (constant + names.index(document) + 1) if document in names else 0.0 for names in ranks]

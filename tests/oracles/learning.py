@@ -1,17 +1,17 @@
-"""Losses, ranks, shares and penalties by the slow obvious loops, in Python numbers."""
+"""Losses, ranks, expert shares and regularizers by slow, obvious loops, in Python numbers."""
 
 import math
 
 
-def contrastive(scores, positive, ignored=()):
-    """Negative log-likelihood of the positive among the candidates that are not ignored."""
-    kept = [score for place, score in enumerate(scores) if place not in ignored]
-    return math.log(math.fsum(math.exp(score - scores[positive]) for score in kept))
+def contrastive(scores, positive, masked=()):
+    """Negative log-likelihood of the positive among the candidates that are not masked."""
+    candidates = [score for index, score in enumerate(scores) if index not in masked]
+    return math.log(math.fsum(math.exp(score - scores[positive]) for score in candidates))
 
 
-def rank(scores, positive, ignored=(), ties="average"):
-    """Where the positive stands among the others: the best, the worst, or the middle place of those it ties with."""
-    others = [score for place, score in enumerate(scores) if place != positive and place not in ignored]
+def rank(scores, positive, masked=(), ties="average"):
+    """Rank of the positive: the best, worst or middle rank of those it ties with."""
+    others = [score for index, score in enumerate(scores) if index != positive and index not in masked]
     best = 1 + sum(score > scores[positive] for score in others)
     worst = 1 + sum(score >= scores[positive] for score in others)
     return {"optimistic": best, "pessimistic": worst, "average": (best + worst) / 2}[ties]
@@ -19,7 +19,7 @@ def rank(scores, positive, ignored=(), ties="average"):
 
 def shares(ranks, temperature):
     """softmax((1 / rank) / temperature) over the experts."""
-    powers = [math.exp(1 / place / temperature) for place in ranks]
+    powers = [math.exp(1 / rank / temperature) for rank in ranks]
     return [power / math.fsum(powers) for power in powers]
 
 
@@ -42,7 +42,7 @@ def balance(rows):
 
 
 def divergence(scores, teacher, temperature):
-    """Σ p log(p / q) of two softmaxes at a temperature, times its square."""
+    """Σ p log(p / q) of two softmaxes at a temperature, times the temperature squared."""
     chances = []
     for side in (teacher, scores):
         powers = [math.exp(score / temperature) for score in side]
@@ -51,12 +51,12 @@ def divergence(scores, teacher, temperature):
 
 
 def margins(scores, teacher):
-    """Mean squared difference of (positive - negative) between both; the positive stands first."""
-    errors = [(scores[0] - scores[place]) - (teacher[0] - teacher[place]) for place in range(1, len(scores))]
+    """Mean squared difference of (positive - negative) between both; the positive comes first."""
+    errors = [(scores[0] - scores[index]) - (teacher[0] - teacher[index]) for index in range(1, len(scores))]
     return math.fsum(error * error for error in errors) / len(errors)
 
 
 def rate(step, steps, highest, warmup):
-    """Linear rise over the first steps, linear fall to zero at the end."""
+    """Linear warmup over the first steps, then linear decay to zero at the end."""
     rising = max(1, round(warmup * steps)) if warmup else 0
     return highest * (step + 1) / rising if step < rising else highest * (steps - step) / (steps - rising)

@@ -1,4 +1,4 @@
-"""Rank-biased overlap, written as the sum of the paper, set by set."""
+"""Rank-biased overlap, as the paper's sum, set by set."""
 
 
 def rbo(first: list[str], second: list[str], persistence: float) -> float:

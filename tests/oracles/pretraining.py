@@ -1,4 +1,4 @@
-"""Objectives of pre-training the slow obvious way: text by text or padded, all logits at once, masks filled by loops."""
+"""Slow, obvious pre-training objectives: text by text or padded, all logits at once, masks filled by loops."""
 
 import math
 
@@ -11,33 +11,35 @@ from moeir.backbones.tokens import Tokens
 def read(encoder, ids, side="document"):
     """States [L, H] of one text alone: after the lower half of the layers, and after all."""
     tokens = Tokens.pack([ids], side)
-    states, found = encoder.embeddings(tokens), []
+    states, middle = encoder.embeddings(tokens), []
     for number, layer in enumerate(encoder.layers):
-        found += [states] if number == len(encoder.layers) // 2 else []
+        middle += [states] if number == len(encoder.layers) // 2 else []
         states = layer(states, tokens, tokens.layout)
-    return found[0], states
+    return middle[0], states
 
 
 def split(texts):
-    """(plain ids, given ids, hidden places) of each text."""
+    """(original ids, input ids, masked positions) of each text."""
     bounds = list(zip(texts.tokens.starts[:-1].tolist(), texts.tokens.starts[1:].tolist(), strict=True))
-    plain, given, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
-    return [(plain[a:b], given[a:b], [place - a for place in hidden if a <= place < b]) for a, b in bounds]
+    plain, masked_ids, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
+    return [(plain[a:b], masked_ids[a:b], [position - a for position in hidden if a <= position < b]) for a, b in bounds]
 
 
-def costs(encoder, states, wanted):
-    """-log softmax over all words of states [n, H] at wanted [n]."""
-    return F.cross_entropy(encoder.logits(states), torch.tensor(wanted), reduction="none")
+def costs(encoder, states, targets):
+    """-log softmax over all words of states [n, H] at targets [n]."""
+    return F.cross_entropy(encoder.logits(states), torch.tensor(targets), reduction="none")
 
 
 def masked(encoder, states, texts):
-    """The mean over all hidden tokens; states of each text."""
-    found = [costs(encoder, own[hidden], [plain[place] for place in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden]
-    return torch.cat(found).mean()
+    """Mean loss over all masked tokens; `states` holds the states of each text."""
+    losses = [
+        costs(encoder, own[hidden], [plain[position] for position in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden
+    ]
+    return torch.cat(losses).mean()
 
 
 def window_mask(length, window):
-    """0 where token i may look at token j, else −∞."""
+    """0 where token i may attend to token j, else −∞."""
     mask = torch.full((length, length), -math.inf)
     for i in range(length):
         for j in range(i + 1):
@@ -55,14 +57,14 @@ def attended(query, key, value, mask, heads):
 
 
 def embedded(encoder, texts, vectors):
-    """Embeddings of plain texts padded with word 0, the vector first: [B, L, H]."""
+    """Embeddings of texts padded with word 0, each text's first one replaced by its vector: [B, L, H]."""
     longest = max(map(len, texts))
     rows = [encoder.embeddings(Tokens.pack([ids + [0] * (longest - len(ids))], "document")) for ids in texts]
     return torch.stack([torch.cat([vector[None], row[1:]]) for vector, row in zip(vectors, rows, strict=True)])
 
 
 def causal(decoder, encoder, vectors, texts, window):
-    """The mean cost of all tokens but the first, GPT-2's block over a padded batch; no dropout."""
+    """Mean loss of all tokens but the first, with GPT-2's block over a padded batch; no dropout."""
     states = embedded(encoder, texts, vectors)
     mask = window_mask(states.shape[1], window)
     for block in decoder.blocks:
@@ -70,12 +72,12 @@ def causal(decoder, encoder, vectors, texts, window):
         states = states + block.output(attended(*parts, mask, block.heads))
         states = states + block.down(F.gelu(block.up(block.before_feedforward(states))))
     logits = encoder.logits(decoder.norm(states))
-    wanted = torch.tensor([[*ids[1:], *[-100] * (states.shape[1] - len(ids) + 1)] for ids in texts])
-    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-100)
+    targets = torch.tensor([[*ids[1:], *[-100] * (states.shape[1] - len(ids) + 1)] for ids in texts])
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
 
 def bidirectional(layers, vector, states):
-    """[vector; other states] of one text through layers of the encoder's kind."""
+    """[vector; states but the first] of one text through layers like the encoder's."""
     tokens = Tokens.pack([[0] * len(states)], "document")
     mixed = torch.cat([vector[None], states[1:]])
     for layer in layers:
@@ -83,19 +85,19 @@ def bidirectional(layers, vector, states):
     return mixed
 
 
-def enhanced(decoder, encoder, vectors, texts, seen):
-    """RetroMAE's decoder text by text; `seen` [L, L] for each text says which token looks at which."""
-    found = []
-    for vector, ids, looked in zip(vectors, texts, seen, strict=True):
-        places = encoder.embeddings.places.weight[: len(ids)]
-        asking, telling = (vector + places)[None], embedded(encoder, [ids], [vector])
-        mask = torch.where(looked, 0.0, -math.inf)
-        mixed = attended(decoder.query(asking), decoder.key(telling), decoder.value(telling), mask, decoder.heads)
-        normed = decoder.norm(asking + decoder.output(mixed))[0]
+def enhanced(decoder, encoder, vectors, texts, visibility):
+    """RetroMAE's decoder text by text; `visibility` has for each text [L, L], true where a token attends to another."""
+    losses = []
+    for vector, ids, visible in zip(vectors, texts, visibility, strict=True):
+        positions = encoder.embeddings.places.weight[: len(ids)]
+        query_states, key_states = (vector + positions)[None], embedded(encoder, [ids], [vector])
+        mask = torch.where(visible, 0.0, -math.inf)
+        mixed = attended(decoder.query(query_states), decoder.key(key_states), decoder.value(key_states), mask, decoder.heads)
+        normed = decoder.norm(query_states + decoder.output(mixed))[0]
         feed = decoder.feedforward
         states = feed.norm(normed + feed.down(F.gelu(feed.up(normed))))
-        found.append(costs(encoder, states[1:-1], ids[1:-1]))
-    return torch.cat(found).mean()
+        losses.append(costs(encoder, states[1:-1], ids[1:-1]))
+    return torch.cat(losses).mean()
 
 
 def sparse_bottleneck(encoder, states):
@@ -105,10 +107,10 @@ def sparse_bottleneck(encoder, states):
 
 
 def contrasted(vectors):
-    """Each of 2 B vectors against all others, by loops."""
-    count, costs = len(vectors), []
+    """Contrastive loss of each of 2 B vectors against all others, by loops."""
+    count, losses = len(vectors), []
     for one in range(count):
         others = [vectors[one] @ vectors[other] for other in range(count) if other != one]
         partner = vectors[one] @ vectors[(one + count // 2) % count]
-        costs.append(torch.logsumexp(torch.stack(others), 0) - partner)
-    return torch.stack(costs).mean()
+        losses.append(torch.logsumexp(torch.stack(others), 0) - partner)
+    return torch.stack(losses).mean()

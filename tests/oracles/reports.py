@@ -1,27 +1,29 @@
-"""What a page's columns must hold, found the slow way; and Holm's correction as his paper words it."""
+"""Slow, obvious columns of a query page, and Holm's correction as in his paper."""
 
 from collections.abc import Mapping, Sequence
 
 
 def shown(lists: Mapping[str, Sequence[tuple[str, float]]], grades: Mapping[str, int], depth: int) -> dict[str, list[int | None]]:
-    """Every document at the top of a list, and every answer: its rank in each list."""
-    documents = {document for hits in lists.values() for document, _ in hits[:depth]} | {one for one, grade in grades.items() if grade > 0}
-    found: dict[str, list[int | None]] = {}
+    """The rank in each list of every document in the first `depth` of a list and of every relevant document."""
+    documents = {document for hits in lists.values() for document, _ in hits[:depth]} | {
+        answer for answer, grade in grades.items() if grade > 0
+    }
+    rows: dict[str, list[int | None]] = {}
     for document in documents:
         ranks: list[int | None] = []
         for hits in lists.values():
             names = [name for name, _ in hits]
             ranks.append(names.index(document) + 1 if document in names else None)
-        found[document] = ranks
-    return found
+        rows[document] = ranks
+    return rows
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Step down: the smallest of m is worth m times as much, the next m - 1 times, and none less than one before it."""
-    rest, found = dict(enumerate(chances)), {}
+    """Step down: the smallest of m is multiplied by m, the next by m - 1, and none becomes less than one before it."""
+    remaining, corrected = dict(enumerate(chances)), {}
     at_least = 0.0
-    while rest:
-        number = min(rest, key=lambda one: rest[one])
-        at_least = max(at_least, min(1.0, rest.pop(number) * (len(rest) + 1)))
-        found[number] = at_least
-    return [found[number] for number in range(len(chances))]
+    while remaining:
+        smallest = min(remaining, key=lambda index: remaining[index])
+        at_least = max(at_least, min(1.0, remaining.pop(smallest) * (len(remaining) + 1)))
+        corrected[smallest] = at_least
+    return [corrected[smallest] for smallest in range(len(chances))]

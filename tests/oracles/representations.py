@@ -1,4 +1,4 @@
-"""Representations by the slow obvious loops, in Python numbers."""
+"""Representations by slow, obvious loops, in Python numbers."""
 
 import math
 
@@ -29,11 +29,11 @@ def mean(rows):
     return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def attention(query, key, value, seen):
-    """Softmax over the tokens `seen` of scaled dot products, for one head of one text; query, key, value are lists of rows."""
+def attention(query, key, value, mask):
+    """Softmax of scaled dot products over the tokens where `mask` is true, for one head of one text; all are lists of rows."""
     mixed = []
     for row in query:
-        weights = [math.exp(dense(row, other) / math.sqrt(len(row))) if visible else 0.0 for other, visible in zip(key, seen, strict=True)]
+        weights = [math.exp(dense(row, other) / math.sqrt(len(row))) if visible else 0.0 for other, visible in zip(key, mask, strict=True)]
         total = math.fsum(weights)
         mixed.append([math.fsum(w * v for w, v in zip(weights, column, strict=True)) / total for column in zip(*value, strict=True)])
     return mixed
@@ -51,22 +51,22 @@ def summed_lexical(logits):
 
 
 def heaviest(text, most, least):
-    """The terms of a text, term -> weight, sorted and cut."""
+    """The heaviest terms of a text, term -> weight: at most `most`, each at least `least`, sorted by term."""
     order = sorted((term for term in text if least is None or text[term] >= least), key=lambda term: (-text[term], term))
     return {term: text[term] for term in sorted(order[:most])}
 
 
 def wards(points, count):
-    """Clusters joined two at a time, those whose joining adds least to the squared distances from the means (Ward 1963)."""
-    groups = [[place] for place in range(len(points))]
+    """Clusters merged two at a time, the pair that adds least to the squared distances from the means (Ward 1963)."""
+    groups = [[index] for index in range(len(points))]
 
     def spread(group):
         mean = points[group].mean(0)
         return float(((points[group] - mean) ** 2).sum())
 
     while len(groups) > count:
-        pairs = [(left, right) for place, left in enumerate(groups) for right in groups[place + 1 :]]
+        pairs = [(left, right) for index, left in enumerate(groups) for right in groups[index + 1 :]]
         left, right = min(pairs, key=lambda pair: spread(pair[0] + pair[1]) - spread(pair[0]) - spread(pair[1]))
         groups = [group for group in groups if group not in (left, right)] + [left + right]
     ordered = sorted(map(sorted, groups))
-    return [next(number for number, group in enumerate(ordered) if place in group) for place in range(len(points))]
+    return [next(number for number, group in enumerate(ordered) if index in group) for index in range(len(points))]

@@ -1,4 +1,4 @@
-"""Reranking by the slow obvious loops: one pair at a time, in Python numbers."""
+"""Reranking by slow, obvious loops: one pair at a time, in Python numbers."""
 
 import math
 from statistics import mean, pstdev
@@ -7,36 +7,36 @@ from tests.oracles.order import ranked
 
 
 def reranked(hits, depth, scores, *, rest=True):
-    """Documents of a list, best first: the first `depth` by their new scores, then the others as they stood."""
+    """Documents of a list, best first: the first `depth` by their new scores, then the others in their order."""
     head = ranked({document: scores[document] for document in hits[:depth]})
     return head + (list(hits[depth:]) if rest else [])
 
 
 def patient(scores, patience, best):
-    """How many of a query's documents are scored before so many in a row are none of the first `best`."""
-    done = min(patience, len(scores))
-    while done < len(scores):
-        before = sorted(scores[: done - patience], reverse=True)
-        if len(before) >= best and max(scores[done - patience : done]) <= before[best - 1]:
-            return done
-        done = min(done + patience, len(scores))
-    return done
+    """Number of a query's documents scored until `patience` in a row are not among the first `best`."""
+    scored = min(patience, len(scores))
+    while scored < len(scores):
+        before = sorted(scores[: scored - patience], reverse=True)
+        if len(before) >= best and max(scores[scored - patience : scored]) <= before[best - 1]:
+            return scored
+        scored = min(scored + patience, len(scores))
+    return scored
 
 
 def passages(size, window, stride):
-    """(begin, end) of each passage of a text of `size` tokens: as many as it takes to reach its end."""
-    found = [(0, min(size, window))]
-    while found[-1][1] < size:
-        begin = found[-1][0] + stride
-        found.append((begin, min(size, begin + window)))
-    return found
+    """(begin, end) of each passage of a text of `size` tokens: up to its end."""
+    spans = [(0, min(size, window))]
+    while spans[-1][1] < size:
+        begin = spans[-1][0] + stride
+        spans.append((begin, min(size, begin + window)))
+    return spans
 
 
-def together(lists, how):
-    """What several rerankers' scores of the same documents become."""
-    change = {"zscore": standardised, "mean": list, "softmax": chances, "rrf": reciprocals}[how]
-    columns = list(zip(*[change(row) for row in lists], strict=True))
-    return [math.fsum(column) if how == "rrf" else mean(column) for column in columns]
+def together(lists, method):
+    """The combined scores of several rerankers for the same documents."""
+    transform = {"zscore": standardised, "mean": list, "softmax": chances, "rrf": reciprocals}[method]
+    columns = list(zip(*[transform(row) for row in lists], strict=True))
+    return [math.fsum(column) if method == "rrf" else mean(column) for column in columns]
 
 
 def standardised(row):

@@ -1,11 +1,11 @@
-"""Routed experts by the slow obvious way: token by token, text by text."""
+"""Slow, obvious routed experts: token by token, text by text."""
 
 import torch
 import torch.nn.functional as F
 
 
 def feedforward(experts, states, choice, weight=None):
-    """Each token by itself through the expert it chose: norm(states + weight · change)."""
+    """Each token through the expert chosen for it: norm(states + weight · change)."""
     rows = []
     for number, state in enumerate(states):
         layer = experts[int(choice[number])]
@@ -14,10 +14,10 @@ def feedforward(experts, states, choice, weight=None):
     return torch.stack(rows)
 
 
-def gated(mixture, vector, weights, combine, chosen):
-    """One vector [D] refined: the experts in `chosen` with their weights [n], combined as named."""
-    made = {number: mixture.experts[number].down(F.relu(mixture.experts[number].up(vector))) for number in chosen}
+def gated(mixture, vector, weights, combine, selected):
+    """One vector [D] refined: by the experts in `selected` with their weights [n], combined as `combine` names."""
+    outputs = {number: mixture.experts[number].down(F.relu(mixture.experts[number].up(vector))) for number in selected}
     if combine == "norm_expert":
-        return vector + sum(weights[number] * made[number] / made[number].norm() for number in chosen)
-    mixed = sum(weights[number] * made[number] for number in chosen)
+        return vector + sum(weights[number] * outputs[number] / outputs[number].norm() for number in selected)
+    mixed = sum(weights[number] * outputs[number] for number in selected)
     return vector + (mixed / mixed.norm() if combine == "release" else mixed)

@@ -1,4 +1,4 @@
-"""What remains of a distribution after top-k and top-p, and a draw from it, token by token; and queries written without a cache."""
+"""Top-k and top-p sampling token by token, and query generation without a cache."""
 
 import math
 from collections.abc import Sequence
@@ -10,33 +10,33 @@ def shares(logits: Sequence[float], top_k: int, top_p: float, temperature: float
     """Tokens and their probabilities, the likeliest first."""
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[: top_k or None]
     weights = [math.exp((logits[token] - logits[order[0]]) / temperature) for token in order]
-    kept, reached = [], 0.0
+    tokens, total = [], 0.0
     for token, weight in zip(order, weights, strict=True):
-        if reached >= top_p * sum(weights):
+        if total >= top_p * sum(weights):
             break
-        kept.append((token, weight))
-        reached += weight
-    return [(token, weight / reached) for token, weight in kept]
+        tokens.append((token, weight))
+        total += weight
+    return [(token, weight / total) for token, weight in tokens]
 
 
 def drawn(logits: Sequence[float], number: float, top_k: int, top_p: float, temperature: float) -> int:
-    kept = shares(logits, top_k, top_p, temperature)
-    reached = 0.0
-    for token, share in kept:
-        reached += share
-        if number < reached:
+    tokens = shares(logits, top_k, top_p, temperature)
+    total = 0.0
+    for token, share in tokens:
+        total += share
+        if number < total:
             return token
-    return kept[-1][0]
+    return tokens[-1][0]
 
 
 def query(model, ids: Sequence[int], numbers: Sequence[float], vocabulary: int, **sampling) -> list[int]:
-    """The tokens of one query of one passage, everything computed anew for each."""
-    written = [model.config.decoder_start_token_id]
+    """The tokens of one query of one passage, everything recomputed for each token."""
+    tokens = [model.config.decoder_start_token_id]
     for number in numbers:
         with torch.no_grad():
-            said = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([written]), use_cache=False)
-        token = drawn(said.logits[0, -1, :vocabulary].tolist(), number, **sampling)
+            output = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([tokens]), use_cache=False)
+        token = drawn(output.logits[0, -1, :vocabulary].tolist(), number, **sampling)
         if token == model.config.eos_token_id:
             break
-        written.append(token)
-    return written[1:]
+        tokens.append(token)
+    return tokens[1:]

@@ -4,11 +4,11 @@ import math
 
 
 def counted(probabilities: list[list[float]]) -> tuple[list[int], list[float], float]:
-    """Of each expert how often it is the best and its mean probability; the entropy of usage in nats."""
+    """Each expert's number of wins (largest probability) and its mean probability; the entropy of usage in nats."""
     experts = range(len(probabilities[0]))
-    chosen = [0 for _ in experts]
+    counts = [0 for _ in experts]
     for row in probabilities:
-        chosen[row.index(max(row))] += 1
+        counts[row.index(max(row))] += 1
     means = [sum(row[expert] for row in probabilities) / len(probabilities) for expert in experts]
-    shares = [count / len(probabilities) for count in chosen]
-    return chosen, means, -sum(share * math.log(share) for share in shares if share > 0)
+    shares = [count / len(probabilities) for count in counts]
+    return counts, means, -sum(share * math.log(share) for share in shares if share > 0)

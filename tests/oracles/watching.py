@@ -1,9 +1,9 @@
-"""A training watched the slow way: the window of every step is cut out anew."""
+"""Slow, obvious training alarms: each step's window is recomputed."""
 
 
 def alarms(steps, window):
-    """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal part, until 0.90 or 0.02 are met again."""
-    found, lasting = [], set()
+    """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal share; it clears at 0.90 or 0.02."""
+    alarm_list, active = [], set()
     for end in range(1, len(steps) + 1):
         for name in steps[0]:
             values = [step[name] for step in steps[max(0, end - window) : end]]
@@ -12,20 +12,20 @@ def alarms(steps, window):
                 bad, good = mean > 0.95, mean <= 0.90
             elif name.startswith("usage."):
                 router = name.rsplit(".", 1)[0]
-                part = round(mean * sum(other.rsplit(".", 1)[0] == router for other in steps[0]), 6)
-                bad, good = part < 0.01, part >= 0.02
+                relative = round(mean * sum(other.rsplit(".", 1)[0] == router for other in steps[0]), 6)
+                bad, good = relative < 0.01, relative >= 0.02
             else:
                 continue
             if good:
-                lasting.discard(name)
-            elif bad and len(values) == window and name not in lasting:
-                lasting.add(name)
-                found.append((end, name))
-    return found
+                active.discard(name)
+            elif bad and len(values) == window and name not in active:
+                active.add(name)
+                alarm_list.append((end, name))
+    return alarm_list
 
 
 def stretches(values, most):
-    """Means of equal stretches (the last may be shorter), as long as makes fewer than `most`, each with its last step from 1."""
+    """(last step from 1, mean) of equal blocks, the last maybe shorter; the block length doubles until there are fewer than `most`."""
     length = 1
     while len(values) // length >= most:
         length *= 2

@@ -1,4 +1,4 @@
-"""What each engine is given of one small document."""
+"""The lines and files of each export target for one small document."""
 
 import json
 from pathlib import Path
@@ -29,8 +29,8 @@ def server(spec: str) -> Any:
 
 
 def test_half_precision_is_written_so_that_float32_reads_it_back() -> None:
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    finite = every[np.isfinite(every)]
+    all_values = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = all_values[np.isfinite(all_values)]
     assert (np.array(json.loads(json.dumps(plain(finite))), dtype=np.float32) == finite).all()
 
 
@@ -45,18 +45,18 @@ def test_qdrant_has_points_with_named_vectors() -> None:
         },
         "payload": {"id": "d7", "title": "Owl", "text": "An owl."},
     }
-    said = json.loads(server("qdrant:name=owls").files()["collection.json"])
-    assert said["name"] == "owls" and said["vectors"]["local"]["multivector_config"] == {"comparator": "max_sim"}
-    assert said["vectors"]["global"] == {"size": 3, "distance": "Dot"} and said["sparse_vectors"] == {"lexical": {}}
+    schema = json.loads(server("qdrant:name=owls").files()["collection.json"])
+    assert schema["name"] == "owls" and schema["vectors"]["local"]["multivector_config"] == {"comparator": "max_sim"}
+    assert schema["vectors"]["global"] == {"size": 3, "distance": "Dot"} and schema["sparse_vectors"] == {"lexical": {}}
 
 
 def test_opensearch_has_bulk_lines_whose_features_have_no_full_stop() -> None:
     action, fields = server("opensearch").lines(DOCUMENT)
     assert action == {"index": {"_id": "d7"}}
     assert fields["lexical_terms"] == {"owl": 2.0, "․": 0.25, "mice": 0.0009765625}
-    mapped = json.loads(server("opensearch").files()["index.json"])["mappings"]["properties"]
-    assert set(fields) <= set(mapped)
-    assert mapped["global_vector"]["dimension"] == 3 and mapped["lexical_terms"] == {"type": "rank_features"}
+    properties = json.loads(server("opensearch").files()["index.json"])["mappings"]["properties"]
+    assert set(fields) <= set(properties)
+    assert properties["global_vector"]["dimension"] == 3 and properties["lexical_terms"] == {"type": "rank_features"}
 
 
 def test_vespa_has_tensors_and_a_schema_that_names_them() -> None:

@@ -96,6 +96,6 @@ def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_p
         said = moeir("info", place)
         assert (said.code, said.stdout) == (4, "") and words in said.stderr and len(said.stderr.splitlines()) == 1
     said = moeir("info", toy)
-    assert (said.code, said.stdout) == (2, "") and f"{toy}: its format is not sure; say it with --from" in said.stderr
+    assert (said.code, said.stdout) == (2, "") and f"{toy}: format not recognised; name it with --from" in said.stderr
     assert moeir("info", tiny_model, "--form", "xml") == (2, "", "error: --form xml: expected table or json\n")
     assert moeir("info").code == 2

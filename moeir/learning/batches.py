@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from moeir.errors import DataError, UsageError
 from moeir.records.examples import Example
 
 Order = TypeVar("Order")
-Numbers = npt.NDArray[Any]
+Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Drawn:
     def ignored(self) -> torch.Tensor:
         """[Q, N] true where a document is a known positive of the query elsewhere in the batch: no negative, and not its own candidate."""
         group = len(self.documents) // len(self.queries)
-        rows = [[document in known for document in self.documents] for known in self.known]
-        mask = torch.tensor(rows, dtype=torch.bool)
+        known_by_column = [[document in known for document in self.documents] for known in self.known]
+        mask = torch.tensor(known_by_column, dtype=torch.bool)
         own = torch.arange(len(self.queries))
         mask[own, own * group] = False
         return mask
@@ -73,10 +73,10 @@ class _Latest(Generic[Order]):
 
     def of(self, epoch: int, make: Callable[[int], Order]) -> Order:
         """What `make` makes of an epoch."""
-        kept = self._kept
-        if kept is None or kept[0] != epoch:
-            kept = self._kept = (epoch, make(epoch))
-        return kept[1]
+        entry = self._kept
+        if entry is None or entry[0] != epoch:
+            entry = self._kept = (epoch, make(epoch))
+        return entry[1]
 
 
 @dataclass(frozen=True)
@@ -101,30 +101,30 @@ class Plan:
 
     def at(self, step: int) -> Drawn:
         """The batch of a step, counted from 0 over all epochs."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, row = divmod(step, self.steps_per_epoch)
         order = self._latest.of(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
-        chosen = [self.examples[number] for number in order[place * self.queries : (place + 1) * self.queries]]
+        examples = [self.examples[number] for number in order[row * self.queries : (row + 1) * self.queries]]
         documents: list[str] = []
-        for example in chosen:
+        for example in examples:
             documents += self._group(example, epoch)
-        queries, known = tuple(one.query_id for one in chosen), tuple(frozenset(one.positive_ids) for one in chosen)
-        return Drawn(queries, tuple(documents), known, self._taught(chosen, documents))
+        queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
+        return Drawn(queries, tuple(documents), known, self._taught(examples, documents))
 
-    def _taught(self, chosen: list[Example], documents: list[str]) -> tuple[float, ...] | None:
+    def _taught(self, examples: list[Example], documents: list[str]) -> tuple[float, ...] | None:
         """The teacher's scores of the documents drawn, if it has scored every query of the batch."""
-        if not all(example.positive_scores for example in chosen):
+        if not all(example.positive_scores for example in examples):
             return None
-        scores = [example.taught for example in chosen]
+        scores = [example.taught for example in examples]
         return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
 
     def _group(self, example: Example, epoch: int) -> list[str]:
         """A positive, the next one each epoch, and negatives drawn anew each epoch; with repetition only where there are too few."""
-        dice = random.Random(f"{self.seed} {epoch} {example.query_id}")
-        first = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
-        positive = example.positive_ids[(first + epoch) % len(example.positive_ids)]
+        rng = random.Random(f"{self.seed} {epoch} {example.query_id}")
+        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
+        positive = example.positive_ids[(offset + epoch) % len(example.positive_ids)]
         pool = example.negative_ids
-        drawn = dice.sample(pool, self.negatives) if len(pool) >= self.negatives else dice.choices(pool, k=self.negatives)
-        return [positive, *drawn]
+        negatives = rng.sample(pool, self.negatives) if len(pool) >= self.negatives else rng.choices(pool, k=self.negatives)
+        return [positive, *negatives]
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,10 @@ class Sets:
     def at(self, step: int) -> Drawn:
         """The batch of a step, counted from 0 over all epochs."""
         turns = self.turns
-        epoch, place = divmod(step, sum(turns))
+        epoch, row = divmod(step, sum(turns))
         order, earlier = self._latest.of(epoch, self._turned)
-        chosen = int(order[place])
-        return replace(self.plans[chosen].at(epoch * turns[chosen] + int(earlier[place])), place=chosen)
+        number = int(order[row])
+        return replace(self.plans[number].at(epoch * turns[number] + int(earlier[row])), place=number)
 
     def _turned(self, epoch: int) -> tuple[Numbers, Numbers]:
         """For each batch of an epoch its set, and how many batches of that set come before it."""
@@ -169,8 +169,8 @@ class Sets:
         owners = np.repeat(np.arange(len(turns)), turns)
         order = owners[np.random.default_rng([self.seed, epoch, len(turns)]).permutation(len(owners))]
         earlier = np.empty_like(order)
-        for chosen, count in enumerate(turns):
-            earlier[order == chosen] = np.arange(count)
+        for number, count in enumerate(turns):
+            earlier[order == number] = np.arange(count)
         return order, earlier
 
 
@@ -178,14 +178,14 @@ def planned(examples: Iterable[Example], *, queries: int, negatives: int, seed: 
     """A plan over examples that all can be drawn from; DataError for one that has no negatives."""
     if queries < 1 or negatives < 0:
         raise UsageError(f"--batch-size {queries}, --negatives {negatives}: expected at least 1 query and 0 negatives")
-    kept = tuple(examples)
-    if not kept:
+    all_examples = tuple(examples)
+    if not all_examples:
         raise DataError(f"{place}: no training examples")
-    if negatives and (bare := next((one for one in kept if not one.negative_ids), None)) is not None:
-        raise DataError(f"{place}: query {bare.query_id} has no negatives; mine some, or train with --negatives 0")
-    if len(kept) < queries:
-        queries = len(kept)
-    return Plan(kept, queries, negatives, seed)
+    if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
+        raise DataError(f"{place}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
+    if len(all_examples) < queries:
+        queries = len(all_examples)
+    return Plan(all_examples, queries, negatives, seed)
 
 
 def check_texts(plan: Plan, queries: Container[str], documents: Container[str], place: str) -> None:
@@ -201,8 +201,8 @@ def check_texts(plan: Plan, queries: Container[str], documents: Container[str], 
 def check_shared(plan: Plan, processes: int, *, pairs: bool = False) -> None:
     """UsageError if a batch has too few queries, or pairs of a query and a document, for all processes."""
     if pairs and plan.queries * (1 + plan.negatives) < processes:
-        words = f"{plan.queries * (1 + plan.negatives)} pairs are too few for {processes} processes, which share each batch"
-        raise UsageError(f"--batch-size {plan.queries}, --negatives {plan.negatives}: {words}")
+        message = f"{plan.queries * (1 + plan.negatives)} pairs are too few for {processes} processes, which share each batch"
+        raise UsageError(f"--batch-size {plan.queries}, --negatives {plan.negatives}: {message}")
     if plan.queries < processes and not pairs:
         raise UsageError(f"--batch-size {plan.queries}: too few queries for {processes} processes, which share each batch")
 
@@ -211,5 +211,5 @@ def check_taught(plan: Plan, place: str, objective: str) -> None:
     """DataError if an example has no teacher's scores."""
     for example in plan.examples:
         if not example.positive_scores:
-            words = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
-            raise DataError(f"{place}: query {example.query_id} {words}")
+            message = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
+            raise DataError(f"{place}: query {example.query_id} {message}")

@@ -23,29 +23,29 @@ def encoded(encode: Encode, parts: Sequence[Tokens]) -> Encoded:
 
 
 def _encoded_again(encode: Encode, tokens: Tokens) -> Encoded:
-    held: list[Encoded] = []
-    learned = iter(_Twice.apply(torch.zeros((), requires_grad=True), encode, tokens, held))
-    return held.pop().map(lambda part: next(learned) if part.is_floating_point() else part)
+    outputs: list[Encoded] = []
+    floating = iter(_Twice.apply(torch.zeros((), requires_grad=True), encode, tokens, outputs))
+    return outputs.pop().map(lambda part: next(floating) if part.is_floating_point() else part)
 
 
 class _Twice(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, held: list[Encoded]) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, outputs: list[Encoded]) -> tuple[Tensor, ...]:
         ctx.encode, ctx.tokens, ctx.before = encode, tokens, GeneratorState.now()
         with torch.no_grad():
-            held.append(encode(tokens))
+            outputs.append(encode(tokens))
         ctx.set_materialize_grads(False)
-        return tuple(part for part in held[0].tensors() if part.is_floating_point())
+        return tuple(part for part in outputs[0].tensors() if part.is_floating_point())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        after = GeneratorState.now()
+        state = GeneratorState.now()
         ctx.before.restore()
         with torch.enable_grad():
-            again = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
-        after.restore()
-        wanted = [(part, given) for part, given in zip(again, gradients, strict=True) if given is not None]
-        torch.autograd.backward([part for part, _ in wanted], [given for _, given in wanted])
+            recomputed = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
+        state.restore()
+        pairs = [(part, gradient) for part, gradient in zip(recomputed, gradients, strict=True) if gradient is not None]
+        torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
         return None, None, None, None
 
 

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from moeir.backbones.tokens import Tokens
-
-Numbers: TypeAlias = npt.NDArray[Any]
+from moeir.learning.batches import Numbers
 
 
 class Texts(Protocol):
@@ -56,16 +54,16 @@ class Dealt(NamedTuple):
 
 def dealt(texts: Texts, rows: Sequence[int], side: str, share: Share) -> Dealt:
     """The texts of `rows` dealt out by length: every process has as much to do, and the texts of a part have nearly one length."""
-    chosen = np.asarray(rows, dtype=np.int64)
-    sizes = texts.starts[chosen + 1] - texts.starts[chosen]
+    row_array = np.asarray(rows, dtype=np.int64)
+    sizes = texts.starts[row_array + 1] - texts.starts[row_array]
     total = int(sizes.sum())
     if share.size == 1 and (share.at_once is None or total <= share.at_once):
         return Dealt((texts.packed(rows, side).sort_by_length(),), None, total)
     by_length = np.argsort(sizes, kind="stable")
-    turn, place = np.divmod(np.arange(len(chosen)), share.size)
-    owners = np.where(turn % 2, share.size - 1 - place, place)  # back and forth: else one would always get the longer text
+    round_number, position = np.divmod(np.arange(len(row_array)), share.size)
+    owners = np.where(round_number % 2, share.size - 1 - position, position)  # back and forth: else one would always get the longer text
     own = by_length[owners == share.rank]
-    parts = tuple(texts.packed(chosen[some].tolist(), side).sort_by_length() for some in _cut(own, sizes, share.at_once or total))
+    parts = tuple(texts.packed(row_array[block].tolist(), side).sort_by_length() for block in _cut(own, sizes, share.at_once or total))
     order = by_length[np.argsort(owners, kind="stable")]
     return Dealt(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
 

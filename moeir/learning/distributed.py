@@ -88,16 +88,16 @@ class World:
 
     def patient(self, minutes: float) -> "World":
         """The same with other patience, which is NCCL's too: it ends a process whose collective takes longer."""
-        patience = timedelta(minutes=minutes)
+        timeout = timedelta(minutes=minutes)
         if self.size == 1:
-            return replace(self, patience=patience)
+            return replace(self, patience=timeout)
         self.said(None, "the first step")
         nccl = self.device.startswith("cuda")
         with _peers_alive():
-            tensors = dist.new_group(backend="nccl" if nccl else "gloo", timeout=max(patience, CONNECTING))
+            tensors = dist.new_group(backend="nccl" if nccl else "gloo", timeout=max(timeout, CONNECTING))
         if nccl:
             atexit.register(tensors.abort)  # it would wait for what a dead process has left undone
-        return replace(self, patience=patience, tensors=tensors)
+        return replace(self, patience=timeout, tensors=tensors)
 
     def said(self, words: Any, moment: str) -> list[Any]:
         """What each process says at this moment, by rank; JSON. Ends them all if one fails, is gone, or does not come in time."""
@@ -108,11 +108,11 @@ class World:
         """What all do: an error in one of them ends all, and is told once."""
         try:
             yield
-        except (MoeirError, OSError) as problem:
-            if self.size == 1 or isinstance(problem, Told):
+        except (MoeirError, OSError) as error:
+            if self.size == 1 or isinstance(error, Told):
                 raise
-            words = {"problem": [str(problem), getattr(problem, "code", 1)], "follows": isinstance(problem, PeerLost)}
-            self._exchanged(words, "an error", problem)
+            message = {"problem": [str(error), getattr(error, "code", 1)], "follows": isinstance(error, PeerLost)}
+            self._exchanged(message, "an error", error)
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -127,20 +127,20 @@ class World:
         """MoeirError that names the process and what differs, unless these facts are the same everywhere."""
         if self.size == 1:
             return
-        everywhere = self.said(dict(facts), "the start")
-        for rank, other in enumerate(everywhere):
-            if apart := [name for name in facts if other[name] != everywhere[0][name]]:
-                name = apart[0]
-                words = f"{name} is {other[name]} there, and {everywhere[0][name]} in process 0"
-                self._end(f"process {rank} ({self.names[rank]}): {words}; start all with the same files and settings")
+        facts_by_rank = self.said(dict(facts), "the start")
+        for rank, other in enumerate(facts_by_rank):
+            if differing := [name for name in facts if other[name] != facts_by_rank[0][name]]:
+                name = differing[0]
+                difference = f"{name} is {other[name]} there, and {facts_by_rank[0][name]} in process 0"
+                self._end(f"process {rank} ({self.names[rank]}): {difference}; start all with the same files and settings")
 
     def gathered(self, texts: Encoded, moment: str) -> Encoded:
         """The texts of all processes end to end, by rank; only this process's have a gradient."""
         if self.size == 1:
             return texts
-        everywhere = [iter(found) for found in self.all_of(texts.tensors(), moment)]
-        parts = [texts.map(lambda _, found=found: next(found)).unbounded() for found in everywhere]
-        return base.gathered([texts if rank == self.rank else part for rank, part in enumerate(parts)])
+        rank_tensors = [iter(tensors) for tensors in self.all_of(texts.tensors(), moment)]
+        gathered_parts = [texts.map(lambda _, tensors=tensors: next(tensors)).unbounded() for tensors in rank_tensors]
+        return base.gathered([texts if rank == self.rank else part for rank, part in enumerate(gathered_parts)])
 
     def all_of(self, own: Sequence[Tensor], moment: str) -> list[list[Tensor]]:
         """The tensors of every process, by rank, without gradient; they may have other lengths elsewhere, but no other types."""
@@ -153,27 +153,27 @@ class World:
         torch.cat([part.detach().contiguous().view(-1).view(torch.uint8) for part in own], out=packed[: sum(sizes[self.rank])])
         with _peers_alive():
             dist.all_gather(received, packed, self.tensors)
-        pieces = [found[: sum(row)].split(row) for found, row in zip(received, sizes, strict=True)]
+        pieces = [tensors[: sum(row)].split(row) for tensors, row in zip(received, sizes, strict=True)]
         return [
-            [piece.clone().view(part.dtype).view(shape) for piece, part, shape in zip(found, own, row, strict=True)]  # clones are aligned
-            for found, row in zip(pieces, shapes, strict=True)
+            [piece.clone().view(part.dtype).view(shape) for piece, part, shape in zip(tensors, own, row, strict=True)]  # clones are aligned
+            for tensors, row in zip(pieces, shapes, strict=True)
         ]
 
     def add_gradients(self, parameters: Sequence[nn.Parameter], moment: str) -> None:
         """Every parameter gets the sum of its gradients over all processes; where none has one, it stays without."""
         if self.size == 1:
             return
-        bare = [number for number, parameter in enumerate(parameters) if parameter.grad is None]
+        without_gradient = [number for number, parameter in enumerate(parameters) if parameter.grad is None]
         largest = max(NUMBERS_AT_ONCE, *(parameter.numel() for parameter in parameters))
         buffer = parameters[0].new_empty(min(largest, sum(parameter.numel() for parameter in parameters)))  # who lacks memory says so now
-        missing = set.intersection(*map(set, self.said(bare, moment)))
+        without_gradient_anywhere = set.intersection(*map(set, self.said(without_gradient, moment)))
         with torch.no_grad():
-            for some in _portions([parameter for number, parameter in enumerate(parameters) if number not in missing]):
-                flat = buffer[: sum(one.numel() for one in some)]
-                torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in some], out=flat)
+            for bucket in _portions([parameter for number, parameter in enumerate(parameters) if number not in without_gradient_anywhere]):
+                flat = buffer[: sum(one.numel() for one in bucket)]
+                torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in bucket], out=flat)
                 with _peers_alive():
                     dist.all_reduce(flat, group=self.tensors)
-                for one, part in zip(some, flat.split([one.numel() for one in some]), strict=True):
+                for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
                     if one.grad is None:
                         one.grad = part.view_as(one).clone()
                     else:
@@ -186,21 +186,21 @@ class World:
                 dist.broadcast(tensor, 0, self.tensors)
 
     def _exchanged(self, words: dict[str, Any], moment: str, own: Exception | None = None) -> list[Any]:
-        everyone = self._collected(words) if self.main else self._answered(words)
-        if everyone[0] is None:
+        messages = self._collected(words) if self.main else self._answered(words)
+        if messages[0] is None:
             if isinstance(own, OutOfMemory):
                 raise own  # there is nobody to tell it any more
             self._end(self._gone(0, moment), speaks=True)
-        for rank, other in sorted(enumerate(everyone), key=lambda one: _order_of_telling(one[1])):
-            if other is None:
+        for rank, reply in sorted(enumerate(messages), key=lambda one: _order_of_telling(one[1])):
+            if reply is None:
                 self._end(self._gone(rank, moment))
-            if "problem" in other:
+            if "problem" in reply:
                 if own is not None and rank == self.rank == 0 and not isinstance(own, OutOfMemory):
                     raise own
-                self._end(f"{self._name(rank)}: {other['problem'][0]}", other["problem"][1])
-            if other["moment"] != everyone[0]["moment"]:
-                self._end(f"{self._name(rank)} is at {other['moment']}, process 0 at {everyone[0]['moment']}")
-        return [other["words"] for other in everyone]
+                self._end(f"{self._name(rank)}: {reply['problem'][0]}", reply["problem"][1])
+            if reply["moment"] != messages[0]["moment"]:
+                self._end(f"{self._name(rank)} is at {reply['moment']}, process 0 at {messages[0]['moment']}")
+        return [reply["words"] for reply in messages]
 
     def _name(self, rank: int) -> str:
         return f"process {rank} of {self.size} ({self.names[rank]})"
@@ -211,28 +211,28 @@ class World:
 
     def _collected(self, words: dict[str, Any]) -> list[Any]:
         """Of the main process: what all say, None for who is lost; and all are told."""
-        began, everyone = time.monotonic(), [words, *[None] * (self.size - 1)]
+        began, messages = time.monotonic(), [words, *[None] * (self.size - 1)]
         for rank in range(1, self.size):
             try:
-                everyone[rank] = self._received(rank, self.patience - timedelta(seconds=time.monotonic() - began))
+                messages[rank] = self._received(rank, self.patience - timedelta(seconds=time.monotonic() - began))
             except RuntimeError:
                 continue  # what is left None is told below
         for rank in range(1, self.size):
-            if everyone[rank] is not None:
-                self._sent(everyone, rank)
-        return everyone
+            if messages[rank] is not None:
+                self._sent(messages, rank)
+        return messages
 
     def _answered(self, words: dict[str, Any]) -> list[Any]:
         """Of the others: what the main process has collected; None for it, if it is lost."""
         try:
             self._sent(words, 0)
-            found: list[Any] = self._received(0, self.patience * 2)
+            messages: list[Any] = self._received(0, self.patience * 2)
         except RuntimeError:
             return [None, *[words] * (self.size - 1)]
-        return found
+        return messages
 
-    def _sent(self, words: Any, rank: int) -> None:
-        text = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
+    def _sent(self, message: Any, rank: int) -> None:
+        text = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
         dist.send(torch.tensor([len(text)]), rank, self.group)
         dist.send(text, rank, self.group)
 
@@ -257,22 +257,22 @@ ALONE = World()
 @cache
 def joined(device: str) -> World:
     """The processes that torchrun or accelerate has started, each on the CUDA device of its number; one of its own is a world too."""
-    name, before = resolve_device(device), dist.is_initialized()
+    name, was_initialized = resolve_device(device), dist.is_initialized()
     state = PartialState(cpu=name == "cpu", timeout=PREPARING)
-    if dist.is_initialized() and not before:
+    if dist.is_initialized() and not was_initialized:
         atexit.register(leave)
     if state.num_processes == 1:
         return World(device=device_for(device))
     group = dist.new_group(backend="gloo", timeout=PREPARING)
     own = name if name == "cpu" else str(state.device)  # for a CPU accelerate says cpu:0
     world = World(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
-    where, on_cuda = socket.gethostname(), world.device != "cpu"
-    everywhere = world.said([where, os.getpid(), world.device], "the start")
-    names = (f"{host}, process {process}" + (f", {its}" if on_cuda else "") for host, process, its in everywhere)
+    host_name, on_cuda = socket.gethostname(), world.device != "cpu"
+    locations = world.said([host_name, os.getpid(), world.device], "the start")
+    names = (f"{host}, process {process}" + (f", {its_device}" if on_cuda else "") for host, process, its_device in locations)
     world = replace(world, names=tuple(names))
     with world.together():
         if on_cuda:
-            _check_devices(device, [f"{its} of {host}" for host, _, its in everywhere])
+            _check_devices(device, [f"{its_device} of {host}" for host, _, its_device in locations])
     return world
 
 
@@ -297,26 +297,26 @@ def _peers_alive() -> Iterator[None]:
     """What the others do not answer is no error of this one's; memory that runs out is."""
     try:
         yield
-    except RuntimeError as problem:
-        if is_out_of_memory(problem):
+    except RuntimeError as error:
+        if is_out_of_memory(error):
             raise
-        raise PeerLost(f"another process is gone, and its own last lines may say why ({str(problem)[:100]})") from None
+        raise PeerLost(f"another process is gone, and its own last lines may say why ({str(error)[:100]})") from None
 
 
-def _order_of_telling(words: Mapping[str, Any] | None) -> int:
+def _order_of_telling(message: Mapping[str, Any] | None) -> int:
     """First what went wrong, then who is gone, then what went wrong because of that."""
-    if words is None:
+    if message is None:
         return 1
-    return 3 if "problem" not in words else 2 if words.get("follows") else 0
+    return 3 if "problem" not in message else 2 if message.get("follows") else 0
 
 
 def _portions(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Parameters in groups of a size that memory can hold once more."""
-    some: list[nn.Parameter] = []
+    bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        if some and sum(one.numel() for one in some) + parameter.numel() > NUMBERS_AT_ONCE:
-            yield some
-            some = []
-        some.append(parameter)
-    if some:
-        yield some
+        if bucket and sum(one.numel() for one in bucket) + parameter.numel() > NUMBERS_AT_ONCE:
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket

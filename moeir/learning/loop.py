@@ -110,53 +110,53 @@ def train(
     options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
-    standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
-    world.agreed({"steps": schedule.steps, "steps done": standing.step, "examples": task.size})
+    state = checkpoints.load(folder / RESUME / STATE, model, optimiser)
+    world.agreed({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
     world.same(model)
     if world.size > 1:
         log.info("%d processes share each batch: %s", world.size, "; ".join(world.names))
-    if standing.step:
-        log.info("continuing after step %d of %d", standing.step, schedule.steps)
+    if state.step:
+        log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
-    with trackers.opened(accelerator, tracking, standing.step):
+    with trackers.opened(accelerator, tracking, state.step):
         run = _Run(task, schedule, optimiser, accelerator, judge, world, torch.device(device))
-        done = _walk(run, standing, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
+        done = _walk(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
         raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
-    told = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
+    counts = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if judge is None:
-        return told
+        return counts
     if judge.development.keep == "best" and world.main:
-        checkpoints.bring_back(folder / RESUME / BEST, model, standing.best.step)
-    return told | {"development": standing.best.facts(judge.development, done["step"])}
+        checkpoints.bring_back(folder / RESUME / BEST, model, state.best.step)
+    return counts | {"development": state.best.facts(judge.development, done["step"])}
 
 
-def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path, log_every: int) -> dict[str, Any]:
+def _walk(run: "_Run", state: checkpoints.Standing, folder: Path, log_every: int) -> dict[str, Any]:
     """Step by step from where the training stands to its end; what happened at the last one."""
-    schedule, best, judge = run.schedule, standing.best, run.judge
+    schedule, best, judge = run.schedule, state.best, run.judge
     patience = None if judge is None else judge.development.patience
-    watch = watching.rebuilt(watching.kept(folder / METRICS, standing.metrics_bytes))
-    place = folder / METRICS if run.world.main else Path(os.devnull)
-    with open(place, "ab") as metrics, panel.shown("training", schedule.steps, standing.step, watch) as meter:
+    watch = watching.rebuilt(watching.kept(folder / METRICS, state.metrics_bytes))
+    metrics_path = folder / METRICS if run.world.main else Path(os.devnull)
+    with open(metrics_path, "ab") as metrics, panel.shown("training", schedule.steps, state.step, watch) as meter:
         if run.world.main:
-            metrics.truncate(standing.metrics_bytes)
-        saved = trimmed = time.monotonic()
-        for step in range(standing.step, schedule.steps):
+            metrics.truncate(state.metrics_bytes)
+        last_save = last_trim = time.monotonic()
+        for step in range(state.step, schedule.steps):
             run.step(step)
-            late = run.world.main and (time.monotonic() - saved) / 60 >= schedule.save_minutes
-            judging = judge is not None and judge.development.due(step + 1, schedule.steps)
-            if run.unread < log_every and not late and not judging and step + 1 < schedule.steps:
+            save_due = run.world.main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+            evaluation_due = judge is not None and judge.development.due(step + 1, schedule.steps)
+            if run.unread < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
                 continue
             records = run.read_records()
-            refusals = [refusal for facts in records if (refusal := _refuse_nan(facts)) is not None]
-            found: dict[str, float] = {}
-            if judge is not None and judging and not refusals:
-                found = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
-                records[-1] |= found
+            errors = [error for facts in records if (error := _refuse_nan(facts)) is not None]
+            dev_metrics: dict[str, float] = {}
+            if judge is not None and evaluation_due and not errors:
+                dev_metrics = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
+                records[-1] |= dev_metrics
             for facts in records:
                 if _refuse_nan(facts) is not None:
-                    raise refusals[0]
+                    raise errors[0]
                 metrics.write((json.dumps(facts) + "\n").encode())
                 trackers.note(run.accelerator, facts)
                 for alarm in watch.take(facts):
@@ -166,13 +166,13 @@ def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path, log_every: 
             if best.exhausted(patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
                 break
-            if time.monotonic() - trimmed >= SECONDS_BETWEEN_TRIMS:
+            if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
                 give_back()
-                trimmed = time.monotonic()
-            if (late or (found and best.since == 0 and run.world.main)) and step + 1 < schedule.steps:
-                now = checkpoints.Standing(step + 1, metrics.tell(), best)
-                checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
-                saved = time.monotonic()
+                last_trim = time.monotonic()
+            if (save_due or (dev_metrics and best.since == 0 and run.world.main)) and step + 1 < schedule.steps:
+                state_now = checkpoints.Standing(step + 1, metrics.tell(), best)
+                checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, state_now)
+                last_save = time.monotonic()
     return records[-1]
 
 
@@ -203,15 +203,15 @@ class _Run:
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
         count = self.schedule.accumulate
-        every: list[Facts] = []
+        batch_facts: list[Facts] = []
         tokens = 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.world.rank * RANKS_APART)
             loss, facts, read = self.task.outcome(batch)
             self.accelerator.backward(loss / count if count > 1 else loss)
-            every.append(facts)
+            batch_facts.append(facts)
             tokens += read
-        facts = every[0] if count == 1 else {name: sum(one[name] for one in every) / count for name in every[0]}
+        facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
         parameters = list(self.task.model.parameters())
         self.world.add_gradients(parameters, f"the gradients of step {step + 1}")
         facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
@@ -223,13 +223,13 @@ class _Run:
 
     def read_records(self) -> list[dict[str, float]]:
         """What happened at the steps since the last call, by one question to the device."""
-        every = read_facts([facts for _, facts, _ in self._steps])
+        facts_by_step = read_facts([facts for _, facts, _ in self._steps])
         seconds = (time.monotonic() - self._began) / len(self._steps)
         memory = {}
         if self.device.type == "cuda":
             memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         records = []
-        for (step, _, tokens), facts in zip(self._steps, every, strict=True):
+        for (step, _, tokens), facts in zip(self._steps, facts_by_step, strict=True):
             facts = {"step": step + 1, **facts, "learning_rate": self.schedule.rate(step), "tokens": tokens}
             records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self._steps.clear()
@@ -252,7 +252,7 @@ def read_facts(steps: Sequence[Facts]) -> list[dict[str, float]]:
     return [{name: next(values) if isinstance(value, Tensor) else value for name, value in facts.items()} for facts in steps]
 
 
-def _shown(facts: Mapping[str, float]) -> str:
+def _shown(metrics: Mapping[str, float]) -> str:
     """A few words of a step for people: the loss, and who is winning."""
-    shares = " ".join(f"{key.removeprefix('share.')} {facts[key]:.2f}" for key in facts if key.startswith("share."))
-    return f"loss {facts['loss']:.3f}" + (f", shares {shares}" if shares else "")
+    shares = " ".join(f"{key.removeprefix('share.')} {metrics[key]:.2f}" for key in metrics if key.startswith("share."))
+    return f"loss {metrics['loss']:.3f}" + (f", shares {shares}" if shares else "")

@@ -13,8 +13,8 @@ def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
     >>> contrastive(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
     tensor([1.3863])
     """
-    kept = scores.masked_fill(ignored, float("-inf"))
-    return kept.logsumexp(dim=1) - scores.gather(1, positives[:, None])[:, 0]
+    candidates = scores.masked_fill(ignored, float("-inf"))
+    return candidates.logsumexp(dim=1) - scores.gather(1, positives[:, None])[:, 0]
 
 
 def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -26,8 +26,10 @@ def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=1.0)
     tensor([0.1109])
     """
-    said = (teacher / temperature).log_softmax(dim=1)
-    return (said.exp() * (said - (scores / temperature).log_softmax(dim=1))).sum(1) * temperature**2
+    teacher_log_probabilities = (teacher / temperature).log_softmax(dim=1)
+    return (teacher_log_probabilities.exp() * (teacher_log_probabilities - (scores / temperature).log_softmax(dim=1))).sum(
+        1
+    ) * temperature**2
 
 
 def margins(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -39,8 +41,8 @@ def margins(scores: Tensor, teacher: Tensor) -> Tensor:
     >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[9.0, 8.0, 8.0]]))
     tensor([0.5000])
     """
-    student, wanted = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
-    return (student - wanted).square().mean(1)
+    student, target = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
+    return (student - target).square().mean(1)
 
 
 def binary(scores: Tensor, positive_weight: float) -> Tensor:

@@ -28,9 +28,9 @@ def contrastive(
     `flops_query`, `flops_document`: 0.01 if not said, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
     `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
     """
-    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    ranked, facts = ranking(batch, scores(batch))
-    return _plain(batch, ranked, facts, strengths)
+    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    losses_by_score, facts = ranking(batch, scores(batch))
+    return _plain(batch, losses_by_score, facts, regularizer_weights)
 
 
 def competitive(
@@ -57,20 +57,20 @@ def competitive(
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
-    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    every = scores(batch)
-    ranked, facts = ranking(batch, every)
-    penalty, active = strengths.sparse(batch.queries, batch.documents, batch.step)
-    routed, used = strengths.routed(batch.queries, batch.documents)
-    places = _ranks(batch, every, rank_scope, ties)
-    shares = weighting.shares(torch.stack(list(places.values())), temperature)
+    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    score_matrices = scores(batch)
+    losses_by_score, facts = ranking(batch, score_matrices)
+    flops_penalty, flops_facts = regularizer_weights.sparse(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizer_weights.routed(batch.queries, batch.documents)
+    ranks_by_score = _ranks(batch, score_matrices, rank_scope, ties)
+    shares = weighting.shares(torch.stack(list(ranks_by_score.values())), temperature)
     competing = batch.step >= round(standardised * batch.steps)
     weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
     if flops_in_competition:
-        ranked = {name: cost + penalty if sparse(batch, name) else cost for name, cost in ranked.items()}
-    loss = (weights * torch.stack(list(ranked.values()))).sum(0).mean()
-    total = (loss if flops_in_competition else loss + penalty) + routed
-    facts |= active | used | {"competing": float(competing)} | _standing(places, shares)
+        losses_by_score = {name: cost + flops_penalty if sparse(batch, name) else cost for name, cost in losses_by_score.items()}
+    loss = (weights * torch.stack(list(losses_by_score.values()))).sum(0).mean()
+    total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
+    facts |= flops_facts | router_facts | {"competing": float(competing)} | _standing(ranks_by_score, shares)
     return Outcome(total, told(total, facts))
 
 
@@ -90,8 +90,8 @@ def kl(
     """Distillation: every score learns a teacher's distribution over each query's own documents; `contrastive` adds the plain loss."""
     if temperature <= 0:
         raise UsageError(f"kl:temperature={temperature}: expected more than 0")
-    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    return _distilled(batch, lambda scores, teacher: losses.divergence(scores, teacher, temperature), contrastive, strengths)
+    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distilled(batch, lambda scores, teacher: losses.divergence(scores, teacher, temperature), contrastive, regularizer_weights)
 
 
 def margin_mse(
@@ -107,8 +107,8 @@ def margin_mse(
     load_balance: float = 0.0,
 ) -> Outcome:
     """Distillation: every score learns a teacher's margins between positive and negatives; `contrastive` adds the plain loss."""
-    strengths = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    return _distilled(batch, losses.margins, contrastive, strengths)
+    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distilled(batch, losses.margins, contrastive, regularizer_weights)
 
 
 def lce(batch: Batch, *, temperature: float = 1.0) -> Outcome:
@@ -139,9 +139,9 @@ def _localised(batch: Batch, cost: Callable[[Tensor], Tensor]) -> Outcome:
     """The sum over the scores of what each costs on the query's own documents [Q, 1 + n], and its mean over queries."""
     if batch.group < 2:
         raise UsageError("--negatives 0: a positive is to be told from negatives of its own; expected at least 1")
-    ranked = {name: cost(score.gather(1, batch.own)) for name, score in scores(batch).items()}
-    loss = torch.stack(list(ranked.values())).sum(0).mean()
-    return Outcome(loss, told(loss, {f"loss.{name}": value.detach().mean() for name, value in ranked.items()}))
+    losses_by_score = {name: cost(score.gather(1, batch.own)) for name, score in scores(batch).items()}
+    loss = torch.stack(list(losses_by_score.values())).sum(0).mean()
+    return Outcome(loss, told(loss, {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
 
 
 def _first(own: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,29 +149,29 @@ def _first(own: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros(len(own), dtype=torch.int64, device=own.device), torch.zeros_like(own, dtype=torch.bool)
 
 
-def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: float, strengths: penalties.Strengths) -> Outcome:
+def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: float, regularizer_weights: penalties.Strengths) -> Outcome:
     """Each score's cost against the teacher on the query's own documents, and the contrastive loss `plain` times."""
     if batch.teacher is None or batch.group < 2:
         missing = "a teacher's scores in the examples" if batch.teacher is None else "negatives to compare with, not --negatives 0"
         raise UsageError(f"distillation needs {missing}")
     if plain < 0:
         raise UsageError(f"contrastive={plain:g}: expected 0 or more")
-    every = scores(batch)
-    ranked = {name: cost(score.gather(1, batch.own), batch.teacher) for name, score in every.items()}
-    facts: Facts = {f"loss.{name}": value.detach().mean() for name, value in ranked.items()}
+    score_matrices = scores(batch)
+    losses_by_score = {name: cost(score.gather(1, batch.own), batch.teacher) for name, score in score_matrices.items()}
+    facts: Facts = {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}
     if plain:
-        added, said = ranking(batch, every)
-        ranked = {name: value + plain * added[name] for name, value in ranked.items()}
-        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in said.items()}
-    return _plain(batch, ranked, facts, strengths)
+        contrastive_losses, contrastive_facts = ranking(batch, score_matrices)
+        losses_by_score = {name: value + plain * contrastive_losses[name] for name, value in losses_by_score.items()}
+        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items()}
+    return _plain(batch, losses_by_score, facts, regularizer_weights)
 
 
-def _plain(batch: Batch, ranked: dict[str, Tensor], facts: Facts, strengths: penalties.Strengths) -> Outcome:
+def _plain(batch: Batch, losses_by_score: dict[str, Tensor], facts: Facts, regularizer_weights: penalties.Strengths) -> Outcome:
     """The sum of the losses, its mean over queries, and every penalty."""
-    sparse, active = strengths.sparse(batch.queries, batch.documents, batch.step)
-    routed, used = strengths.routed(batch.queries, batch.documents)
-    loss = torch.stack(list(ranked.values())).sum(0).mean() + sparse + routed
-    return Outcome(loss, told(loss, facts | active | used))
+    flops_penalty, flops_facts = regularizer_weights.sparse(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizer_weights.routed(batch.queries, batch.documents)
+    loss = torch.stack(list(losses_by_score.values())).sum(0).mean() + flops_penalty + router_penalty
+    return Outcome(loss, told(loss, facts | flops_facts | router_facts))
 
 
 @torch.no_grad()
@@ -185,14 +185,14 @@ def _ranks(batch: Batch, scores: dict[str, Tensor], scope: str, ties: str) -> di
     return {name: weighting.ranks(score, batch.positives, ignored, ties) for name, score in scores.items()}
 
 
-def _standing(places: dict[str, Tensor], shares: Tensor) -> Facts:
+def _standing(ranks_by_score: dict[str, Tensor], shares: Tensor) -> Facts:
     """Who is winning: mean and spread of each expert's share, its mean rank, how often its share is the strictly largest; their entropy."""
-    ranks = torch.stack(list(places.values())).float()  # [E, Q]
+    ranks = torch.stack(list(ranks_by_score.values())).float()  # [E, Q]
     best, second = torch.cat([shares, torch.zeros_like(shares[:1])]).topk(2, dim=0).values
     wins = (shares > torch.where(shares == best, second, best)).float()
     means = torch.stack([shares, ranks, wins]).mean(2)  # [3, E]
     rows = dict(zip(("share", "rank", "wins"), means, strict=True)) | {"spread": shares.std(1, correction=0)}
     facts: Facts = {"entropy.shares": torch.special.entr(shares).sum(0).mean()}
-    for number, name in enumerate(places):
+    for number, name in enumerate(ranks_by_score):
         facts |= {f"{kind}.{name}": rows[kind][number] for kind in ("share", "spread", "rank", "wins")}
     return facts

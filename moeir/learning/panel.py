@@ -22,27 +22,27 @@ def shown(what: str, steps: int, done: int, watch: Watch) -> AbstractContextMana
 
 def lines(watch: Watch, meter: Meter, width: int, height: int) -> list[Line]:
     """What stands on a terminal of so many columns and rows."""
-    drawn = [*_progress(watch, meter, width), *_experts(watch, width), *_routers(watch, width), *_events(watch, width)]
-    hidden = len(drawn) - (height - 1)
+    rendered = [*_progress(watch, meter, width), *_experts(watch, width), *_routers(watch, width), *_events(watch, width)]
+    hidden = len(rendered) - (height - 1)
     if hidden > 0:
-        drawn = [*drawn[: max(1, height - 2)], [(f"… {hidden + 1} more lines on a higher terminal", "dim")]]
-    return [_cut(line, width) for line in drawn]
+        rendered = [*rendered[: max(1, height - 2)], [(f"… {hidden + 1} more lines on a higher terminal", "dim")]]
+    return [_cut(line, width) for line in rendered]
 
 
 def _progress(watch: Watch, meter: Meter, width: int) -> Iterator[Line]:
     total = meter.total or 1
-    words = f" {meter.done:,} of {total:,}" + (f", {meter.left}" if meter.left else "")
-    room = max(0, min(60, width - len(meter.what) - len(words) - 1))
+    counts = f" {meter.done:,} of {total:,}" + (f", {meter.left}" if meter.left else "")
+    room = max(0, min(60, width - len(meter.what) - len(counts) - 1))
     filled = meter.done * room // total
-    yield [(f"{meter.what} ", "bold"), ("━" * filled, "green"), ("─" * (room - filled), "dim"), (words, "")]
+    yield [(f"{meter.what} ", "bold"), ("━" * filled, "green"), ("─" * (room - filled), "dim"), (counts, "")]
     tokens = watch.tokens_per_second
     speed = [f"{meter.rate:,.2f} steps/s"] + ([] if tokens is None else [f"{tokens:,.0f} tokens/s"])
     stage = [("competition" if watch.facts["competing"] else "all experts learn alike")] if "competing" in watch else []
     yield [(", ".join(speed + stage), "dim")]
     if "loss" not in watch:
         return
-    sparks = max(0, min(WIDEST, width - 44))
-    parts = [("loss ", ""), *_value(watch["loss"], "{:.3f}", sparks)]
+    sparkline_width = max(0, min(WIDEST, width - 44))
+    parts = [("loss ", ""), *_value(watch["loss"], "{:.3f}", sparkline_width)]
     if "gradient_norm" in watch:
         parts.append((f"  gradient {watch['gradient_norm'].mean:.3g}", "dim"))
     if "learning_rate" in watch:
@@ -56,15 +56,20 @@ def _experts(watch: Watch, width: int) -> Iterator[Line]:
         return
     kinds = [kind for kind in ("share", "wins", "loss", "accuracy") if any(f"{kind}.{name}" in watch for name in watch.experts)]
     name = min(NAMES, max(map(len, [*watch.experts, "expert"])))
-    spare = width - name - sum({"share": 10, "wins": 10, "loss": 11, "accuracy": 11}[kind] for kind in kinds)
-    sparks = min(WIDEST, spare // max(1, len({"share", "loss"} & {*kinds})))
-    sparks = sparks if sparks >= NARROWEST else 0
-    heads = {"share": ("share", 8 + sparks), "wins": ("largest", 8), "loss": ("loss", 9 + sparks), "accuracy": ("accuracy", 9)}
+    free_width = width - name - sum({"share": 10, "wins": 10, "loss": 11, "accuracy": 11}[kind] for kind in kinds)
+    sparkline_width = min(WIDEST, free_width // max(1, len({"share", "loss"} & {*kinds})))
+    sparkline_width = sparkline_width if sparkline_width >= NARROWEST else 0
+    heads = {
+        "share": ("share", 8 + sparkline_width),
+        "wins": ("largest", 8),
+        "loss": ("loss", 9 + sparkline_width),
+        "accuracy": ("accuracy", 9),
+    }
     yield [(f"{'expert':{name}}", "dim")] + [(f"  {heads[kind][0]:<{heads[kind][1]}}", "dim") for kind in kinds]
     forms: dict[str, Callable[[Course], list[Cell]]] = {
-        "share": lambda course: _value(course, "{:5.3f}", sparks, 0.0, 1.0),
+        "share": lambda course: _value(course, "{:5.3f}", sparkline_width, 0.0, 1.0),
         "wins": lambda course: [(f"{course.mean:6.1%}", "")],
-        "loss": lambda course: _value(course, "{:6.3f}", sparks),
+        "loss": lambda course: _value(course, "{:6.3f}", sparkline_width),
         "accuracy": lambda course: _value(course, "{:5.3f}", 0),
     }
     for expert in watch.experts:
@@ -74,8 +79,12 @@ def _experts(watch: Watch, width: int) -> Iterator[Line]:
             row += [("  ", ""), *cells, (" " * (heads[kind][1] - sum(len(words) for words, _ in cells)), "")]
         yield row
     if "entropy.shares" in watch:
-        most = math.log(max(2, sum(f"share.{expert}" in watch for expert in watch.experts)))
-        yield [("entropy of shares ", ""), *_value(watch["entropy.shares"], "{:.2f}", sparks, 0.0, most), (f"  of {most:.2f}", "dim")]
+        max_entropy = math.log(max(2, sum(f"share.{expert}" in watch for expert in watch.experts)))
+        yield [
+            ("entropy of shares ", ""),
+            *_value(watch["entropy.shares"], "{:.2f}", sparkline_width, 0.0, max_entropy),
+            (f"  of {max_entropy:.2f}", "dim"),
+        ]
 
 
 def _routers(watch: Watch, width: int) -> Iterator[Line]:
@@ -86,8 +95,10 @@ def _routers(watch: Watch, width: int) -> Iterator[Line]:
     yield [(f"{'router':{name}}  entropy        usage of experts, ▄▅ an equal part", "dim")]
     for router, names in watch.routers.items():
         row: list[Cell] = [(f"{_short(router, name):{name}}  ", "bold")]
-        most = math.log(max(2, len(names)))
-        entropy = [*_value(watch[f"entropy.{router}"], "{:.2f}", 0), (f" of {most:.2f}", "dim")] if f"entropy.{router}" in watch else []
+        max_entropy = math.log(max(2, len(names)))
+        entropy = (
+            [*_value(watch[f"entropy.{router}"], "{:.2f}", 0), (f" of {max_entropy:.2f}", "dim")] if f"entropy.{router}" in watch else []
+        )
         row += [*entropy, (" " * (15 - sum(len(words) for words, _ in entropy)), "")]
         for fact in names:
             bar = sparkline([watch[fact].mean * len(names)], 1, 0.0, 2.0)
@@ -98,10 +109,10 @@ def _routers(watch: Watch, width: int) -> Iterator[Line]:
 
 def _events(watch: Watch, width: int) -> Iterator[Line]:
     """The development set's value, and what is wrong."""
-    developed = next((name for name in watch.facts if name.startswith("dev.")), None)
-    if developed is not None:
-        best, step = watch.best[developed]
-        yield [(f"{developed} {watch.facts[developed]:.4f}, best {best:.4f} after step {step:,}", "")]
+    dev_metric = next((name for name in watch.facts if name.startswith("dev.")), None)
+    if dev_metric is not None:
+        best, step = watch.best[dev_metric]
+        yield [(f"{dev_metric} {watch.facts[dev_metric]:.4f}, best {best:.4f} after step {step:,}", "")]
     for alarm in watch.lasting:
         yield from ([(words, "bold red")] for words in textwrap.wrap(str(alarm), max(1, width)))
 
@@ -119,10 +130,10 @@ def _short(name: str, width: int) -> str:
 
 def _cut(line: Line, width: int) -> Sequence[Cell]:
     """What of a line the columns hold."""
-    kept: list[Cell] = []
+    cells: list[Cell] = []
     for words, style in line:
-        room = width - sum(len(before) for before, _ in kept)
+        room = width - sum(len(before) for before, _ in cells)
         if len(words) > room:
-            return [*kept, (_short(words, room), style)] if room > 0 else kept
-        kept.append((words, style))
-    return kept
+            return [*cells, (_short(words, room), style)] if room > 0 else cells
+        cells.append((words, style))
+    return cells

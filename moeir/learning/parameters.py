@@ -31,21 +31,22 @@ def groups(
     `rates` are peaks by pattern (the last pattern that fits a name wins), which `layer_decay` leaves alone. The order is that of the
     names, so that a saved optimiser finds its parameters again.
     """
-    named = {name: parameter for name, parameter in architecture.named_parameters() if parameter.requires_grad}
-    peaks = dict.fromkeys(named, rate)
+    parameters_by_name = {name: parameter for name, parameter in architecture.named_parameters() if parameter.requires_grad}
+    peaks = dict.fromkeys(parameters_by_name, rate)
     if layer_decay != 1.0:
         multipliers = decays(architecture, layer_decay)
-        peaks = {name: rate * multipliers[name] for name in named}
+        peaks = {name: rate * multipliers[name] for name in parameters_by_name}
     for pattern, own in (rates or {}).items():
-        peaks |= dict.fromkeys(_fitting(pattern, named), own)
-    made: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    for plain in (False, True):
-        for name, parameter in named.items():
-            if plain == (parameter.ndim < 2):
-                made.setdefault((plain, peaks[name]), []).append(parameter)
-    _tell(named, peaks)
+        peaks |= dict.fromkeys(_fitting(pattern, parameters_by_name), own)
+    members_by_group: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for is_vector in (False, True):
+        for name, parameter in parameters_by_name.items():
+            if is_vector == (parameter.ndim < 2):
+                members_by_group.setdefault((is_vector, peaks[name]), []).append(parameter)
+    _tell(parameters_by_name, peaks)
     return [
-        {"params": parameters, "weight_decay": 0.0 if plain else weight_decay, "peak": peak} for (plain, peak), parameters in made.items()
+        {"params": parameters, "weight_decay": 0.0 if is_vector else weight_decay, "peak": peak}
+        for (is_vector, peak), parameters in members_by_group.items()
     ]
 
 
@@ -66,27 +67,31 @@ def depth(architecture: Architecture, name: str) -> int:
     layers = architecture.encoder.shape.layers
     if name.startswith(("encoder.embeddings.", "document_encoder.embeddings.", "private_embeddings.")):
         return 0
-    if (found := _LAYER.match(name)) is not None:
-        return int(found[1]) + 1
-    if (found := _TOWER.match(name)) is not None:
-        return len(architecture.encoder.layers) + int(found[1]) + 1
+    if (match := _LAYER.match(name)) is not None:
+        return int(match[1]) + 1
+    if (match := _TOWER.match(name)) is not None:
+        return len(architecture.encoder.layers) + int(match[1]) + 1
     return round(2 * layers / 3) if name.startswith("router.") else layers + ABOVE
 
 
-def _fitting(pattern: str, named: Mapping[str, nn.Parameter]) -> list[str]:
+def _fitting(pattern: str, parameters_by_name: Mapping[str, nn.Parameter]) -> list[str]:
     """The names that contain the pattern, or that it matches as a file name pattern; UsageError if there are none."""
-    wild = any(sign in pattern for sign in "*?[")
-    fitting = [name for name in named if (fnmatch.fnmatchcase(name, pattern) if wild else pattern in name)]
-    if not fitting:
-        words = sorted({word for name in named for word in (name, *name.split("."), name.rsplit(".", 1)[0]) if not word.isdecimal()})
-        near = difflib.get_close_matches(pattern, words, n=3, cutoff=0.5) or sorted({name.split(".")[0] for name in named})
-        raise UsageError(f"--group-rate {pattern}: no parameter has that in its name; the nearest names are {', '.join(near)}")
-    return fitting
+    is_glob = any(sign in pattern for sign in "*?[")
+    matches = [name for name in parameters_by_name if (fnmatch.fnmatchcase(name, pattern) if is_glob else pattern in name)]
+    if not matches:
+        candidates = sorted(
+            {word for name in parameters_by_name for word in (name, *name.split("."), name.rsplit(".", 1)[0]) if not word.isdecimal()}
+        )
+        suggestions = difflib.get_close_matches(pattern, candidates, n=3, cutoff=0.5) or sorted(
+            {name.split(".")[0] for name in parameters_by_name}
+        )
+        raise UsageError(f"--group-rate {pattern}: no parameter has that in its name; the nearest names are {', '.join(suggestions)}")
+    return matches
 
 
-def _tell(named: Mapping[str, nn.Parameter], peaks: Mapping[str, float]) -> None:
+def _tell(parameters_by_name: Mapping[str, nn.Parameter], peaks: Mapping[str, float]) -> None:
     for peak in sorted(set(peaks.values())):
-        members = [name for name in named if peaks[name] == peak]
-        count = sum(named[name].numel() for name in members)
-        words = members[0] if len(members) == 1 else f"{members[0]} to {members[-1]}"
-        log.info("learning rate up to %.3g: %s parameters in %d tensors (%s)", peak, f"{count:,}", len(members), words)
+        members = [name for name in parameters_by_name if peaks[name] == peak]
+        count = sum(parameters_by_name[name].numel() for name in members)
+        name_range = members[0] if len(members) == 1 else f"{members[0]} to {members[-1]}"
+        log.info("learning rate up to %.3g: %s parameters in %d tensors (%s)", peak, f"{count:,}", len(members), name_range)

@@ -70,8 +70,8 @@ def usage(*sides: Routing) -> Tensor:
     tensor([0.6667, 0.3333])
     """
     experts = sides[0].probabilities.shape[1]
-    chosen = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
-    return (chosen[:, None] == torch.arange(experts, device=chosen.device)).float().mean(0)
+    winners = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
+    return (winners[:, None] == torch.arange(experts, device=winners.device)).float().mean(0)
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,17 @@ class Strengths:
         """The FLOPS penalty of every sparse expert, both sides, and how many terms are active."""
         total: Tensor | float = 0.0
         facts: Facts = {}
-        strength = ramp(step, self.flops_ramp)
+        ramp_factor = ramp(step, self.flops_ramp)
         for name, query in queries.representations.items():
             if not isinstance(query, Sparse):
                 continue
-            unsaid = 0.0 if any(name in added and len(added) > 1 for added in queries.trained.values()) else FLOPS
-            for side, texts, said in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
+            default_weight = (
+                0.0 if any(name in expert_names and len(expert_names) > 1 for expert_names in queries.trained.values()) else FLOPS
+            )
+            for side, texts, option in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
                 assert isinstance(texts, Sparse)
-                penalty, weight = flops(texts), unsaid if said is None else said
-                total = total + weight * strength * penalty
+                penalty, weight = flops(texts), default_weight if option is None else option
+                total = total + weight * ramp_factor * penalty
                 facts[f"flops.{name}.{side}"] = penalty.detach()
                 facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
         return total, facts

@@ -63,18 +63,18 @@ class Retrieval:
     def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
         """The objective on a batch, counted from 0, and how many tokens that was."""
         device, step = self.checkpoint.device, batch // self.accumulate
-        read = self.batches.at(batch)
-        ignored = read.ignored.to(device, non_blocking=True)
-        teacher = None if read.teacher is None else read.teacher.to(device, non_blocking=True)
+        tokenized = self.batches.at(batch)
+        ignored = tokenized.ignored.to(device, non_blocking=True)
+        teacher = None if tokenized.teacher is None else tokenized.teacher.to(device, non_blocking=True)
         if self.checkpoint.architecture.pairs:
-            scores = self._encoded(read.documents, f"pairs of step {step + 1}")
-            asked = Encoded({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
-            made = self.objective(Batch(asked, scores, ignored, step, self.steps, teacher))
+            scores = self._encoded(tokenized.documents, f"pairs of step {step + 1}")
+            unit_queries = Encoded({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
+            output = self.objective(Batch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
-            sides = (("queries", read.queries), ("documents", read.documents))
+            sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
             encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in sides]
-            made = self.objective(Batch(*encoded, ignored, step, self.steps, teacher))
-        return made.loss, made.facts, read.queries.count + read.documents.count
+            output = self.objective(Batch(*encoded, ignored, step, self.steps, teacher))
+        return output.loss, output.facts, tokenized.queries.count + tokenized.documents.count
 
     def _encoded(self, texts: Dealt, moment: str) -> Encoded:
         """The texts of a side, those of all processes, in the order of the batch."""
@@ -99,17 +99,19 @@ class Judge:
     dtype: torch.dtype
     world: World = ALONE
 
-    def judged(self, step: int, steps: int, best: Best, kept: Path) -> dict[str, float]:
+    def judged(self, step: int, steps: int, best: Best, best_folder: Path) -> dict[str, float]:
         """The measures after `step` of `steps` steps, where it is time to ask; the best weights are put into `kept`."""
-        given = self.development
-        if not given.due(step, steps):
+        dev_set = self.development
+        if not dev_set.due(step, steps):
             return {}
-        facts = evaluated(self.checkpoint, given, self.dtype, self.world)
+        facts = evaluated(self.checkpoint, dev_set, self.dtype, self.world)
         value, *others = facts.values()
-        if best.better(step, value) and given.keep == "best" and self.world.main:
-            checkpoints.keep(kept, self.checkpoint.architecture, step)
-        names = [key.removeprefix("dev.").removesuffix(f".{given.measure}") for key in list(facts)[1:]]
+        if best.better(step, value) and dev_set.keep == "best" and self.world.main:
+            checkpoints.keep(best_folder, self.checkpoint.architecture, step)
+        names = [key.removeprefix("dev.").removesuffix(f".{dev_set.measure}") for key in list(facts)[1:]]
         experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
-        words = f" ({experts})" if experts else ""
-        log.info("step %d: development %s %.4f%s; best %.4f after step %d", step, given.measure, value, words, best.value, best.step)
+        expert_values = f" ({experts})" if experts else ""
+        log.info(
+            "step %d: development %s %.4f%s; best %.4f after step %d", step, dev_set.measure, value, expert_values, best.value, best.step
+        )
         return facts

@@ -55,11 +55,11 @@ class Outcome:
 
 def scores(batch: Batch) -> dict[str, Tensor]:
     """Each trained score [Q, N] of all queries with all documents of the batch: an expert's, or the sum of several experts'."""
-    added = {}
+    scores_by_name = {}
     for name, experts in batch.queries.trained.items():
         parts = [batch.queries[expert].scores(batch.documents[expert]) for expert in experts]
-        added[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-    return added
+        scores_by_name[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+    return scores_by_name
 
 
 def sparse(batch: Batch, name: str) -> bool:
@@ -69,8 +69,8 @@ def sparse(batch: Batch, name: str) -> bool:
 
 def ranking(batch: Batch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], Facts]:
     """Each score's contrastive loss for each query [Q], over the whole batch's documents."""
-    ranked = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
-    return ranked, {f"loss.{name}": cost.detach().mean() for name, cost in ranked.items()}
+    losses_by_score = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
+    return losses_by_score, {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
 
 
 def told(loss: Tensor, facts: Facts) -> Facts:

@@ -80,32 +80,32 @@ class Needed:
         for number, (examples, place) in enumerate(zip(self.sets, self.places, strict=True)):
             yield from _brought(number, examples, place, self.fielded)
         for side, files in self.files.items():
-            own = len(self.sets) > 1 and len(files) > 1
-            earlier: dict[str, int] | None = {} if len(files) > 1 and not own else None
+            per_dataset = len(self.sets) > 1 and len(files) > 1
+            earlier: dict[str, int] | None = {} if len(files) > 1 and not per_dataset else None
             for number, file in enumerate(files):
-                yield from self._filed(side, file, (number,) if own else tuple(range(len(self.sets))), earlier)
+                yield from self._filed(side, file, (number,) if per_dataset else tuple(range(len(self.sets))), earlier)
 
     def _filed(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[Found]:
         """The texts of a collection that some set names; `earlier` knows those of the files before, if there may be the same again."""
-        held = self._held.get(file)
-        kept: list[Text] | None = [] if held is None and _streamed(file) else None
-        for text in texts.read(file, keep_empty=self.keep_empty) if held is None else held:
-            asking = tuple(number for number in members if text.id in self.rows[number].of(side))
-            if not asking:
+        texts_read = self._held.get(file)
+        texts_to_keep: list[Text] | None = [] if texts_read is None and _streamed(file) else None
+        for text in texts.read(file, keep_empty=self.keep_empty) if texts_read is None else texts_read:
+            members_needing = tuple(number for number in members if text.id in self.rows[number].of(side))
+            if not members_needing:
                 continue
-            if kept is not None:
-                kept.append(text)
+            if texts_to_keep is not None:
+                texts_to_keep.append(text)
             content = text.fielded if self.fielded and side == "document" else text.content
             if earlier is not None:
-                before, mark = earlier.get(text.id), hash(content)
-                if before == mark:
+                earlier_fingerprint, fingerprint = earlier.get(text.id), hash(content)
+                if earlier_fingerprint == fingerprint:
                     continue
-                if before is not None:
+                if earlier_fingerprint is not None:
                     raise DataError(f"{file}: {text.id!r} has another text in an earlier file; different texts need other ids")
-                earlier[text.id] = mark
-            yield Found(side, asking, text.id, content)
-        if kept is not None:
-            self._held[file] = kept
+                earlier[text.id] = fingerprint
+            yield Found(side, members_needing, text.id, content)
+        if texts_to_keep is not None:
+            self._held[file] = texts_to_keep
 
 
 def gathered(
@@ -122,24 +122,24 @@ def gathered(
     One set reads every file of `queries` and `corpora`; of several sets each reads the one all share, or its own: equal ids in two
     collections are then two texts.
     """
-    needed = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty, fielded)
-    _check_named(needed)
-    digest, first = hashlib.sha256(), dict[str, str]()
-    for row, found in enumerate(needed.walk()):
-        for number in found.sets:
-            needed.rows[number].of(found.side)[found.id] = row
-            if found.side == "query":
-                needed.queries[number][found.id] = found.content
-        if found.side == "document" and found.sets[0] == 0 and (len(first) < FIRST or found.id in first):
-            first[found.id] = found.content
-        digest.update(found.sealed)
-        needed.count = row + 1
-    for one in needed.rows:
-        for rows in (one.queries, one.documents):
+    stream = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty, fielded)
+    _check_named(stream)
+    digest, first_texts = hashlib.sha256(), dict[str, str]()
+    for row, text in enumerate(stream.walk()):
+        for number in text.sets:
+            stream.rows[number].of(text.side)[text.id] = row
+            if text.side == "query":
+                stream.queries[number][text.id] = text.content
+        if text.side == "document" and text.sets[0] == 0 and (len(first_texts) < FIRST or text.id in first_texts):
+            first_texts[text.id] = text.content
+        digest.update(text.sealed)
+        stream.count = row + 1
+    for index in stream.rows:
+        for rows in (index.queries, index.documents):
             for name in [name for name, row in rows.items() if row == ABSENT]:
                 del rows[name]
-    needed.first, needed.digest = list(first.values()), digest.hexdigest()
-    return needed
+    stream.first, stream.digest = list(first_texts.values()), digest.hexdigest()
+    return stream
 
 
 def bare(examples: Sequence[Example]) -> list[Example]:
@@ -150,27 +150,27 @@ def bare(examples: Sequence[Example]) -> list[Example]:
 def _check_named(needed: Needed) -> None:
     """UsageError if an example names a text that it does not bring, and there is no collection."""
     for examples, place in zip(needed.sets, needed.places, strict=True):
-        brought = {passage.id for example in examples for passage in example.passages}
-        named = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
-        bring = {"query": all(example.query for example in examples), "document": all(document in brought for document in named)}
+        inline_ids = {passage.id for example in examples for passage in example.passages}
+        named_ids = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
+        is_inline = {"query": all(example.query for example in examples), "document": all(document in inline_ids for document in named_ids)}
         for side, flag in (("query", "--queries"), ("document", "--corpus")):
-            if not needed.files[side] and not bring[side]:
+            if not needed.files[side] and not is_inline[side]:
                 raise UsageError(f"{place}: its examples name texts by id; say where they are with {flag}")
 
 
 def _brought(number: int, examples: Sequence[Example], place: str, fielded: bool) -> Iterator[Found]:
     """Queries and passages inside the examples of a set."""
-    known: dict[str, int] = {}
+    fingerprints: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
             yield Found("query", (number,), example.query.id, example.query.content)
         for passage in example.passages:
             content = passage.fielded if fielded else passage.content
-            before, mark = known.get(passage.id), hash(content)
-            if before is None:
-                known[passage.id] = mark
+            earlier_fingerprint, fingerprint = fingerprints.get(passage.id), hash(content)
+            if earlier_fingerprint is None:
+                fingerprints[passage.id] = fingerprint
                 yield Found("document", (number,), passage.id, content)
-            elif before != mark:
+            elif earlier_fingerprint != fingerprint:
                 raise DataError(f"{place}: passage {passage.id!r} has two texts; different passages need other ids")
 
 

@@ -56,16 +56,16 @@ class TokenCache:
 
     def packed(self, rows: Sequence[int], side: str) -> Tokens:
         """The texts of `rows`, in that order."""
-        chosen = np.asarray(rows, dtype=np.int64)
-        begins = self.starts[chosen]
-        sizes = self.starts[chosen + 1] - begins
+        row_array = np.asarray(rows, dtype=np.int64)
+        begins = self.starts[row_array]
+        sizes = self.starts[row_array + 1] - begins
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        places = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)  # [T] of each token in its text
-        ids = self.ids[places + np.repeat(begins, sizes)].astype(np.int64)
-        loud, quiet = sizes - self.silent[chosen], None
-        if (loud < sizes).any():
-            quiet = torch.from_numpy(places >= np.repeat(loud, sizes))
-        return Tokens(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(sizes.tolist()), silent=quiet)
+        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)  # [T] of each token in its text
+        ids = self.ids[positions + np.repeat(begins, sizes)].astype(np.int64)
+        attended, silent_mask = sizes - self.silent[row_array], None
+        if (attended < sizes).any():
+            silent_mask = torch.from_numpy(positions >= np.repeat(attended, sizes))
+        return Tokens(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(sizes.tolist()), silent=silent_mask)
 
 
 @dataclass(frozen=True)
@@ -133,19 +133,19 @@ class Batches:
         if step != self._next:
             self._made = ahead(self._make, step, max(self._steps, step + 1), depth=STEPS_AHEAD)
         self._next = -1
-        found = next(self._made)
+        batch = next(self._made)
         if step + 1 < self._steps:
             self._next = step + 1
         else:
             self._made = iter(())
-        return found
+        return batch
 
 
 def _read(plan: Steps, texts: TokenTexts | PairTexts, share: Share, step: int, *, pinned: bool) -> Read:
     drawn = plan.at(step)
     ignored = drawn.others() if isinstance(texts, PairTexts) else drawn.ignored()
-    read = Read(drawn, *texts.read(drawn, share), ignored, drawn.teacher())
-    return read.pinned() if pinned else read
+    batch = Read(drawn, *texts.read(drawn, share), ignored, drawn.teacher())
+    return batch.pinned() if pinned else batch
 
 
 def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTexts:
@@ -154,18 +154,18 @@ def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTex
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [needed.digest], "tokenizer": [checkpoint.reader.digest]}}
 
     def fill(place: Path) -> dict[str, int]:
-        shelf, walk = _Shelf(place, checkpoint), needed.walk()
-        if not shelf.holds(walk):
-            shelf, walk = _Shelf(place, checkpoint, anew=True), needed.walk()
+        writer, walk = _Shelf(place, checkpoint), needed.walk()
+        if not writer.holds(walk):
+            writer, walk = _Shelf(place, checkpoint, anew=True), needed.walk()
         with meter("reading tokens of texts", needed.count) as counter:
-            counter.advance(shelf.texts)
+            counter.advance(writer.texts)
             for chunk in _chunks(walk):
-                shelf.add(chunk)
+                writer.add(chunk)
                 counter.advance(len(chunk))
-        shelf.close()
-        if shelf.digest.hexdigest() != needed.digest:
+        writer.close()
+        if writer.digest.hexdigest() != needed.digest:
             raise DataError("the texts have changed while they were read; run the same command again")
-        return {"texts": shelf.texts, "tokens": shelf.ids.rows}
+        return {"texts": writer.texts, "tokens": writer.ids.rows}
 
     place = caches.kept(folder, "texts", json.loads(json.dumps(record)), fill)
     return TokenTexts(TokenCache.open(place), needed.rows)
@@ -185,12 +185,12 @@ def _chunks(walk: Iterator[Found]) -> Iterator[list[Found]]:
     """Texts of one side in groups that memory can hold."""
     chunk: list[Found] = []
     characters = 0
-    for found in walk:
-        if chunk and (len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS or found.side != chunk[0].side):
+    for text in walk:
+        if chunk and (len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS or text.side != chunk[0].side):
             yield chunk
             chunk, characters = [], 0
-        chunk.append(found)
-        characters += len(found.content)
+        chunk.append(text)
+        characters += len(text.content)
     if chunk:
         yield chunk
 
@@ -204,11 +204,11 @@ class _Shelf:
         if anew:
             journal.unlink()
         self.digest, self._journal = hashlib.sha256(), Journal(journal)
-        nothing = {"digest": self.digest.hexdigest(), **dict.fromkeys(("texts", *ARRAYS), 0)}
-        self._marks = marks = self._journal.entries[-1] if self._journal.entries else nothing
-        self.texts: int = marks["texts"]
+        empty_entry = {"digest": self.digest.hexdigest(), **dict.fromkeys(("texts", *ARRAYS), 0)}
+        self._marks = entry = self._journal.entries[-1] if self._journal.entries else empty_entry
+        self.texts: int = entry["texts"]
         types: tuple[type[np.integer[Any]], ...] = (checkpoint.reader.id_type, np.int64, np.int32)
-        self._arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=marks[name]) for name, kind in zip(ARRAYS, types, strict=True)]
+        self._arrays = [GrowingArray(folder / f"{name}.npy", kind, rows=entry[name]) for name, kind in zip(ARRAYS, types, strict=True)]
         self.ids, self._starts, self._silent = self._arrays
         self._checkpoint = checkpoint
         if not self._starts.rows:
@@ -216,20 +216,20 @@ class _Shelf:
 
     def holds(self, walk: Iterator[Found]) -> bool:
         """Whether the first texts of a walk are those that are here already; the walk goes on behind them."""
-        for found in islice(walk, self.texts):
-            self.digest.update(found.sealed)
+        for text in islice(walk, self.texts):
+            self.digest.update(text.sealed)
         return self.digest.hexdigest() == self._marks["digest"]
 
     def add(self, chunk: Sequence[Found]) -> None:
         """Read a chunk and bring it to disk."""
-        texts, silent = self._checkpoint.ids([found.content for found in chunk], chunk[0].side)
+        texts, silent = self._checkpoint.ids([streamed.content for streamed in chunk], chunk[0].side)
         self._starts.append(self.ids.rows + np.cumsum([len(text) for text in texts]))
         self.ids.append(np.fromiter(chain.from_iterable(texts), dtype=np.int64))
         self._silent.append(np.array([0] * len(texts) if silent is None else silent))
         for array in self._arrays:
             array.flush()
-        for found in chunk:
-            self.digest.update(found.sealed)
+        for streamed in chunk:
+            self.digest.update(streamed.sealed)
         self.texts += len(chunk)
         rows = {name: array.rows for name, array in zip(ARRAYS, self._arrays, strict=True)}
         self._journal.write({"digest": self.digest.hexdigest(), "texts": self.texts, **rows})

@@ -34,7 +34,7 @@ class Tracking:
 
 def named(said: tuple[str, ...]) -> tuple[str, ...]:
     """The trackers that were asked for, each a flag or several with commas between; UsageError if one is unknown or not installed."""
-    names = tuple(dict.fromkeys(name.strip() for words in said for name in words.split(",")))
+    names = tuple(dict.fromkeys(name.strip() for flag in said for name in flag.split(",")))
     for name in names:
         if name not in PACKAGES:
             raise UsageError(f"--track {name}: expected {' or '.join(PACKAGES)}")
@@ -61,8 +61,8 @@ def opened(accelerator: "Accelerator", given: Tracking | None, step: int) -> Ite
         return
     try:
         accelerator.init_trackers(PROJECT, init_kwargs={name: _beginning(given, name, step, accelerator) for name in given.names})
-    except _refusals(given.names) as problem:
-        raise UsageError(f"--track wandb: {problem}; wandb login, or WANDB_MODE=offline without an account") from None
+    except _refusals(given.names) as error:
+        raise UsageError(f"--track wandb: {error}; wandb login, or WANDB_MODE=offline without an account") from None
     try:
         yield
     finally:

@@ -75,9 +75,9 @@ class Best:
 
     def facts(self, given: Development, steps: int) -> dict[str, Any]:
         """For the manifest and the model card, after `steps` steps of training."""
-        said = {"measure": given.measure, "queries": len(given.queries), "documents": len(given.documents), "kept": given.keep}
-        found = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
-        return said | found | {"stopped_after": steps if self.exhausted(given.patience) else None}
+        dev_set_facts = {"measure": given.measure, "queries": len(given.queries), "documents": len(given.documents), "kept": given.keep}
+        values = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
+        return dev_set_facts | values | {"stopped_after": steps if self.exhausted(given.patience) else None}
 
 
 def development(
@@ -97,18 +97,20 @@ def development(
 
     With a `run`, which a cross-encoder reranks: its documents alone, their parts apart.
     """
-    judged = qrels.read(judgements)
-    asked = {text.id: text.content for text in texts.read(queries) if text.id in judged}
-    if not asked:
+    all_qrels = qrels.read(judgements)
+    queries_by_id = {text.id: text.content for text in texts.read(queries) if text.id in all_qrels}
+    if not queries_by_id:
         raise DataError(f"{queries}: none of its queries is judged in {judgements}; do the ids agree?")
-    found = None if run is None else reranking.candidates(run, asked, _depth(measure))
-    read = (text for file in corpora for text in texts.read(file, keep_empty=keep_empty))
-    if found is None:
-        documents = {text.id: text.content for text in read}
+    candidate_run = None if run is None else reranking.candidates(run, queries_by_id, _depth(measure))
+    corpus_texts = (text for file in corpora for text in texts.read(file, keep_empty=keep_empty))
+    if candidate_run is None:
+        documents = {text.id: text.content for text in corpus_texts}
     else:
-        documents = reranking.documents(read, found, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?")
-    kept = {query: judged[query] for query in asked}
-    relevant = {document for grades in kept.values() for document, grade in grades.items() if grade > 0}
+        documents = reranking.documents(
+            corpus_texts, candidate_run, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
+        )
+    dev_qrels = {query: all_qrels[query] for query in queries_by_id}
+    relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
     if not relevant & documents.keys():
         raise DataError(f"{run or corpora[0]}: holds no document that {judgements} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
@@ -116,10 +118,10 @@ def development(
             "%s: %d of %d relevant documents are not in the development %s, and cannot be found",
             *(judgements, missing, len(relevant), "corpus" if run is None else "run"),
         )
-    if leaked := sum(training.get(query) == text for query, text in asked.items()):
+    if trained_on := sum(training.get(query) == text for query, text in queries_by_id.items()):
         log.warning("%s: %d of %d queries are trained on, with the same id and text; what is measured there is no generalisation", queries,
-                    leaked, len(asked))  # fmt: skip
-    return Development(asked, documents, kept, str(measures.parse(measure)), every, patience, keep, found)
+                    trained_on, len(queries_by_id))  # fmt: skip
+    return Development(queries_by_id, documents, dev_qrels, str(measures.parse(measure)), every, patience, keep, candidate_run)
 
 
 def _depth(measure: str) -> int:
@@ -153,34 +155,37 @@ def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype,
     ids = sorted(given.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):
         queries = checkpoint.encode(list(given.queries.values()), "query")
-    places = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
-    blocks = [queries.select(rows) for rows in places]
-    added = len(architecture.kinds) > 1 and architecture.fusion == "exact-sum"
-    best: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
-    last = len(ids) * (world.rank + 1) // world.size
-    for first in range(len(ids) * world.rank // world.size, last, DOCUMENTS_AT_ONCE):
-        names = ids[first : min(last, first + DOCUMENTS_AT_ONCE)]
+    query_rows = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
+    blocks = [queries.select(rows) for rows in query_rows]
+    is_summed = len(architecture.kinds) > 1 and architecture.fusion == "exact-sum"
+    best_by_block: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
+    end = len(ids) * (world.rank + 1) // world.size
+    for first in range(len(ids) * world.rank // world.size, end, DOCUMENTS_AT_ONCE):
+        names = ids[first : min(end, first + DOCUMENTS_AT_ONCE)]
         with autocast(dtype, str(checkpoint.device)):
             documents = checkpoint.encode([given.documents[name] for name in names], "document")
-        for block, kept in zip(blocks, best, strict=True):
-            for name, scores in _scores(block, documents, added=added).items():
+        for block, best_of_block in zip(blocks, best_by_block, strict=True):
+            for name, scores in _scores(block, documents, added=is_summed).items():
                 rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
-                kept[name] = _merged([*([kept[name]] if name in kept else []), (scores, rows)], given.depth)
-    best = _everywhere(best, world, given.depth)
+                best_of_block[name] = _merged([*([best_of_block[name]] if name in best_of_block else []), (scores, rows)], given.depth)
+    best_by_block = _everywhere(best_by_block, world, given.depth)
     runs = {
-        name: _run(name, [kept[name] for kept in best], given, ids, matched=architecture.kinds.get(name) in MATCHED) for name in best[0]
+        name: _run(
+            name, [best_of_block[name] for best_of_block in best_by_block], given, ids, matched=architecture.kinds.get(name) in MATCHED
+        )
+        for name in best_by_block[0]
     }
     if len(runs) == 1:
         return {FUSED: next(iter(runs.values()))}
-    if not added:
+    if not is_summed:
         runs[FUSED] = fusion.fused(list(runs.values()), variants.bind("fusion", architecture.fusion), given.depth)
     return runs
 
 
-def _scores(queries: Encoded, documents: Encoded, *, added: bool) -> dict[str, Tensor]:
+def _scores(queries: Encoded, documents: Encoded, *, summed: bool) -> dict[str, Tensor]:
     """Each expert's scores [Q, N], and their sum where the experts' scores are added before anything is cut off."""
     scores = {name: part.scores(documents[name]) for name, part in queries.representations.items()}
-    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if added else scores
+    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if summed else scores
 
 
 def _merged(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, Tensor]:
@@ -190,18 +195,23 @@ def _merged(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, Ten
     return scores.gather(1, order), rows.gather(1, order)
 
 
-def _everywhere(best: list[dict[str, tuple[Tensor, Tensor]]], world: World, depth: int) -> list[dict[str, tuple[Tensor, Tensor]]]:
+def _everywhere(best_by_block: list[dict[str, tuple[Tensor, Tensor]]], world: World, depth: int) -> list[dict[str, tuple[Tensor, Tensor]]]:
     """The best of what all processes have kept."""
     if world.size == 1:
-        return best
-    found = world.all_of([part for kept in best for pair in kept.values() for part in pair], "the development set")
-    columns = iter(zip(*found, strict=True))  # each tensor as every process has it
-    return [{name: _merged(list(zip(next(columns), next(columns), strict=True)), depth) for name in kept} for kept in best]
+        return best_by_block
+    tensors_by_rank = world.all_of(
+        [part for best_of_block in best_by_block for pair in best_of_block.values() for part in pair], "the development set"
+    )
+    columns = iter(zip(*tensors_by_rank, strict=True))  # each tensor as every process has it
+    return [
+        {name: _merged(list(zip(next(columns), next(columns), strict=True)), depth) for name in best_of_block}
+        for best_of_block in best_by_block
+    ]
 
 
 def _run(name: str, parts: list[tuple[Tensor, Tensor]], given: Development, ids: list[str], *, matched: bool) -> Run:
     """A run from the best scores and rows of each block of queries; an expert of `MATCHED` finds what shares a term with the query."""
     scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
-    query, place = np.nonzero((scores > 0) if matched else np.ones_like(scores, dtype=bool))
-    codes = len(ids) - 1 - rows[query, place]
-    return Run.from_columns(list(given.queries), query, ids[::-1], codes, scores[query, place], tag=name)
+    query, position = np.nonzero((scores > 0) if matched else np.ones_like(scores, dtype=bool))
+    codes = len(ids) - 1 - rows[query, position]
+    return Run.from_columns(list(given.queries), query, ids[::-1], codes, scores[query, position], tag=name)

@@ -1,7 +1,7 @@
-"""Gradient caching: a batch of any size with the activations of a part of it. Gao et al. 2021 (GradCache).
+"""Gradient caching: large batches with the activation memory of one part. Gao et al. 2021 (GradCache).
 
-All parts but the last are encoded without keeping anything; the loss is taken of all representations; then each part is encoded again and
-gets the gradient of its representations. That is exact, with dropout too: the state of torch's generator is saved and replayed.
+All parts but the last are encoded without a graph; the loss is computed from all representations; then each part is encoded again and
+backpropagates the gradient of its representations. That is exact, with dropout too: the state of torch's generator is saved and replayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Encode = Callable[[Tokens], Encoded]
 
 
 def encoded(encode: Encode, parts: Sequence[Tokens]) -> Encoded:
-    """The texts of all parts end to end, with gradient; the last part keeps its activations, since its gradient is wanted first."""
+    """Representations of the texts of all parts, end to end, with gradient; the last part keeps its activations, as backward starts there."""
     return gathered([*(_encoded_again(encode, part) for part in parts[:-1]), encode(parts[-1])]) if len(parts) > 1 else encode(parts[0])
 
 
@@ -51,18 +51,18 @@ class _Twice(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class GeneratorState:
-    """Where torch's generators stand: the processor's, and the one of the CUDA device in use if CUDA has started; neither is waited for."""
+    """State of torch's random generators: the CPU's, and the current CUDA device's if CUDA is initialized; no synchronization."""
 
     cpu: Tensor
     cuda: Tensor | None
 
     @classmethod
     def now(cls) -> "GeneratorState":
-        """As they are."""
+        """The current state."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
 
     def restore(self) -> None:
-        """Bring them back."""
+        """Set the generators to this state."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)

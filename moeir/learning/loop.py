@@ -1,4 +1,4 @@
-"""The training loop: one step at a time, every random choice a function of (seed, step), saved so that a kill costs minutes."""
+"""The trainer: every random choice is a function of (seed, step), and the state is saved every few minutes, to resume after a kill."""
 
 import json
 import logging
@@ -25,21 +25,21 @@ from moeir.learning.distributed import ALONE, World
 from moeir.learning.retrieval import Judge
 from moeir.learning.scoring import Facts
 
-LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
-NOT_LEARNED = "nothing is learned yet: look at the weights, the options of --objective, and the teacher's scores in the examples"
+LOWER = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
+NOT_LEARNED = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
 SECONDS_BETWEEN_TRIMS = 60
-LOG_EVERY = 10  # steps on CUDA, where reading a loss makes the device wait
-RANKS_APART = 7_919_000_003  # of the seeds of two processes
-STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
+LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
+RANKS_APART = 7_919_000_003  # between the seeds of two processes
+STATE, BEST = "state", "best"  # within resume/, so that the remains of an interrupted save are deleted with it
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast: AdamW, linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
+    """Steps and learning rates of AdamW: linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
 
-    `layer_decay` and `rates` are those of `parameters.groups`; gradients are clipped by their norm. A step's gradient is the mean of
-    `accumulate` batches.
+    `layer_decay` and `group_rates` are those of `make_param_groups`; gradients are clipped by their norm. A step's gradient is the mean
+    over `accumulate` batches.
     """
 
     steps: int
@@ -55,7 +55,7 @@ class Schedule:
     accumulate: int = 1
 
     def rate(self, step: int, peak: float | None = None) -> float:
-        """The learning rate of a step, counted from 0, where the highest is `peak`.
+        """The learning rate of a step, counted from 0; `peak` is the highest rate.
 
         >>> schedule = Schedule(steps=10, learning_rate=1.0, warmup=0.2)
         >>> [round(schedule.rate(step), 3) for step in (0, 1, 2, 9)]
@@ -69,20 +69,20 @@ class Schedule:
 
 
 class Task(Protocol):
-    """What a training teaches: a model, on so many examples, and what each step costs it."""
+    """A model, its number of training examples, and the loss of each batch."""
 
     @property
     def model(self) -> nn.Module:
-        """All that learns."""
+        """The module to train."""
 
     @property
     def size(self) -> int:
         """Training examples."""
 
     def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
-        """The loss of a batch, counted from 0, the facts of it (`loss` among them), and how many tokens were read.
+        """The loss of a batch, counted from 0, its metrics (`loss` among them), and how many tokens were read.
 
-        Of several processes each gets the whole batch's facts, and a loss whose gradients add up to those of the whole batch's.
+        With several processes each gets the metrics of the whole batch, and a loss whose gradients sum to those of the whole batch.
         """
 
 
@@ -97,11 +97,11 @@ def train(
     world: World = ALONE,
     log_every: int | None = None,
 ) -> dict[str, Any]:
-    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
+    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
-    `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step. All processes
-    of `world` call it alike; the main one writes. The facts of `log_every` steps are read from the device at once (None: 10 on CUDA, 1 on
-    a CPU); a training with NaN in it ends when they are read, and is not saved before.
+    `evaluator` evaluates the weights on a development set; `tracking` sends the metrics of every step to trackers. All processes of
+    `process_group` make the same call; the main one writes. Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1
+    on a CPU); a NaN ends the training when it is read, and no state is saved in between.
     """
     accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
     if torch.device(device).type == "cpu":
@@ -123,7 +123,7 @@ def train(
         done = _walk(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
-        raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
+        raise MoeirError(f"step {done['step']}: the weights contain NaN or Inf; {LOWER}")
     counts = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if judge is None:
         return counts
@@ -133,7 +133,7 @@ def train(
 
 
 def _walk(run: "_Run", state: checkpoints.Standing, folder: Path, log_every: int) -> dict[str, Any]:
-    """Step by step from where the training stands to its end; what happened at the last one."""
+    """Train from the resumed step to the end; returns the metrics of the last step."""
     schedule, best, judge = run.schedule, state.best, run.judge
     patience = None if judge is None else judge.development.patience
     watch = watching.rebuilt(watching.kept(folder / METRICS, state.metrics_bytes))
@@ -178,7 +178,7 @@ def _walk(run: "_Run", state: checkpoints.Standing, folder: Path, log_every: int
 
 @dataclass
 class _Run:
-    """What stays the same from step to step, and the steps whose facts are not yet read from the device."""
+    """The parts of a training, and the steps whose metrics are not yet read from the device."""
 
     task: Task
     schedule: Schedule
@@ -192,12 +192,12 @@ class _Run:
 
     @property
     def unread(self) -> int:
-        """Steps whose facts are not yet read."""
+        """Number of steps whose metrics are not yet read."""
         return len(self._steps)
 
     def step(self, step: int) -> None:
-        """One update, counted from 0. An expert that no text of the batch met stays as it is: no momentum, no decay; but where experts are
-        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both go on."""
+        """One update, counted from 0. An expert that got no text of the batch stays unchanged: no momentum, no decay; but where experts are
+        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both apply."""
         if not self._steps:
             self._began = time.monotonic()
             if self.device.type == "cuda":
@@ -222,7 +222,7 @@ class _Run:
         self._steps.append((step, facts, tokens))
 
     def read_records(self) -> list[dict[str, float]]:
-        """What happened at the steps since the last call, by one question to the device."""
+        """The metrics of the steps since the last call, with one synchronization of the device."""
         facts_by_step = read_facts([facts for _, facts, _ in self._steps])
         seconds = (time.monotonic() - self._began) / len(self._steps)
         memory = {}
@@ -237,7 +237,7 @@ class _Run:
 
 
 def _refuse_nan(facts: Mapping[str, float]) -> MoeirError | None:
-    """The error of a step whose loss or gradient is not a finite number; None for any other."""
+    """The error of a step whose loss or gradient norm is not finite; None for any other."""
     for name, key in (("loss", "loss"), ("gradient norm", "gradient_norm")):
         if not math.isfinite(facts[key]):
             advice = NOT_LEARNED if key == "loss" and facts["step"] == 1 else LOWER
@@ -246,13 +246,13 @@ def _refuse_nan(facts: Mapping[str, float]) -> MoeirError | None:
 
 
 def read_facts(steps: Sequence[Facts]) -> list[dict[str, float]]:
-    """The facts of some steps as numbers; all that lie on the device are read at once."""
+    """The metrics of some steps as numbers; tensors are read from the device at once."""
     tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
     values = iter(torch.stack(tensors).tolist() if tensors else [])
     return [{name: next(values) if isinstance(value, Tensor) else value for name, value in facts.items()} for facts in steps]
 
 
 def _shown(metrics: Mapping[str, float]) -> str:
-    """A few words of a step for people: the loss, and who is winning."""
+    """The loss and the experts' shares of a step, for the progress line."""
     shares = " ".join(f"{key.removeprefix('share.')} {metrics[key]:.2f}" for key in metrics if key.startswith("share."))
     return f"loss {metrics['loss']:.3f}" + (f", shares {shares}" if shares else "")

@@ -1,4 +1,5 @@
-"""What one expert's ranking of one query costs: losses return one number for each query, so that shares can weigh them."""
+"""Losses of score matrices, one number for each query, so that the shares of a competition can weigh them; the batch that an objective
+gets, and the output that it returns."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,7 +8,7 @@ from torch import Tensor
 def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
     """Negative log-likelihood of the positive among all candidates.
 
-    scores [Q, N], positives [Q] columns, ignored [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
+    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
 
     >>> import torch
     >>> contrastive(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
@@ -46,9 +47,9 @@ def margins(scores: Tensor, teacher: Tensor) -> Tensor:
 
 
 def binary(scores: Tensor, positive_weight: float) -> Tensor:
-    """Mean binary cross-entropy of a positive, in the first column and weighted, and its negatives, each by itself.
+    """Mean binary cross-entropy over a positive, in the first column and weighted, and its negatives.
 
-    scores [Q, 1 + n] -> [Q]. The vanilla training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
+    scores [Q, 1 + n] -> [Q]. Pointwise training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
 
     >>> import torch
     >>> binary(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)

@@ -1,4 +1,4 @@
-"""A training as a terminal shows it: who wins which share, what each loses, whom the routers take, what went wrong, how long still."""
+"""Live terminal display of a training: progress, share and loss of each expert, router usage, alarms."""
 
 import math
 import textwrap
@@ -10,18 +10,18 @@ from moeir import console
 from moeir.analysis.watching import Course, Watch
 from moeir.console import Line, Meter, sparkline
 
-NAMES, WIDEST = 14, 20  # signs of a name, and of a sparkline
+NAMES, WIDEST = 14, 20  # columns of a name, and of a sparkline
 NARROWEST = 4
-Cell = tuple[str, str]  # words and their style
+Cell = tuple[str, str]  # text and style
 
 
 def shown(what: str, steps: int, done: int, watch: Watch) -> AbstractContextManager[Meter]:
-    """A meter of `steps` that shows a watch on a terminal."""
+    """Progress meter of `steps` steps that draws a `watch` on the terminal."""
     return console.panel(what, steps, partial(lines, watch), done=done)
 
 
 def lines(watch: Watch, meter: Meter, width: int, height: int) -> list[Line]:
-    """What stands on a terminal of so many columns and rows."""
+    """The lines of the display for a terminal of `width` columns and `height` rows."""
     rendered = [*_progress(watch, meter, width), *_experts(watch, width), *_routers(watch, width), *_events(watch, width)]
     hidden = len(rendered) - (height - 1)
     if hidden > 0:
@@ -37,7 +37,7 @@ def _progress(watch: Watch, meter: Meter, width: int) -> Iterator[Line]:
     yield [(f"{meter.what} ", "bold"), ("━" * filled, "green"), ("─" * (room - filled), "dim"), (counts, "")]
     tokens = watch.tokens_per_second
     speed = [f"{meter.rate:,.2f} steps/s"] + ([] if tokens is None else [f"{tokens:,.0f} tokens/s"])
-    stage = [("competition" if watch.facts["competing"] else "all experts learn alike")] if "competing" in watch else []
+    stage = [("competition" if watch.facts["competing"] else "all experts learn equally")] if "competing" in watch else []
     yield [(", ".join(speed + stage), "dim")]
     if "loss" not in watch:
         return
@@ -51,7 +51,7 @@ def _progress(watch: Watch, meter: Meter, width: int) -> Iterator[Line]:
 
 
 def _experts(watch: Watch, width: int) -> Iterator[Line]:
-    """A row for each expert: share, how often the largest, loss; of a pre-training each part's loss and accuracy."""
+    """A row for each expert: share, how often it is the largest, loss; in pre-training the loss and accuracy of each part."""
     if not watch.experts:
         return
     kinds = [kind for kind in ("share", "wins", "loss", "accuracy") if any(f"{kind}.{name}" in watch for name in watch.experts)]
@@ -88,7 +88,7 @@ def _experts(watch: Watch, width: int) -> Iterator[Line]:
 
 
 def _routers(watch: Watch, width: int) -> Iterator[Line]:
-    """A row for each router: how open its decisions are, and a bar for each expert, half as high where it gets an equal part."""
+    """A row for each router: its entropy, and a bar for each expert, at half height for uniform usage."""
     if not watch.routers:
         return
     name = min(NAMES, max(map(len, [*watch.routers, "router"])))
@@ -108,7 +108,7 @@ def _routers(watch: Watch, width: int) -> Iterator[Line]:
 
 
 def _events(watch: Watch, width: int) -> Iterator[Line]:
-    """The development set's value, and what is wrong."""
+    """The value on the development set, and the current alarms."""
     dev_metric = next((name for name in watch.facts if name.startswith("dev.")), None)
     if dev_metric is not None:
         best, step = watch.best[dev_metric]
@@ -118,7 +118,7 @@ def _events(watch: Watch, width: int) -> Iterator[Line]:
 
 
 def _value(course: Course, form: str, width: int, low: float | None = None, high: float | None = None) -> list[Cell]:
-    """A mean, where it goes, and its course."""
+    """A mean, the arrow of its trend, and a sparkline."""
     arrow = " " if course.trend is None else console.ARROWS[course.trend]
     line = sparkline([value for _, value in course.points()], width, low, high) if width else ""
     return [(form.format(course.mean), ""), (f" {arrow}", "bold"), (f" {line:{width}}" if width else "", "cyan")]
@@ -129,7 +129,7 @@ def _short(name: str, width: int) -> str:
 
 
 def _cut(line: Line, width: int) -> Sequence[Cell]:
-    """What of a line the columns hold."""
+    """A line cut to `width` columns."""
     cells: list[Cell] = []
     for words, style in line:
         room = width - sum(len(before) for before, _ in cells)

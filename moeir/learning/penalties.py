@@ -1,4 +1,4 @@
-"""What is asked of a batch besides ranking: few active terms, routers that keep their options open, experts that share the work."""
+"""Regularizers: FLOPS for few active terms, router entropy, load balance of experts."""
 
 from dataclasses import dataclass
 
@@ -38,8 +38,8 @@ def ramp(step: int, steps: int) -> float:
 def entropy(routing: Routing, of: str = "instance") -> Tensor:
     """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
 
-    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: least where a decision is open. Of the `batch` it is least where all
-    experts are used alike, however sure each decision is.
+    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
+    experts are used equally, however confident each decision is.
 
     >>> entropy(Routing.of_texts(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
     tensor(-0.3466)
@@ -52,7 +52,7 @@ def entropy(routing: Routing, of: str = "instance") -> Tensor:
 
 
 def load_balance(routing: Routing) -> Tensor:
-    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 where I experts share alike.
+    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of I experts.
 
     Fedus et al. 2022 (Switch Transformers), eq. 4.
 
@@ -76,9 +76,9 @@ def usage(*sides: Routing) -> Tensor:
 
 @dataclass(frozen=True)
 class Strengths:
-    """How much each penalty weighs: the options of these names that every objective has.
+    """Weights of the regularizers: the options of these names that every objective has.
 
-    FLOPS weighs 0.01 if nothing is said (CAME §4.2), but 0 for an expert that is trained within a sum (CoT-MoTE names none).
+    FLOPS defaults to 0.01 (CAME §4.2), and to 0 for an expert that is trained within a sum (CoT-MoTE names none).
     """
 
     flops_query: float | None = None
@@ -99,7 +99,7 @@ class Strengths:
             raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(SCOPES)}")
 
     def sparse(self, queries: Encoded, documents: Encoded, step: int) -> tuple[Tensor | float, Facts]:
-        """The FLOPS penalty of every sparse expert, both sides, and how many terms are active."""
+        """The FLOPS penalty of every sparse expert, both sides, and as metrics how many terms are active."""
         total: Tensor | float = 0.0
         facts: Facts = {}
         ramp_factor = ramp(step, self.flops_ramp)
@@ -118,9 +118,9 @@ class Strengths:
         return total, facts
 
     def routed(self, queries: Encoded, documents: Encoded) -> tuple[Tensor | float, Facts]:
-        """The penalties of learned routers, each the mean over routers and both sides; and each router's entropy and its experts' shares.
+        """The penalties of learned routers, each the mean over routers and both sides; as metrics each router's entropy and expert usage.
 
-        The entropy is asked of routers inside layers only: SB-MoE's gate has none in its paper.
+        The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
         """
         total: Tensor | float = 0.0
         facts: Facts = {}

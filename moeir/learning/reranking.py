@@ -1,4 +1,4 @@
-"""How a cross-encoder is judged while it learns: a run of development queries, its first documents scored again."""
+"""Development sets: queries, documents and judgements, reranked by a cross-encoder or searched exactly during training; the best value."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ def candidates(path: Path, queries: Collection[str], depth: int) -> Run:
 
 
 def documents(read: Iterable[Text], run: Run, refusal: str) -> dict[str, str]:
-    """The documents of a run, their parts apart; DataError with `refusal` for one that is not among those read."""
+    """The documents of a run, with title and text apart; DataError with `message` for one that the corpus lacks."""
     names = set(run.names)
     texts_by_id = {text.id: text.fielded for text in read if text.id in names}
     for name in run.names:
@@ -41,7 +41,7 @@ def documents(read: Iterable[Text], run: Run, refusal: str) -> dict[str, str]:
 def reranked(
     checkpoint: OpenCheckpoint, run: Run, queries: Mapping[str, str], documents: Mapping[str, str], dtype: torch.dtype, world: World = ALONE
 ) -> Run:
-    """A run by the scores of a cross-encoder; each process of `world` scores its part, and all get the run."""
+    """A run reranked by a cross-encoder; each process scores its part, and all get the whole run."""
     pool = Candidates.of(run, len(run.documents))
     ids, rows = np.unique(pool.document, return_inverse=True)
     texts = [documents[run.names[code]] for code in ids.tolist()]

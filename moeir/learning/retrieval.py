@@ -1,4 +1,4 @@
-"""Retrieval as a task of the training loop: queries and documents of a plan, encoded, what an objective makes of them, and who judges."""
+"""Retrieval as a training task: the texts of a sampler's batches, encoded, their objective, and evaluation on a development set."""
 
 import logging
 from collections.abc import Callable
@@ -26,12 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retrieval:
-    """A checkpoint learns `objective` from the batches of `plan`, in `steps` steps of `accumulate` batches each.
+    """Trains a checkpoint with `objective` on the batches of `sampler`, in `steps` steps of `accumulate` batches each.
 
-    `texts` are the tokens of what it draws from. The processes of `world` share the texts of every batch and know all representations;
-    each encodes at most `at_once` tokens at a time with their activations (None: all), see `caching`. Of a cross-encoder a pair's score is
-    the pair's representation: a vector of one number, of which the inner product with the number 1, which stands for every query, is the
-    score; the pairs of other queries are ignored.
+    `texts` are the tokens of the sampled texts. The processes share the texts of every batch, and each gets all representations; each keeps
+    the activations of at most `max_tokens` tokens at a time (None: all), see `grad_cache`. With a cross-encoder a pair's representation is
+    a vector of one number, its score: every query is represented by the number 1, and the pairs of other queries are ignored.
     """
 
     checkpoint: OpenCheckpoint
@@ -56,12 +55,12 @@ class Retrieval:
 
     @cached_property
     def batches(self) -> Batches:
-        """What the steps read, made ahead of them."""
+        """The tokenized batches, prefetched."""
         share = Share(self.world.rank, self.world.size, self.at_once)
         return Batches(self.plan, self.texts, self.steps * self.accumulate, share, pinned=self.checkpoint.device.type == "cuda")
 
     def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
-        """The objective on a batch, counted from 0, and how many tokens that was."""
+        """The objective's loss and metrics of a batch, counted from 0, and its number of tokens."""
         device, step = self.checkpoint.device, batch // self.accumulate
         tokenized = self.batches.at(batch)
         ignored = tokenized.ignored.to(device, non_blocking=True)
@@ -77,7 +76,7 @@ class Retrieval:
         return output.loss, output.facts, tokenized.queries.count + tokenized.documents.count
 
     def _encoded(self, texts: Dealt, moment: str) -> Encoded:
-        """The texts of a side, those of all processes, in the order of the batch."""
+        """Representations of the texts of a side, from all processes, in the order of the batch."""
         device = self.checkpoint.device
 
         def encode(tokens: Tokens) -> Encoded:
@@ -92,7 +91,7 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class Judge:
-    """What the development queries say of a checkpoint's weights while it is trained."""
+    """Evaluates a checkpoint on a development set while it is trained."""
 
     checkpoint: OpenCheckpoint
     development: Development
@@ -100,7 +99,7 @@ class Judge:
     world: World = ALONE
 
     def judged(self, step: int, steps: int, best: Best, best_folder: Path) -> dict[str, float]:
-        """The measures after `step` of `steps` steps, where it is time to ask; the best weights are put into `kept`."""
+        """The measures after `step` of `steps` steps, empty if no evaluation is due; saves the best weights in `best_folder`."""
         dev_set = self.development
         if not dev_set.due(step, steps):
             return {}

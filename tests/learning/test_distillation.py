@@ -106,7 +106,7 @@ def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objec
 
 @pytest.mark.parametrize("objective", objectives.TAUGHT)
 def test_a_teacher_and_negatives_are_needed(objective):
-    with pytest.raises(UsageError, match="distillation needs a teacher's scores in the examples"):
+    with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
         objective(batch(teacher=None))
     with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
         objective(batch(teacher=torch.ones(Q, 1), group=1))

@@ -227,7 +227,7 @@ def broken(batch, *, gradient):
 @pytest.mark.parametrize(
     "gradient, message",
     [
-        (False, "step 1: the loss is nan; nothing is learned yet"),
+        (False, "step 1: the loss is nan; no update was made yet"),
         (True, "step 1: the gradient norm is (nan|inf); start over with a lower --learning-rate"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_competition_shows_shares_losses_and_how_long_still():
     assert lines[3].split() == ["expert", "share", "largest", "loss"]
     assert lines[4].split() == ["lexical", "0.250", "→", "▃" * 11, "30.0%", "1.000", "→", "▁" * 11]
     assert lines[6].split() == ["entropy", "of", "shares", "1.00", "→", "█" * 11, "of", "0.69"]
-    assert "all experts learn alike" in shown(CAME | {"competing": 0.0}, width=80)[1]
+    assert "all experts learn equally" in shown(CAME | {"competing": 0.0}, width=80)[1]
 
 
 def test_other_trainings_show_what_they_have():

@@ -84,7 +84,7 @@ def test_the_order_of_the_groups_does_not_change(architectures):
 
 
 def test_a_pattern_that_fits_nothing_is_refused_with_the_nearest_names(architectures):
-    with pytest.raises(UsageError, match=r"--group-rate mixtrue: no parameter has that in its name; the nearest names are mixture"):
+    with pytest.raises(UsageError, match=r"--group-rate mixtrue: matches no parameter name; the nearest names are mixture"):
         parameters.groups(architectures["sbmoe"], rate=1e-3, rates={"mixtrue": 1.0})
     with pytest.raises(UsageError, match=r"--group-rate xyz: .* the nearest names are encoder"):
         parameters.groups(architectures["dense"], rate=1e-3, rates={"xyz": 1.0})

@@ -179,14 +179,14 @@ def test_an_error_of_one_is_told_by_the_main_process(learn):
 def test_one_that_does_not_come_is_named(learn):
     _, said = learn(2, "came", "--stuck-minutes", 0.1, name="stuck", stuck=1)
     assert said[0]["code"] == 1
-    assert "process 1 of 2" in said[0]["stderr"] and "did not come within 0.1 minutes" in said[0]["stderr"]
+    assert "process 1 of 2" in said[0]["stderr"] and "did not respond within 0.1 minutes" in said[0]["stderr"]
     assert f"{os.uname().nodename}, process" in said[0]["stderr"]
 
 
 def test_one_that_dies_is_named_at_once(learn):
     _, said = learn(2, "came", name="dead", dead=1)
     assert said[1] is None
-    assert said[0]["code"] == 1 and "process 1 of 2" in said[0]["stderr"] and "is gone" in said[0]["stderr"]
+    assert said[0]["code"] == 1 and "process 1 of 2" in said[0]["stderr"] and "has terminated" in said[0]["stderr"]
 
 
 @pytest.mark.parametrize("full", [0, 1])
@@ -196,7 +196,7 @@ def test_one_that_runs_out_of_memory_says_so_to_all(learn, full):
     words = f"error: process {full} of 2 ({os.uname().nodename}, process "
     assert said[0]["stderr"].count(words) == said[0]["stderr"].count("out of memory on the CPU of") == 1
     assert "2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute" in said[0]["stderr"]
-    assert "gone" not in said[0]["stderr"] and said[1]["stderr"] == ""
+    assert "terminated" not in said[0]["stderr"] and said[1]["stderr"] == ""
 
 
 def test_one_process_that_runs_out_of_memory_says_what_takes_less(learn):
@@ -243,7 +243,7 @@ def test_the_group_of_processes_ends_whoever_is_dead(dead):
         if rank == dead:
             os.kill(os.getpid(), signal.SIGKILL)
         if dead is not None:
-            with pytest.raises(MoeirError, match="is gone"):
+            with pytest.raises(MoeirError, match="has terminated"):
                 world.said(None, "a test")
         began = time.monotonic()
         leave()
@@ -264,7 +264,7 @@ def test_a_collective_that_another_process_leaves_names_that_process():
         return str(told.value)
 
     first, second = together(2, gathered)
-    assert second is None and "process 1 of 2" in first and "is gone" in first
+    assert second is None and "process 1 of 2" in first and "has terminated" in first
 
 
 def test_processes_have_a_device_each():

@@ -139,7 +139,7 @@ def test_texts_that_examples_bring_need_no_collection():
     inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
     found = contents(gathered([[inline]], ["1"], queries=[], corpora=[]))[0]
     assert (found.queries, found.documents) == ({"q": "who?"}, {"d": "owl"})
-    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; say where they are with --queries"):
+    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; name their files with --queries"):
         gathered([[inline], TWO], ["one.jsonl", "two.jsonl"], queries=[], corpora=[])
     other = Example("r", ("d",), (), (), Text("r", "what?"), (Text("d", "bee"),))
     with pytest.raises(DataError, match=r"one\.jsonl: passage 'd' has two texts"):

@@ -102,7 +102,7 @@ def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path,
     assert made.queries.keys() == made.qrels.keys() and made.measure == "RR@10" and made.depth == 100
     (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n')
     development(*files[:2], [tmp_path / "few.jsonl"], training={}, measure="RR@10", every=3)
-    assert "relevant documents are not in the development corpus" in caplog.text
+    assert "relevant documents are missing from the development corpus" in caplog.text
     assert development(*files, training={}, measure="R@1000", every=1).depth == 1000
 
 

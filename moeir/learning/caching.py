@@ -18,7 +18,7 @@ Encode = Callable[[Tokens], Encoded]
 
 
 def encoded(encode: Encode, parts: Sequence[Tokens]) -> Encoded:
-    """Representations of the texts of all parts, end to end, with gradient; the last part keeps its activations, as backward starts there."""
+    """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
     return gathered([*(_encoded_again(encode, part) for part in parts[:-1]), encode(parts[-1])]) if len(parts) > 1 else encode(parts[0])
 
 

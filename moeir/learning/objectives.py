@@ -50,7 +50,7 @@ def competitive(
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> Outcome:
-    """CAME: all experts learn equally for a ratio of the steps, then each query's loss is weighted to the experts that rank its positive best.
+    """CAME: experts learn equally for a ratio of the steps, then a query's loss is weighted to those that rank its positive best.
 
     `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`: steps over which FLOPS
     grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
@@ -106,7 +106,7 @@ def margin_mse(
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> Outcome:
-    """Distillation of a teacher's margins between positive and negatives into every score; `contrastive` adds the contrastive loss."""
+    """Distillation of a teacher's margins of positive over negatives into every score; `contrastive` adds the contrastive loss."""
     regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     return _distilled(batch, losses.margins, contrastive, regularizer_weights)
 
@@ -186,7 +186,7 @@ def _ranks(batch: Batch, scores: dict[str, Tensor], scope: str, ties: str) -> di
 
 
 def _standing(ranks_by_score: dict[str, Tensor], shares: Tensor) -> Facts:
-    """Metrics of each expert: mean and spread of its share, its mean rank, how often its share is strictly the largest; entropy of shares."""
+    """Metrics of each expert: mean and spread of its share, mean rank, how often its share is strictly the largest; entropy of shares."""
     ranks = torch.stack(list(ranks_by_score.values())).float()  # [E, Q]
     best, second = torch.cat([shares, torch.zeros_like(shares[:1])]).topk(2, dim=0).values
     wins = (shares > torch.where(shares == best, second, best)).float()

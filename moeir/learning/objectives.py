@@ -87,7 +87,7 @@ def kl(
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> Outcome:
-    """Distillation of a teacher's distribution over each query's own documents into every score; `contrastive` adds the contrastive loss."""
+    """Distillation of a teacher's distribution over each query's own documents; `contrastive`: weight of the contrastive loss."""
     if temperature <= 0:
         raise UsageError(f"kl:temperature={temperature}: expected more than 0")
     regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
@@ -106,7 +106,7 @@ def margin_mse(
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> Outcome:
-    """Distillation of a teacher's margins of positive over negatives into every score; `contrastive` adds the contrastive loss."""
+    """Distillation of a teacher's margins between positive and negatives into each score; `contrastive`: weight of the contrastive loss."""
     regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     return _distilled(batch, losses.margins, contrastive, regularizer_weights)
 

@@ -1,6 +1,6 @@
 """A corpus cut to what a model reads: title and text to their first LENGTH word pieces (two are special), for a fair BM25 row.
 
-    python cut_corpus.py CORPUS MODEL_FOLDER LENGTH OUTPUT
+python cut_corpus.py CORPUS MODEL_FOLDER LENGTH OUTPUT
 """
 
 import sys

@@ -31,16 +31,16 @@ def training_questions(folder: Path) -> dict[str, list[str]]:
     if not (folder / "qrels" / "train.tsv.gz").exists():
         return {}
     queries = texts.read_all(folder / "queries.jsonl.gz")
-    held = [folder / "qrels" / f"{part}.tsv.gz" for part in HELD_BACK]
-    tested = {query for path in held if path.exists() for query in qrels.read(path)}
-    asked = {words(queries[query].text) for query in tested}
-    found: dict[str, list[str]] = defaultdict(list)
+    heldout_files = [folder / "qrels" / f"{part}.tsv.gz" for part in HELD_BACK]
+    tested = {query for path in heldout_files if path.exists() for query in qrels.read(path)}
+    heldout_texts = {words(queries[query].text) for query in tested}
+    questions_by_document: dict[str, list[str]] = defaultdict(list)
     for query, grades in qrels.read(folder / "qrels" / "train.tsv.gz").items():
-        if query not in tested and words(queries[query].text) not in asked:
+        if query not in tested and words(queries[query].text) not in heldout_texts:
             for document, grade in grades.items():
                 if grade > 0:
-                    found[document].append(queries[query].text)
-    return found
+                    questions_by_document[document].append(queries[query].text)
+    return questions_by_document
 
 
 def asked_of(document: texts.Text, questions: list[str]) -> tuple[str, list[str]]:
@@ -64,10 +64,10 @@ def main(output: Path, *folders: Path) -> None:
         for folder in folders:
             questions, kinds = training_questions(folder), Counter[str]()
             for document in documents(folder):
-                kind, asked = asked_of(document, questions.get(document.id.removeprefix(f"{folder.name}-"), []))
+                kind, queries_of_document = asked_of(document, questions.get(document.id.removeprefix(f"{folder.name}-"), []))
                 kinds[kind] += 1
                 corpus.write(json.dumps(texts.record(document), ensure_ascii=False) + "\n")
-                queries.write(generated.line(document.id, asked) + "\n")
+                queries.write(generated.line(document.id, queries_of_document) + "\n")
             print(folder.name, *(f"{count} with {kind}" for kind, count in sorted(kinds.items())), sep="\t")
 
 

@@ -86,20 +86,20 @@ def trained(
     model, loss, trainer, settings, callbacks = KINDS[kind](weights[0], length, weights[1], device)
     rows = [row for step in steps for row in step]
     names = [*COLUMNS[:2], *(f"{COLUMNS[2]}_{number}" for number in range(1, len(rows[0]) - 1))]
-    table = datasets.Dataset.from_dict({name: [row[place] for row in rows] for place, name in enumerate(names)})
+    table = datasets.Dataset.from_dict({name: [row[column] for row in rows] for column, name in enumerate(names)})
     arguments = settings(
         str(folder), max_steps=len(steps), per_device_train_batch_size=len(steps[0]), learning_rate=rate, weight_decay=0.0,
         lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=bfloat16, use_cpu=device == "cpu", report_to=[],
         save_strategy="no", logging_steps=len(steps), disable_tqdm=True, batch_sampler=InOrder,
     )  # fmt: skip
-    made = watched(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
+    instance = watched(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
     ready()
     if merged:
-        made.train()
+        instance.train()
     else:
         with column_merging_disabled():
-            made.train()
-    return made.times, made.clock, made.losses
+            instance.train()
+    return instance.times, instance.clock, instance.losses
 
 
 def watched(trainer: type[BaseTrainer]) -> Any:

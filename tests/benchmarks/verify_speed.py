@@ -18,12 +18,12 @@ from moeir.artifacts import checksums
 
 def seconds(work: Callable[[], object], rounds: int) -> str:
     """Median, least and most."""
-    taken = []
+    durations = []
     for _ in range(rounds):
         began = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - began)
-    return f"{statistics.median(taken):.2f} ({min(taken):.2f} to {max(taken):.2f})"
+        durations.append(time.perf_counter() - began)
+    return f"{statistics.median(durations):.2f} ({min(durations):.2f} to {max(durations):.2f})"
 
 
 def main() -> None:
@@ -32,16 +32,16 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--bytes", type=int, default=10**9)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    file = given.work / "drawn.bin"
-    with open(file, "wb") as held:
-        for first in range(0, given.bytes, checksums.BLOCK):
-            held.write(os.urandom(min(checksums.BLOCK, given.bytes - first)))
-    said = checksums.facts([file])[0]
-    sys.stdout.write(f"whole {seconds(lambda: checksums.checksum(file), given.rounds)} s\n")
-    sys.stdout.write(f"blocks {seconds(lambda: checksums.changed({file: said}), given.rounds)} s\n")
-    sys.stdout.write(f"making {seconds(lambda: checksums.facts([file]), given.rounds)} s\n")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    file = arguments.work / "drawn.bin"
+    with open(file, "wb") as opened_file:
+        for first in range(0, arguments.bytes, checksums.BLOCK):
+            opened_file.write(os.urandom(min(checksums.BLOCK, arguments.bytes - first)))
+    entry = checksums.facts([file])[0]
+    sys.stdout.write(f"whole {seconds(lambda: checksums.checksum(file), arguments.rounds)} s\n")
+    sys.stdout.write(f"blocks {seconds(lambda: checksums.changed({file: entry}), arguments.rounds)} s\n")
+    sys.stdout.write(f"making {seconds(lambda: checksums.facts([file]), arguments.rounds)} s\n")
     file.unlink()
 
 

@@ -1,10 +1,10 @@
-"""Files of artifacts cut at every 4 KiB, and bits flipped anywhere: how much of it the command that reads them lets pass. It must be none.
+"""Artifacts with truncated files and flipped bits: how many of the damages pass verification. It must be none.
 
     python damage.py ARTIFACT... [--flips 1000 --seed 1]
 
-ARTIFACT: encodings or an index; a copy beside it is harmed. A cut is a length, the last byte and every multiple of 4,096; a flip is one bit
-of one byte, drawn over all bytes of all files. What reads an artifact verifies it first (`manifests.verify`), so that is what is called
-here, and each refusal must name the file and what to run.
+ARTIFACT: encodings or an index; a copy beside it is damaged. Files are truncated by their last byte and at every multiple of 4,096; a flip
+is one random bit of all files. Every reader of an artifact verifies it first (`manifests.verify`), so that is called here, and each error
+must name the file and the command to run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ STEP = 4096
 
 
 def refused(folder: Path, kind: str, file: Path) -> bool:
-    """Whether it is not taken, with a line that names the file and the way out."""
+    """Whether verification fails with one line that names the file and the remedy."""
     try:
         manifests.verify(folder, kind)
     except ArtifactError as error:
@@ -45,7 +45,7 @@ def cut(file: Path, length: int) -> Iterator[None]:
 
 @contextmanager
 def flipped(file: Path, bit: int) -> Iterator[None]:
-    """A file with one bit that is another."""
+    """A file with one bit flipped."""
     _flip(file, bit)
     yield
     _flip(file, bit)

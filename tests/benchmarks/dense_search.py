@@ -1,12 +1,12 @@
-"""Dense engines side by side: seconds, processor seconds, and how much of the exact result each finds.
+"""Dense engines compared: seconds, processor seconds, and recall of the exact result.
 
     python -m tests.benchmarks.dense_search FOLDER [--documents 100000 --width 384 --queries 1024 --depth 100 --rounds 5 --threads 2
         --engine flat --engine faiss:factory=IVF1024+Flat,nprobe=16 ...] [--vectors VECTORS.npy]
 
-Vectors are drawn around 2,000 centres from a seed and normalised, or read from a float16 file of encodings. FOLDER keeps the indexes for
+Vectors are random around 2,000 centres, with a seed, and normalised, or read from a float16 file of encodings. FOLDER keeps the indexes for
 the next run. The reference is faiss's IndexFlatIP over float32 in memory, in batches and one query at a time. Each round runs every engine
-once, in turns; the table has medians of the ratios within rounds. Ids that differ from the reference's are counted, and of those how many
-it has wrong: whose float64 score is above the one it put there.
+once, in turns; the table has medians of the ratios within rounds. Ids that differ from the reference's are counted, and among them the
+errors of the reference: ids whose float64 score is above that of the reference's id at the same rank.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def drawn(count: int, width: int, seed: int) -> torch.Tensor:
 
 
 def stored(folder: Path, count: int, width: int) -> np.ndarray:
-    """The documents float16 [count, width], memory-mapped."""
+    """The documents, float16 [count, width], memory-mapped."""
     path = folder / f"vectors-{count}-{width}.npy"
     if not path.exists():
         target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(count, width))
@@ -49,7 +49,7 @@ def stored(folder: Path, count: int, width: int) -> np.ndarray:
 
 
 def opened(folder: Path, spec: str, vectors: np.ndarray) -> Any:
-    """An index saved and opened again, made now if it was not before."""
+    """An index opened from disk, built first if it is missing."""
     index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{'-'.join(map(str, vectors.shape))}"
     make_index = variants.bind("indexes", spec)
     if not (index_folder / "engine.json").exists():
@@ -68,7 +68,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 def compared(rows: np.ndarray, reference: np.ndarray, queries: torch.Tensor, vectors: np.ndarray) -> str:
-    """Share of the reference's ids found, and of the places where ids differ how many the reference has wrong."""
+    """Recall of the reference's ids, the number of ranks with other ids, and at how many of them the reference is wrong."""
     recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows, reference, strict=True)])
     query, rank = np.nonzero(rows != reference)
     doubles = queries.double().numpy()

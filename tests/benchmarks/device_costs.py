@@ -1,12 +1,12 @@
-"""What one training step and one window of encoding cost a GPU: operations launched, waits of the host, copies; on the pretended device.
+"""GPU costs of a training step and of a window of encoding: launched operations, host synchronizations, copies; on the pretended device.
 
     python tests/benchmarks/device_costs.py [--only dense came] [--where] [--launches 20] [--lists] [--finetune="--log-every 10"]
 
-The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts know no sizes; 8 queries with 8 documents each of mixed lengths,
-bfloat16, dropout on where a row says nothing else. It is `moeir finetune` itself that is counted, from the end of one update to the end
-of the next, and `moeir encode`, in which a window of 256 texts is one batch: three windows less two. `transformers` is its own BertModel,
-trained alike. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few
-kernels for all tensors. `kernels` are those that the operations are known to be made of.
+The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do not depend on it; 8 queries with 8 documents each of mixed
+lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
+`moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `transformers` is its own BertModel, trained the same
+way. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few kernels for all
+tensors. `kernels` are those that the operations are known to consist of.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts  # 
 
 VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
 DOCUMENT_WORDS = (20, 120)
-STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4: behind every start, before every end
+STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4, away from start and end
 WORDS = [f"{first}{second}{third}" for first in "bdklmnrst" for second in "aeiou" for third in "dgklmnprst"]
 SIGNS = "normalise=true,markers=true,augmentation=true,punctuation=false"
 FLOPS = "contrastive:flops_query=0.01,flops_document=0.01"
@@ -56,7 +56,7 @@ YARDSTICKS = ("transformers", "transformers, no dropout", "encode transformers")
 
 
 def made_weights(folder: Path, dropout: float) -> Path:
-    """BERT-base's depth, narrow, drawn, as transformers writes it; a tokenizer of a few hundred words."""
+    """Random weights with BERT-base's depth and a small width, as transformers writes them; a tokenizer of a few hundred words."""
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(7)
@@ -106,14 +106,14 @@ def made_texts(folder: Path) -> None:
 
 
 def told(*arguments: object) -> None:
-    """A command in this process, which has to work."""
+    """Run a command in this process; it must succeed."""
     result = run_here(*arguments)
     if result.code:
         raise SystemExit(result.stderr)
 
 
 def one_step(machine: pretended.Machine, work: Callable[[], None]) -> Counts:
-    """What happens between the ends of two updates."""
+    """Counts between the ends of two updates."""
     marks: list[Counts] = []
 
     def note(*unused: Any) -> None:
@@ -191,7 +191,7 @@ def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
 
 
 def measured(machine: pretended.Machine, work: Path, name: str, arguments: argparse.Namespace) -> Counts:
-    """Of a row of the table."""
+    """The counts of a row of the table."""
     if name in YARDSTICKS:
         return yardstick(machine, work, name)
     if name in TRAININGS:
@@ -200,7 +200,7 @@ def measured(machine: pretended.Machine, work: Path, name: str, arguments: argpa
 
 
 def show(name: str, counts: Counts, arguments: argparse.Namespace) -> None:
-    """A row of the table, and what was asked for besides."""
+    """Print a row of the table, and the optional lists."""
     cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
     print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
     if arguments.where:

@@ -1,10 +1,10 @@
-"""A collection of any size cut from real texts, and a small drawn encoder for it, where the path of the data is measured and not quality.
+"""A synthetic collection of any size and a small random encoder, to measure throughput and memory, not quality.
 
-    python drawn.py WORK_FOLDER COUNT CORPUS... [--layers 2 --seed 1]
+    python synthetic_collection.py WORK_FOLDER COUNT CORPUS... [--layers 2 --seed 1]
 
-Writes corpus.jsonl (COUNT passages of some 60 words: sentences of the corpora, drawn anew for each passage), queries.jsonl (256 of the
-first words of a drawn sentence) and weights/ (`--layers` layers of 32, drawn, and a tokenizer of the 500 most frequent words, as the head
-of a large vocabulary would take most of the time), for
+Writes corpus.jsonl (COUNT passages of some 60 words: random sentences of the corpora), queries.jsonl (256 first words of random
+sentences) and weights/ (`--layers` layers of 32, random, and a tokenizer of the 500 most frequent words, as the head of a large vocabulary
+would take most of the time), for
 
     moeir init --model WORK_FOLDER/weights --from-scratch --arch came:shared_layers=1,local_dim=16 ...
 """
@@ -34,13 +34,13 @@ CONFIG = {
 
 
 def sentences(corpora: list[Path]) -> list[str]:
-    """Those of 5 to 40 words."""
+    """The sentences of 5 to 40 words."""
     pieces = (one for corpus in corpora for text in texts.read(corpus, keep_empty=True) for one in re.split(r"(?<=[.!?])\s+", text.content))
     return [" ".join(words) for words in map(str.split, pieces) if 5 <= len(words) <= 40]
 
 
 def passages(known_sentences: list[str], count: int, rng: random.Random) -> Iterator[str]:
-    """Drawn sentences until there are words enough."""
+    """Passages of random sentences."""
     for _ in range(count):
         chosen, words = [], 0
         while words < WORDS - 8:
@@ -57,7 +57,7 @@ def write(path: Path, letter: str, contents: Iterator[str]) -> None:
 
 
 def weights(folder: Path, known_sentences: list[str], layers: int) -> None:
-    """A BERT's folder: the most frequent words, letters for the others."""
+    """Write a BERT's folder, with a tokenizer of the most frequent words, and letters for the others."""
     folder.mkdir(exist_ok=True)
     counts = Counter(word for one in known_sentences for word in re.findall("[a-z]+", one.lower()) if len(word) > 1)
     words = [word for word, _ in counts.most_common(VOCABULARY)]
@@ -70,7 +70,7 @@ def weights(folder: Path, known_sentences: list[str], layers: int) -> None:
 
 
 def main() -> None:
-    """Write the three."""
+    """Write weights, queries and corpus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("count", type=int)

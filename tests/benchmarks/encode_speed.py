@@ -3,8 +3,8 @@
     python encode_speed.py MODEL_FOLDER CORPUS WORK_FOLDER --row dense|came [--texts 2000 --rounds 5 --threads 2 --length 256]
 
 Each way encodes the same first texts in a process of its own, in turns, and is timed from the first text on: opening the model is not
-counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the steadier
-measure where others use the machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 as they come.
+counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the more
+stable measure on a shared machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 in file order.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "lo
 
 
 def prepared(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
-    """The checkpoint of a way and the texts, made at their first use."""
+    """The checkpoint of a way and the texts, written on first use."""
     spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=arguments.shared)
     checkpoint, corpus = (
         arguments.work / f"{way if way in ARCHITECTURES else 'dense'}-{arguments.length}",
@@ -52,13 +52,13 @@ def prepared(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
 
 
 def said(*arguments: object) -> None:
-    """A command of ours that goes well."""
+    """Run a moeir command; it must succeed."""
     if cli._outcome([str(argument) for argument in arguments]):
         sys.exit(f"{arguments}: failed")
 
 
 def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
-    """The command, from the moment its shelf is open."""
+    """`moeir encode`, timed from the moment its output is open."""
     checkpoint, corpus = prepared(options, way)
     output = options.work / "made" / way
     shutil.rmtree(output, ignore_errors=True)
@@ -81,7 +81,7 @@ def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
 
 
 def theirs(arguments: argparse.Namespace, way: str) -> dict[str, float]:
-    """sentence-transformers, and its vectors saved."""
+    """sentence-transformers, with its vectors saved."""
     from sentence_transformers import SentenceTransformer
 
     _, corpus = prepared(arguments, way)
@@ -97,13 +97,13 @@ def theirs(arguments: argparse.Namespace, way: str) -> dict[str, float]:
 
 
 def now() -> dict[str, float]:
-    """Seconds of the clock and of the processor, and the most MiB so far."""
+    """Seconds of the clock and of the processor, and peak MiB so far."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"clock": time.monotonic(), "processor": time.process_time(), "memory": memory}
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Times between two moments; of memory the most, whole."""
+    """Times between two moments, and the peak of memory."""
     return {name: value - (before[name] if name != "memory" else 0) for name, value in after.items()}
 
 

@@ -1,4 +1,4 @@
-"""What routed experts cost: forward and backward of a model with them against the same model without, step by step side by side.
+"""Cost of routed experts: forward and backward of a model with experts against the same model without, in alternating steps.
 
     python expert_cost.py [--hidden 768 --layers 12 --texts 16 --tokens 128 --rounds 9 --dtype float32 --device cpu --threads 1]
 
@@ -23,7 +23,7 @@ SPECS = (PLAIN, "taser", "taser:routing=sequence", "taser:routing=token", "taser
 
 
 def built(spec: str, shape: Shape, device: str) -> torch.nn.Module:
-    """A seeded model in training mode; experts shaken apart so that routers do not all agree."""
+    """A seeded model in training mode; routers have random weights, so that they differ."""
     torch.manual_seed(1)
     model = variants.bind("architectures", spec)(Encoder(shape), Signs(101, 102, 103, 1, 2, ())).to(device).train()
     for name, parameter in model.named_parameters():
@@ -33,8 +33,8 @@ def built(spec: str, shape: Shape, device: str) -> torch.nn.Module:
 
 
 def seconds(model: torch.nn.Module, batches: list[Tokens], dtype: torch.dtype, device: str) -> float:
-    """One forward and backward of queries and documents."""
-    clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds: others may use the machine meanwhile
+    """Duration of one forward and backward of queries and documents."""
+    clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds, as the machine may be shared
     began = clock()
     with autocast(dtype, device):
         vectors = [model(batch)["global"].vectors for batch in batches]

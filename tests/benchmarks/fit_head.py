@@ -1,10 +1,10 @@
-"""A late-interaction head in minutes, for engines to be measured on vectors that were trained: one linear map behind a drawn projection.
+"""A late-interaction head trained in minutes, to measure engines on trained vectors: one linear map behind a random projection.
 
     python -m tests.benchmarks.fit_head CHECKPOINT ENCODINGS QUERIES QRELS OUTPUT [--questions 2000 --held 300 --seconds 150 --batch 24]
 
-CHECKPOINT is a colbert whose projection was drawn, ENCODINGS what it wrote of a corpus. A square map of the vectors, then normalised, is
-trained on judged pairs with the other passages of a batch as negatives; it could as well stand in the projection. OUTPUT gets `documents`
-and, of the questions that were held out, `queries`, both as encodings of the expert.
+CHECKPOINT is a colbert with a random projection, ENCODINGS its encodings of a corpus. A square map of the vectors, then normalised, is
+trained on judged pairs with in-batch negatives; it could be merged into the projection. OUTPUT gets `documents` and, of the held-out
+questions, `queries`, both as encodings of the expert.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from moeir.records import qrels, texts
 from moeir.representations.base import Writer
 from moeir.representations.multivector import MultiVector
 
-TOKENS, TEMPERATURE = 96, 0.7  # of a passage that are trained on; what scores are multiplied by
+TOKENS, TEMPERATURE = 96, 0.7  # tokens of a passage in training; factor on scores
 
 
 def fitted(queries: MultiVector, documents: MultiVector, rows: list[int], seconds: float, batch: int) -> Tensor:

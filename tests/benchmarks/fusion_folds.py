@@ -1,4 +1,4 @@
-"""Fusions found on four fifths of the queries and measured on the last, five times over: a table with p-values against came-sum.
+"""Cross-validation of fusions: learned on four fifths of the queries, measured on the last, with p-values against came-sum.
 
 python tests/benchmarks/fusion_folds.py QRELS QUERIES RUN RUN …
 """
@@ -23,7 +23,7 @@ FOLDS, SEED, DEPTH = 5, 42, 1000
 
 
 def learned(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, fusion.Merge]:
-    """The fusions that are found on some queries."""
+    """The fusions learned on the training queries."""
 
     def means(steps: list[str]) -> list[float]:
         fused_runs = (fusion.fused(training_runs, partial(fusion.linear, weights=step), 100) for step in steps)

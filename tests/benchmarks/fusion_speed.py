@@ -1,9 +1,9 @@
-"""Two runs as a program reads, fuses and measures them: moeir, pytrec_eval with dictionaries, and ranx where it is installed.
+"""Speed of reading, fusing and evaluating two runs: moeir, pytrec_eval with dictionaries, and ranx where it is installed.
 
     python tests/benchmarks/fusion_speed.py make FOLDER            # 7,000 queries of 1,000 documents, twice, with judgements
     python tests/benchmarks/fusion_speed.py moeir|pytrec_eval|ranx FOLDER
 
-Each says seconds by step and its peak memory; a process each, so that none pays for another's imports.
+Each prints seconds by step and its peak memory, in a process of its own, so that imports are not shared.
 """
 
 import resource

@@ -1,11 +1,11 @@
-"""A command killed at random moments and begun again until it ends: the same bytes as without a kill, or a line that says which differ.
+"""A command killed at random moments and restarted until it ends: are its files those of an undisturbed run? Differing ones are named.
 
     python kills.py WORK_FOLDER [--kills 20 --seed 1 --suffix .trec] -- COMMAND... {output}
 
-{output} stands where the command's product goes. One run goes through undisturbed; the moments are drawn evenly over the time it took
-after its first tenth, which starts Python. Each killed run is begun again and killed again, at a new moment, until one goes through
-before its moment or it was killed three times; the last goes through. SIGKILL, so that nothing is tidied up. What stands at its place
-after a kill must be whole, and nothing may be left beside it in the end.
+{output} stands for the path of the command's product. One run is undisturbed; the moments are uniform over its duration after the first
+tenth, which starts Python. Each killed run is restarted and killed again, at a new moment, until it ends before its moment or was killed
+three times; the last one runs to the end. SIGKILL prevents any cleanup. A product that exists after a kill must be complete, and no
+temporary files may be left beside it in the end.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from moeir.artifacts import checksums, manifests
 from moeir.errors import ArtifactError
 
 MOST = 3  # kills of one product
-TIMED = {"seconds", "tokens_per_second"}  # facts of a training's steps that no two runs share
+TIMED = {"seconds", "tokens_per_second"}  # metrics that differ between runs
 
 
 def digests(product: Path) -> dict[str, str]:
-    """Of every file of a product, but for its name and the times and speeds of its making."""
+    """Digest of every file of a product, without its own path, times and speeds."""
     files = sorted(path for path in product.rglob("*") if path.is_file()) if product.is_dir() else [product]
     compared_files = (path for path in files if path.name not in ("manifest.json", "README.md"))
     return {
@@ -35,7 +35,7 @@ def digests(product: Path) -> dict[str, str]:
 
 
 def contents(path: Path) -> bytes:
-    """A file's bytes; of a training's steps what is not timed."""
+    """A file's bytes; metrics without times."""
     if path.name != "metrics.jsonl":
         return path.read_bytes()
     steps = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -43,7 +43,7 @@ def contents(path: Path) -> bytes:
 
 
 def killed(command: list[str], moment: float) -> bool:
-    """Whether a command was still at work at its moment."""
+    """Run a command and kill it after `moment` seconds; false if it ended before."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         if process.wait(timeout=moment):
@@ -56,7 +56,7 @@ def killed(command: list[str], moment: float) -> bool:
 
 
 def whole(product: Path) -> bool:
-    """Whether a product that is there is what its manifest says."""
+    """Whether the files of a product agree with its manifest."""
     try:
         files = manifests.read_manifest(product)["files"]
     except ArtifactError:
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--suffix", default="", help="what the product's name ends with")
+    parser.add_argument("--suffix", default="", help="suffix of the product's name")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def main() -> None:
             moments.append(moment)
             kills += 1
             if (arguments.work / name).exists() and not whole(arguments.work / name):
-                sys.exit(f"{arguments.work / name}: there after a kill, and not whole")
+                sys.exit(f"{arguments.work / name}: exists after a kill, but is incomplete")
         subprocess.run(command(name), check=True, stderr=subprocess.DEVNULL)
         actual = digests(arguments.work / name)
         differing = sorted(file for file in expected.keys() | actual.keys() if expected.get(file) != actual.get(file))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LCE on four real collections with three retrievers each: what lce_tables.sh needs, its trainings, and the tables of all four together.
+# LCE on four real collections with three retrievers each: inputs of lce_tables.sh, its trainings, and tables of each and of all together.
 #
 # Data:     DATA_FOLDER with scifact, nfcorpus, squad and medquad in BEIR form (corpus.jsonl.gz, queries.jsonl.gz, qrels/PART.tsv.gz)
 # Models:   MINILM_FOLDER holds all-MiniLM-L6-v2's weights; CAME_FOLDER is a checkpoint of a trained CAME (the quickstart's: demo/checkpoint/second)
@@ -9,7 +9,7 @@
 #           BM25's START_BAND (first=50,last=150), DENSE_LENGTH (256) of dense's texts, and lce_tables.sh's SEEDS (1 2), STEPS (80),
 #           PAIRS (16), DEPTH (20), RATE (5e-5) and lengths
 # Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS differ and their SETS stand in another order.
-# Every stage is skipped if it is there already, and continued if it was interrupted. Samples of other sizes (TRAIN, TEST, DOCUMENTS) want
+# Stages whose output exists are skipped, interrupted stages continue. Samples of other sizes (TRAIN, TEST, DOCUMENTS) want
 # another WORK_FOLDER; SETS must hold scifact, squad and medquad when the start is trained.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,9 +1,9 @@
-"""What lce_tables.sh made, as two tables: trained on × tested on (LCE, Figure 2), means over the seeds, and all of it together.
+"""The results of lce_tables.sh as tables: trained on × tested on (LCE, Figure 2), means over the seeds, and all collections pooled.
 
 python tests/benchmarks/lce_summary.py QRELS WORK_FOLDER RETRIEVER…
 python tests/benchmarks/lce_summary.py together QRELS WORK_FOLDER [QRELS WORK_FOLDER …] RETRIEVER…
 
-p: two-sided paired t-test over queries, the mean over the seeds of lce against that of bce. Queries count that the list has.
+p: two-sided paired t-test over queries, the mean over the seeds of lce against that of bce. Only queries of the list count.
 """
 
 import sys
@@ -20,7 +20,7 @@ Values = dict[str, float]
 
 
 def of_run(path: Path, judged: qrels.Qrels) -> Values:
-    """nDCG@10 of each query that the run has."""
+    """nDCG@10 of each query of the run."""
     run = runs.read(path)
     own = {query: judged[query] for query in run.queries if query in judged}
     (values,) = measures.per_query(run, own, [MEASURE]).values()
@@ -28,7 +28,7 @@ def of_run(path: Path, judged: qrels.Qrels) -> Values:
 
 
 def mean_of(name: str, tested_on: str, work: Path, judged: qrels.Qrels) -> Values:
-    """The mean over the seeds that are there, query by query."""
+    """The mean over the existing seeds, query by query."""
     values_by_seed = [of_run(path, judged) for path in sorted((work / "reranked" / tested_on).glob(f"{name}-[0-9]*.trec"))]
     return {query: float(np.mean([one[query] for one in values_by_seed])) for query in values_by_seed[0]} if values_by_seed else {}
 
@@ -38,7 +38,7 @@ def mean(values: Mapping[str, float]) -> str:
 
 
 def square(judged: qrels.Qrels, work: Path, retrievers: list[str]) -> None:
-    """Rows: what it was trained on; columns: the list that it was tested on, as it was, with bce, with lce, and p of the two."""
+    """Rows: the training list; columns: the tested list, not reranked, with bce, with lce, and p of the two."""
     sys.stdout.write("| trained on | " + " | ".join(f"{one}: bce | lce | p" for one in retrievers) + " |\n")
     sys.stdout.write("|:--|" + "--:|" * (3 * len(retrievers)) + "\n")
     unranked = [mean(of_run(work / "tops" / f"{one}.trec", judged)) for one in retrievers]
@@ -52,7 +52,7 @@ def square(judged: qrels.Qrels, work: Path, retrievers: list[str]) -> None:
 
 
 def together(collections: list[tuple[qrels.Qrels, Path]], retrievers: list[str]) -> None:
-    """Over all collections, training lists and seeds of a query: lce against bce, and either against the list, by where it was tested."""
+    """Over all collections, training lists and seeds of a query: lce against bce, and the list itself, by tested list."""
     sys.stdout.write("| tested on | queries | as it was | bce | lce | p (lce, bce) | own list: bce | lce | p |\n|:--|" + "--:|" * 8 + "\n")
     for tested_on in retrievers:
         baseline: Values = {}

@@ -1,10 +1,10 @@
-"""Most memory of encode, index and search, however long the corpus: all that is resident, and the part that is the process's own.
+"""Peak memory of encode, index and search: all resident memory, and the anonymous part of it.
 
-    python drawn.py WORK_FOLDER 1000000 CORPUS... && python memory.py WORK_FOLDER [--stage NAME ...]
+    python synthetic_collection.py WORK_FOLDER 1000000 CORPUS... && python memory.py WORK_FOLDER [--stage NAME ...]
     python memory.py WORK_FOLDER --shards-of ENCODINGS --times 10 [--stage NAME ...]
 
 Each stage is a process of its own. `resident` is the kernel's ru_maxrss: it counts pages of mapped files, which the kernel takes back when
-others need memory. `own` is the most of Anonymous in /proc/PID/smaps_rollup, looked at every 0.5 s: what the stage asked for itself.
+others need memory. `own` is the peak of Anonymous in /proc/PID/smaps_rollup, polled every 0.5 s: the memory that the stage allocated.
 The second form does not encode: WORK_FOLDER/enc becomes so many shards, each of them ENCODINGS under other ids.
 """
 
@@ -21,13 +21,13 @@ from moeir.artifacts import manifests
 
 ARCH = "came:shared_layers=1,local_dim=16"
 LENGTHS = ("--document-length", "64", "--query-length", "32")
-TERMS = "128"  # a drawn lexical head gives half of the vocabulary to every text
+TERMS = "128"  # a random lexical head activates half of the vocabulary
 EVERY = 0.5
 MIB = 2**20
 
 
 def commands(work: Path) -> Iterator[tuple[str, list[str]]]:
-    """What is measured, by name, in the order in which one needs the other."""
+    """The measured commands by name, in the order of their dependencies."""
     corpus, checkpoint, encodings = (str(work / name) for name in ("corpus.jsonl", "ckpt", "enc"))
     yield "encode", ["encode", "--model", checkpoint, "--corpus", corpus, "--terms", TERMS, "--output", encodings]
     engines = {
@@ -52,7 +52,7 @@ def own(process: int) -> int:
 
 
 def measured(command: list[str]) -> tuple[float, int, int]:
-    """Seconds, resident and own bytes of a command that must end well."""
+    """Seconds, resident and anonymous bytes of a command that must succeed."""
     start, peak_own = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-m", "moeir", *command], stderr=subprocess.DEVNULL)
     while True:
@@ -67,7 +67,7 @@ def measured(command: list[str]) -> tuple[float, int, int]:
 
 
 def multiplied(encodings: Path, folder: Path, times: int) -> None:
-    """Shards with the arrays of `encodings`, linked and not copied, and ids of their own."""
+    """Write shards that link the arrays of `encodings` and have their own ids."""
     manifest_read, ids = manifests.read_manifest(encodings), manifests.read_lines(encodings / "ids.txt")
     checkpoint = dict(
         manifest_read["counts"]["checkpoint"], path=str((encodings / manifest_read["counts"]["checkpoint"]["path"]).resolve())
@@ -90,10 +90,10 @@ def multiplied(encodings: Path, folder: Path, times: int) -> None:
 
 
 def main() -> None:
-    """A line of a table for each stage, as it ends."""
+    """Print a line of a table after each stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--stage", action="append", help="these only, such as 'index exact'; what they need must be there")
+    parser.add_argument("--stage", action="append", help="only these, such as 'index exact'; their inputs must exist")
     parser.add_argument("--shards-of", type=Path)
     parser.add_argument("--times", type=int, default=10)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""sentence-transformers' vectors of a BEIR collection in float32, every query's searched exactly: the run that ours is laid beside.
+"""Baseline run: sentence-transformers' float32 vectors of a BEIR collection, searched exactly.
 
 python minilm_peer.py MODEL_FOLDER DATA_FOLDER QUERIES RUN [--length 256 --depth 100]
 """

@@ -1,4 +1,4 @@
-"""Late-interaction engines side by side: queries a second, and how much of the exact result each finds.
+"""Late-interaction engines compared: queries a second, and recall of the exact result.
 
     python -m tests.benchmarks.multivector_search FOLDER DOCUMENTS QUERIES [--documents 20000 --queries 64 --depth 100 --rounds 3
         --threads 2 --plain 4 --engine maxsim --engine plaid:rescore=true ...]
@@ -25,7 +25,7 @@ HEADER = """| engine | queries a second | times the first's (least, most) | in p
 
 
 def opened(folder: Path, spec: str, documents: MultiVector) -> Any:
-    """An index saved and opened again, made now if it was not before."""
+    """An index opened from disk, built first if it is missing."""
     index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{len(documents)}"
     make_index = variants.bind("indexes", spec)
     if not (index_folder / "engine.json").exists():
@@ -37,7 +37,7 @@ def opened(folder: Path, spec: str, documents: MultiVector) -> Any:
 
 
 def bytes_each(index_folder: Path, vectors: int) -> str:
-    """Bytes on disk for each vector: of the codes, of all but the kept float16 vectors, of those."""
+    """Bytes on disk for each vector: of the codes, of everything but the stored float16 vectors, of those vectors."""
     sizes = {path.stem: path.stat().st_size / vectors for path in index_folder.iterdir()}
     codes = sum(sizes.get(name, 0.0) for name in ("codes", "leading", "residuals"))
     vector_bytes = sizes.pop("vectors", 0.0)
@@ -45,7 +45,7 @@ def bytes_each(index_folder: Path, vectors: int) -> str:
 
 
 def plain(queries: MultiVector, documents: MultiVector) -> str:
-    """Queries a second, by the clock and in processor time, of padded float32 products, documents of like length together."""
+    """Queries a second, by the clock and in processor time, of padded float32 products, documents sorted by length."""
     order = (documents.starts[1:] - documents.starts[:-1]).argsort()
     padded_queries, real = queries.padded()
     began, used = time.perf_counter(), time.process_time()

@@ -1,11 +1,11 @@
-"""Masked language modelling by `moeir pretrain` and by transformers' own loop: tokens a second, memory, and whether they learn the same.
+"""Masked language modelling by `moeir pretrain` and by transformers' Trainer: tokens a second, memory, and equality of the losses.
 
     python pretraining_speed.py MODEL_FOLDER CORPUS WORK_FOLDER [--steps 12 --batch 32 --rounds 5 --dtype bfloat16 --threads 2 ...]
 
-Both start from the same drawn weights in MODEL_FOLDER's sizes and read the same spans in the same order; transformers' loop is its Trainer
-with DataCollatorForLanguageModeling, in its own order of padding (`theirs`) or with texts of like length beside one another (`grouped`).
-Each runs in a process of its own, in turns; a token is a real one, not padding; the first step is not timed. Peak memory is the process's,
-and what it had before training is beside it. With --same both hide the same tokens, without dropout, in float32: their losses side by side.
+Both start from the same random weights in MODEL_FOLDER's sizes and read the same spans in the same order; transformers uses its Trainer
+with DataCollatorForLanguageModeling, in the given order (`theirs`) or grouped by length (`grouped`). Each runs in a process of its own, in
+turns; tokens count without padding; the first step is not timed. Memory is the process's, before training and at its peak. With --same both
+mask the same tokens, without dropout, in float32, and the losses are compared.
 """
 
 import argparse
@@ -35,12 +35,12 @@ WAYS = ("ours", "theirs", "grouped")
 
 
 def prepared(arguments: argparse.Namespace) -> None:
-    """Drawn weights and read tokens, for all that follow."""
+    """Write the random weights."""
     lengths = {"query_length": 64, "document_length": arguments.length}
     checkpoint = arguments.work / "drawn"
     checkpoint.mkdir(parents=True, exist_ok=True)
     start(arguments.model, "dense:head=true", lengths, seed=SEED, scratch=True).save(checkpoint)
-    if arguments.same:  # a checkpoint says its dropout in the family's own file
+    if arguments.same:  # the dropout of a checkpoint is in the family's own config file
         checkpoint = checkpoint / "config.json"
         checkpoint.write_text(
             json.dumps(json.loads(checkpoint.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
@@ -48,7 +48,7 @@ def prepared(arguments: argparse.Namespace) -> None:
 
 
 def planned(arguments: argparse.Namespace) -> tuple[Any, Plan]:
-    """The checkpoint and the batches."""
+    """The checkpoint and the sampler."""
     checkpoint = open_checkpoint(arguments.work / "drawn")
     reading = Reading.of(checkpoint)
     room = reading.room("document", arguments.length)
@@ -119,7 +119,7 @@ def theirs(options: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
 
 
 def padded(batch: Batch) -> dict[str, torch.Tensor]:
-    """A batch of ours as transformers reads it."""
+    """One of our batches in transformers' format."""
     texts: MaskedTexts = batch.anchors
     rows, real = texts.tokens.layout.padded()
     labels = torch.full_like(texts.plain, -100)
@@ -129,12 +129,12 @@ def padded(batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def peak() -> float:
-    """The most memory this process has had, in MiB."""
+    """Peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def told(times: list[float], tokens: list[int], losses: list[float], before: float) -> dict[str, Any]:
-    """What a run says; steps are timed from the second one to the end."""
+    """The measurements of a run; steps are timed from the second one to the end."""
     rate = sum(tokens[1:]) / (time.monotonic() - times[1])
     return {"tokens_per_second": rate, "before": before, "peak": peak(), "losses": losses, "tokens": sum(tokens)}
 

@@ -5,7 +5,7 @@
 Reads BEIR folders (corpus.jsonl.gz, and where there are training judgements queries.jsonl.gz and qrels/train.tsv.gz). Writes
 corpus.jsonl, ids made unique by the name of the collection, and queries.jsonl as `moeir generate-queries` does: a document's training
 questions where it has any, otherwise its first sentence. No question of a development or test part is written, and no training question
-that says the same words as one. Prints how many documents have which.
+with the same words as one. Prints how many documents have which.
 """
 
 import json
@@ -44,14 +44,14 @@ def training_questions(folder: Path) -> dict[str, list[str]]:
 
 
 def asked_of(document: texts.Text, questions: list[str]) -> tuple[str, list[str]]:
-    """What a document's queries are, and they."""
+    """The kind of a document's queries, and the queries."""
     if questions:
         return "training questions", questions
     return "first sentence", split(document.text)[:1]
 
 
 def documents(folder: Path) -> Iterator[texts.Text]:
-    """Those with a text."""
+    """The documents with a text."""
     for document in texts.read(folder / "corpus.jsonl.gz", keep_empty=True):
         if document.text.strip():
             yield replace(document, id=f"{folder.name}-{document.id}")

@@ -1,9 +1,9 @@
-"""`moeir finetune` as one process and as several that share each batch: the same losses, and how long each waits for the others.
+"""`moeir finetune` with one process and with several that share each batch: equality of the losses, and waiting times.
 
     python processes.py MODEL_FOLDER EXAMPLES_FOLDER WORK_FOLDER [--sizes 1 2 --steps 8 --arch came:shared_layers=4 --dtype float32 ...]
 
 EXAMPLES_FOLDER holds train.jsonl, queries.jsonl and corpus.jsonl (`training_examples.py` draws them from a collection). Every process has
-one thread. Waiting is the time between a process's word and the answer that holds everybody's; the first step is not counted.
+one thread. Waiting is the time a process spends in `all_gather_object`; the first step is not counted.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from moeir.learning.distributed import World
 
 
 def watched(note: Path, arguments: list[str]) -> None:
-    """One of the processes: the command, and how long it waited."""
+    """Run the command as one of the processes, and write its waiting times."""
     original, waits = World.said, []
 
     def timed(self: World, words: object, moment: str) -> list[object]:
@@ -36,7 +36,7 @@ def watched(note: Path, arguments: list[str]) -> None:
 
 
 def trained(arguments: argparse.Namespace, size: int) -> list[dict[str, float]]:
-    """The facts of every step of a training by `size` processes; each tells of its waiting."""
+    """The metrics of every step of a training by `size` processes, which write their waiting times."""
     output = arguments.work / f"processes-{size}"
     texts = [part for name in ("train", "corpus", "queries") for part in (f"--{name}", arguments.examples / f"{name}.jsonl")]
     command = ["finetune", "--model", arguments.model, "--arch", arguments.arch, "--objective", arguments.objective, *texts]

@@ -1,9 +1,9 @@
-"""What a page of many queries costs: seconds to make it, megabytes, seconds until a browser has it open, milliseconds a key.
+"""Costs of a report page of many queries: seconds to write it, megabytes, seconds to open it in a browser, milliseconds a key.
 
-    python -m tests.benchmarks.report_page [QUERIES DEPTH APART WORDS]   # 7000 200 70 56: tops share as CAME's do, passages as MS MARCO's
+    python -m tests.benchmarks.report_page [QUERIES DEPTH APART WORDS]   # 7000 200 70 56: overlap as of CAME's runs, passages as MS MARCO's
 
-Runs, texts and explanations are drawn at random: terms and tokens of every document that the page shows. Chromium opens it three times,
-where it is installed.
+Runs, texts and explanations are random, with terms and tokens of every document of the page. Chromium opens it three times, where it is
+installed.
 """
 
 import random
@@ -33,7 +33,7 @@ def sentence(rng: random.Random, count: int) -> str:
 
 
 def runs(queries: int, depth: int, apart: int) -> dict[str, Run]:
-    """Lists of the same documents, each a little out of order: the more `apart`, the fewer the tops share."""
+    """Runs of the same documents in noisy order: the larger `apart`, the smaller the overlap of the top ranks."""
     rng, names = np.random.default_rng(7), [f"d{number:06}" for number in range(DOCUMENTS)]
     runs_by_name = {}
     for name in RUNS:

@@ -1,10 +1,10 @@
-"""`moeir rerank` beside sentence-transformers' `CrossEncoder.predict`: pairs a second, and whether the scores are the same.
+"""`moeir rerank` and sentence-transformers' `CrossEncoder.predict`: pairs a second, and equality of the scores.
 
     python rerank_speed.py MODEL_FOLDER RUN QUERIES CORPUS WORK_FOLDER [--queries-used 8 --depth 50 --rounds 3 --threads 2 --length 512]
 
-The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder made of the weights (its head is
-drawn). Each way is timed in turns in one process, the model open; `theirs-float32` is predict's default (batches of 32, sorted by
-length). Ours tokenises each query and each document within the time. The share of the peak is of the largest rate of matrix products
+The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder from the weights (its head is
+random). Each way is timed in turns in one process, the model open; `theirs-float32` is predict's default (batches of 32, sorted by
+length). Ours includes the tokenization of each query and document. The share of the peak is of the largest rate of matrix products
 measured here, in that precision, by 2 operations for each weight of a layer and each token.
 """
 
@@ -32,7 +32,7 @@ WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
 
 
 def pairs_of(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
-    """The first documents of the first queries that a run holds."""
+    """The first documents of the first queries of a run."""
     run, all_queries = runs.read(arguments.run).top(arguments.depth), texts.read_all(arguments.queries)
     chosen = [query for query in run.queries if query in all_queries][: arguments.queries_used]
     wanted = {document for query in chosen for document in run.documents_of(query)}
@@ -46,7 +46,7 @@ def pairs_of(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
 
 
 def ours(checkpoint: OpenCheckpoint, pairs: list[tuple[Text, Text]], dtype: torch.dtype, max_tokens: int) -> np.ndarray:
-    """From texts to scores: each text is read once."""
+    """From texts to scores; each text is tokenized once."""
     pairing, token_ids, rows = checkpoint.pairing, [], []
     for side in (0, 1):
         row_by_id = {pair[side].id: number for number, pair in enumerate({one[side].id: one for one in pairs}.values())}
@@ -65,7 +65,7 @@ def timed(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
 
 
 def peak(dtype: torch.dtype) -> float:
-    """Most operations a second that products of large matrices reach here."""
+    """Highest rate of operations of large matrix products on this machine."""
     best = 0.0
     for size in (512, 1024, 2048):
         one, other = (torch.randn(size, size, dtype=dtype) for _ in range(2))
@@ -77,7 +77,7 @@ def peak(dtype: torch.dtype) -> float:
 
 
 def operations(checkpoint: OpenCheckpoint, lengths: list[int]) -> float:
-    """Of the layers, for pairs of these lengths; of the last layer only what the first token needs."""
+    """Operations of the layers for pairs of these lengths; of the last layer only those of the first token."""
     shape = checkpoint.architecture.encoder.shape
     whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.inner), 2 * 2 * shape.hidden**2
     each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.array([seen(length, length) for length in lengths]))
@@ -85,7 +85,7 @@ def operations(checkpoint: OpenCheckpoint, lengths: list[int]) -> float:
 
 
 def main() -> None:
-    """Print a line for each way: pairs a second, over each of the others', and how far its scores are from the first's."""
+    """Print a line for each way: pairs a second, ratios to the others, and the largest difference of its scores to the first's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "run", "queries", "corpus", "work"):
         parser.add_argument(name, type=Path)
@@ -111,7 +111,7 @@ def main() -> None:
         ways[f"theirs-{name}"] = lambda theirs=theirs: theirs.predict(plain, activation_fn=torch.nn.Identity())
         ways[f"ours-{name}"] = lambda dtype=dtype: ours(checkpoint, pairs, dtype, arguments.max_tokens)
     for way in arguments.ways:
-        ways[way]()  # nothing is cold
+        ways[way]()  # warm up
     rounds = [{way: timed(ways[way]) for way in arguments.ways} for _ in range(arguments.rounds)]
     lengths = [len(ids) for ids in checkpoint.reader.bodies([" ".join(pair) for pair in plain])]
     sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {arguments.threads} threads\n")

@@ -1,8 +1,8 @@
-"""Questions for a benchmark: a seeded sample of training questions and of those of another part, never the same words in both.
+"""Questions for a benchmark: seeded samples of training questions and of another part's, without common questions.
 
     python sample_squad.py FOLDER OUTPUT_FOLDER TRAIN_COUNT PART_COUNT [SEED [PART]]
 
-PART is `dev` if not said. Reads BEIR files (queries.jsonl.gz, qrels/{train,PART}.tsv.gz); writes {train,PART}-queries.jsonl and
+PART defaults to `dev`. Reads BEIR files (queries.jsonl.gz, qrels/{train,PART}.tsv.gz); writes {train,PART}-queries.jsonl and
 {train,PART}.tsv.
 """
 
@@ -14,7 +14,7 @@ from moeir.records import qrels, texts
 
 
 def sampled(folder: Path, train_count: int, count: int, seed: int, tested: str = "dev") -> dict[str, list[texts.Text]]:
-    """Questions of either part; a training question with the words of any question of the tested part is never drawn."""
+    """Questions of both parts, without training questions that have the words of any question of the tested part."""
     queries = texts.read_all(folder / "queries.jsonl.gz")
     judged = {part: qrels.read(folder / "qrels" / f"{part}.tsv.gz") for part in ("train", tested)}
     tested_texts = {_words(queries[query].text) for query in judged[tested]}

@@ -1,4 +1,4 @@
-"""What a trained model says of texts, for tests.benchmarks.sparse_search: the sparse expert of encodings, end to end, and of queries.
+"""Sparse vectors of a trained model for tests.benchmarks.sparse_search: an expert's encodings, end to end, and those of queries.
 
 python tests/benchmarks/sparse_encoded.py CHECKPOINT EXPERT FOLDER QUERIES ENCODINGS…
 """
@@ -14,7 +14,7 @@ from moeir.representations.sparse import Sparse
 
 
 def main() -> None:
-    """FOLDER/documents and FOLDER/queries."""
+    """Write FOLDER/documents and FOLDER/queries."""
     checkpoint, expert, folder, queries, *encodings = sys.argv[1:]
     parts = [Sparse.open(Path(one) / expert) for one in encodings]
     shifts = torch.tensor([0, *(len(part.terms) for part in parts)]).cumsum(0)

@@ -1,11 +1,11 @@
-"""Learned-sparse search side by side: ours, SciPy's products, sums over posting lists, and Lucene, Seismic, BMP where they are installed.
+"""Learned-sparse engines compared: ours, SciPy's products, sums over posting lists, and Lucene, Seismic, BMP where they are installed.
 
     python -m tests.benchmarks.sparse_search FOLDER --documents 10000,100000,1000000 [--engines ours,scipy,…] [--depth 100] [--rounds 5]
     python -m tests.benchmarks.sparse_search FOLDER --documents 1000000 --memory
 
-FOLDER is what tests.benchmarks.sparse_vectors wrote. One thread each but for Lucene, whose processor seconds are those of its process less
-those of a search for one query. Rounds take engines in turns; a round's queries a second are by processor seconds, as others may use the
-machine. Recall is the share of the exact first K. --memory builds and searches in processes of their own and prints their peaks.
+FOLDER is the output of tests.benchmarks.sparse_vectors. One thread each but for Lucene, whose processor seconds are those of its process
+minus those of a search for one query. Rounds take engines in turns; queries a second are by processor seconds, as the machine may be
+shared. Recall is that of the exact first K. --memory builds and searches in separate processes and prints their peaks.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def seconds() -> float:
 
 
 def place() -> str:
-    """A folder that goes away with the process."""
+    """A folder that is deleted with the process."""
     PLACES.append(tempfile.TemporaryDirectory())
     return PLACES[-1].name
 
@@ -62,7 +62,7 @@ def engine(index: Any, documents: Sparse, queries: Sparse, depth: int) -> tuple[
 
 
 def product(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
-    """SciPy: a row of scores for each query, then the best of it."""
+    """SciPy: a row of scores for each query, then its top K."""
     columns = _matrix(documents).T.tocsr()
     query_matrix = _matrix(queries)
 
@@ -78,7 +78,7 @@ def product(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]
 
 
 def sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
-    """As bm25s does: a row of scores, added up list by list in compiled loops, then the best of it."""
+    """As bm25s: a row of scores, summed over posting lists in compiled loops, then its top K."""
     columns = _matrix(documents).T.tocsr()
     starts, rows, weights = (np.ascontiguousarray(part) for part in (columns.indptr, columns.indices, columns.data))
     query_arrays = [part.numpy() for part in (queries.starts, queries.terms, queries.weights)]
@@ -129,7 +129,7 @@ def _matrix(texts: Sparse) -> matrices.csr_array:
 
 
 def ways(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Found, int]]]:
-    """How each engine is built."""
+    """The function that builds each engine."""
 
     def lucene(*given: Any) -> tuple[Found, int]:
         from moeir.indexes.lucene_impact import LuceneImpact
@@ -185,13 +185,13 @@ def table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> 
 
 
 def apart(work: Callable[..., str], *given: Any) -> None:
-    """Do some work in a process of its own and print the most memory it took, mapped files with it."""
+    """Run a function in a process of its own and print its result."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         print(pool.submit(work, *given).result(), flush=True)
 
 
 def peak() -> str:
-    """The most memory this process held, in MiB."""
+    """Peak memory of this process, mapped files included, in MiB."""
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}"
 
 

@@ -1,11 +1,11 @@
-"""Sparse vectors of any number of texts that look like SPLADE's, from real texts: their word pieces, pieces of texts that share a rare one.
+"""Synthetic SPLADE-like sparse vectors of any number, from the word pieces of real texts.
 
     python -m tests.benchmarks.sparse_vectors TOKENIZER QUERIES CORPUS… --documents 100000 --output FOLDER
 
-A document is a real passage with a part of its pieces left out, pieces of two passages near it in its file (files go by topic), and a few
-of all pieces by their frequency: about 120 terms. A query is a real one with pieces of a passage that holds its rarest piece: about 25
-terms, or --query-terms. A weight is log(1 + x), x log-normal around the term's rarity, smaller for what was added. Written as
-`moeir encode` writes a sparse expert, with `queries/` beside `documents/`. Documents are the same whatever how many are asked for.
+A document is a real passage without some of its pieces, plus pieces of two passages near it in its file (files are sorted by topic), plus a
+few pieces sampled by frequency: about 120 terms. A query is a real one plus pieces of a passage with its rarest piece: about 25 terms, or
+--query-terms. A weight is log(1 + x), x log-normal around the term's rarity, smaller for added terms. Written as `moeir encode` writes a
+sparse expert, with `queries/` beside `documents/`. The first documents do not depend on --documents.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from moeir.representations.base import Writer
 from moeir.representations.sparse import Sparse
 
 AT_ONCE = 20_000
-OWN, NEAR, STRAY = 1.0, 0.45, 0.25  # how strong a term is that the text holds, that a near text holds, and another
+OWN, NEAR, STRAY = 1.0, 0.45, 0.25  # strength of a term of the text, of a near text, and of another
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The texts of a file of JSON lines, packed or not."""
+    """The texts of a file of JSON lines, gzipped or not."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -35,13 +35,13 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def pieces(tokenizer: Tokenizer, paths: list[Path]) -> list[np.ndarray]:
-    """The distinct word pieces of every text, those of the first 180."""
+    """The distinct word pieces among the first 180 of every text."""
     encoded = tokenizer.encode_batch([text for path in paths for text in lines(path)], add_special_tokens=False)
     return [np.unique(np.array(one.ids[:180], dtype=np.int64)) for one in encoded]
 
 
 class Maker:
-    """Draws documents and queries from the pieces of real texts."""
+    """Samples documents and queries from the pieces of real texts."""
 
     def __init__(self, passages: list[np.ndarray], vocabulary: int) -> None:
         self.passages, self.vocabulary = [one for one in passages if len(one) > 8], vocabulary
@@ -54,7 +54,7 @@ class Maker:
                 self.holders.setdefault(int(term), []).append(row)
 
     def weights(self, terms: np.ndarray, strength: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """float32 [n] of terms [n], each with how strong it is there [n]."""
+        """float32 [n] weights of terms [n] with strengths [n]."""
         raw_weights = np.exp(rng.normal(0.0, 0.8, len(terms))) * self.rarity[terms] * strength * 1.2
         return np.log1p(raw_weights).astype(np.float32)
 
@@ -85,7 +85,7 @@ class Maker:
         return terms[strongest], strength[strongest]
 
     def packed(self, drawn_texts: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> Sparse:
-        """Texts as a representation."""
+        """Texts as a Sparse representation."""
         terms, strengths = (np.concatenate(column) for column in zip(*drawn_texts, strict=True))
         starts = np.concatenate([[0], np.cumsum([len(own) for own, _ in drawn_texts])])
         weights = self.weights(terms, strengths, rng)

@@ -1,6 +1,6 @@
-"""Training examples for a benchmark of speed: real queries with real passages, every passage in one example only.
+"""Training examples for a speed benchmark: real queries with real passages, every passage in one example only.
 
-Where the collection judges queries, an example has its positive; elsewhere it is drawn, which changes no length.
+The positive of an example is a judged one, or a random one if the collection has no training judgements.
 """
 
 import random

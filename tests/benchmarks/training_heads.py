@@ -1,13 +1,13 @@
-"""Two heads in training, forward and backward: time and memory of ours, of the plain form and of sentence-transformers' own code.
+"""Forward and backward of two heads: time and memory of ours, of the plain form and of sentence-transformers' code.
 
     python -m tests.benchmarks.training_heads SPLADE_CHECKPOINT COLBERT_CHECKPOINT CORPUS QUERIES
         [--documents 64 --queries 8 --passages 128 --questions 16 --rounds 3 --dtype float32 --threads 1 --bias 0 --heads max,sum,late]
 
-Real texts through the checkpoints' encoders; what is timed begins behind them. Lexical: from the transformed states to a contrastive loss
-with FLOPS; the plain form and sentence-transformers' SpladePooling get the decoder's logits of a padded batch [B, L, V]. Late interaction:
-from token vectors to a contrastive loss. Each round runs every way once, in turns; the first, in which memory is watched, is not timed.
-Memory is the most that tensors take beyond the inputs and their gradients. The floor is the products no way can do without, real tokens
-only and forward only, at the best rate measured here in the cache (one thread). Seconds are the processor's, of all threads.
+Real texts through the checkpoints' encoders, which are not timed. Lexical: from the transformed states to a contrastive loss with FLOPS;
+the plain form and sentence-transformers' SpladePooling get the decoder's logits of a padded batch [B, L, V]. Late interaction: from token
+vectors to a contrastive loss. Each round runs every way once, in turns; the first, which measures memory, is not timed. Memory is the peak
+of tensors beyond the inputs and their gradients. The floor is the time of the necessary matrix products, without padding and forward only,
+at the best rate measured in the cache (one thread). Seconds are processor seconds of all threads.
 """
 
 import argparse
@@ -46,19 +46,19 @@ def texts(path: Path, count: int) -> list[str]:
 
 @torch.no_grad()
 def read(checkpoint: OpenCheckpoint, said: list[str], side: str) -> tuple[Tokens, Tensor]:
-    """Texts of one length beside one another, as training has them, and their states."""
+    """Texts sorted by length, as in training, and their states."""
     checkpoint.architecture.eval()
     tokens, _ = checkpoint.read(said, side).by_length()
     return tokens, next(iter(checkpoint.architecture.states(tokens).values()))
 
 
 def contrastive(scores: Tensor) -> Tensor:
-    """Query i's own text is number i · N / Q."""
+    """Contrastive loss; the positive of query i is number i · N / Q."""
     return F.cross_entropy(scores, torch.arange(len(scores)) * (scores.shape[1] // len(scores)))
 
 
 def ours(inputs: list[Tensor], sides: list[Tokens], pooling: str) -> Tensor:
-    """As heads/lexical.py does behind its transform."""
+    """As heads/lexical.py after its transform."""
     *states, words, bias = inputs
     representations = []
     for states_of_side, tokens in zip(states, sides, strict=True):
@@ -74,7 +74,7 @@ def ours(inputs: list[Tensor], sides: list[Tokens], pooling: str) -> Tensor:
 
 
 def from_logits(inputs: list[Tensor], sides: list[Tokens], pool: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """With all logits of a padded batch; `pool` makes [B, V] of them and the mask of real tokens [B, L]."""
+    """With all logits of a padded batch; `pool` reduces them, with the mask of real tokens [B, L], to [B, V]."""
     *states, words, bias = inputs
     vectors = []
     for states_of_side, tokens in zip(states, sides, strict=True):
@@ -86,7 +86,7 @@ def from_logits(inputs: list[Tensor], sides: list[Tokens], pool: Callable[[Tenso
 
 
 def plain(pooling: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """log(1 + relu(x)) of everything, then the maximum or the sum."""
+    """log(1 + relu(x)) of all logits, then the maximum or the sum."""
 
     def pool(logits: Tensor, real: Tensor) -> Tensor:
         weights = torch.log1p(torch.relu(logits.masked_fill(~real[..., None], float("-inf"))))
@@ -96,7 +96,7 @@ def plain(pooling: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def theirs(pooling: str, chunk: int | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """sentence-transformers, with its option to go `chunk` tokens at a time."""
+    """sentence-transformers, with its option of `chunk` tokens at a time."""
     module = SpladePooling(pooling_strategy=pooling, chunk_size=chunk).train()
 
     def pool(logits: Tensor, real: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def theirs(pooling: str, chunk: int | None) -> Callable[[Tensor, Tensor], Tensor
 
 
 def step(way: Way, inputs: list[Tensor], dtype: torch.dtype) -> tuple[float, float]:
-    """Processor seconds of one forward and backward (others may use the machine meanwhile), and the loss."""
+    """Processor seconds of one forward and backward (the machine may be shared), and the loss."""
     for part in inputs:
         part.grad = None
     began = time.process_time()
@@ -121,7 +121,7 @@ def compared(
     title: str, ways: dict[str, Way], inputs: list[Tensor], work: float, arguments: argparse.Namespace, dtype: torch.dtype
 ) -> None:
     """Run the ways in turns and print a table; `work` is the floor in seconds."""
-    own = sum(part.nbytes for part in inputs)  # of the gradients: the inputs were there before
+    own = sum(part.nbytes for part in inputs)  # of the gradients; the inputs exist before
     memory: dict[str, float] = {}
     losses: dict[str, float] = {}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -145,7 +145,7 @@ def compared(
 
 
 def rate(left: int, inner: int, right: int, dtype: torch.dtype) -> float:
-    """Operations a second of a product [left, inner] · [inner, right] that stays in the processor's cache: the best of many."""
+    """Best rate, in operations a second, of a product [left, inner] · [inner, right] that fits the processor's cache."""
     one, other, room = (torch.randn(*shape, dtype=dtype) for shape in ((left, inner), (right, inner), (left, right)))
     durations = []
     for _ in range(200):
@@ -223,7 +223,7 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="float32", choices=list(NAMES))
-    parser.add_argument("--bias", type=float, default=0.0, help="added to the vocabulary head's, for one that is less silent")
+    parser.add_argument("--bias", type=float, default=0.0, help="added to the vocabulary head's bias, for more active terms")
     parser.add_argument("--heads", default="max,sum,late")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

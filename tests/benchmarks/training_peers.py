@@ -1,4 +1,4 @@
-"""The trainings that ours is measured against: sentence-transformers' own trainers on the same weights, texts and order."""
+"""Baselines of the training benchmark: sentence-transformers' trainers on the same weights, texts and order."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +25,10 @@ from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesR
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from sentence_transformers.util import dot_score
 
-FLOPS, AT_ONCE = 0.01, 1e-6  # strength of the penalty as ours; ratio of the steps over which theirs grows: it counts from the second on
+FLOPS, AT_ONCE = (
+    0.01,
+    1e-6,
+)  # weight of the FLOPS penalty, as ours; ratio of the steps of its ramp, so that it is full from the second step on
 COLUMNS = ("anchor", "positive", "negative")
 
 
@@ -82,7 +85,7 @@ def trained(
     ready: Callable[[], None],
     device: str = "cpu",
 ) -> tuple[list[float], list[float], list[float]]:
-    """When each step began, the processor time by then, and its loss. A row of a step is a query, its positive and its negatives."""
+    """Start time of each step, processor time by then, and its loss. A row of a step is a query, its positive and its negatives."""
     model, loss, trainer, settings, callbacks = KINDS[kind](weights[0], length, weights[1], device)
     rows = [row for step in steps for row in step]
     names = [*COLUMNS[:2], *(f"{COLUMNS[2]}_{number}" for number in range(1, len(rows[0]) - 1))]
@@ -103,7 +106,7 @@ def trained(
 
 
 def watched(trainer: type[BaseTrainer]) -> Any:
-    """The same trainer, which notes when each step begins and its loss."""
+    """A subclass of the trainer that records the start and the loss of each step."""
 
     class Watched(trainer):  # type: ignore[misc, valid-type]
         def __init__(self, *given: Any, **named: Any) -> None:

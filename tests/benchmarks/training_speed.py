@@ -1,13 +1,13 @@
-"""A step of `moeir finetune` beside the steps of others: examples and tokens a second, memory, share of the machine's peak, equal losses.
+"""A step of `moeir finetune` compared with other trainers: examples and tokens a second, memory, share of the peak rate, equality of losses.
 
     python training_speed.py MODEL_FOLDER COLLECTION WORK_FOLDER --row dense|splade|colbert|came|bf16 [--steps 12 --rounds 5 ...]
 
 Every way starts from the same weights and reads the same examples in the same order; each runs in a process of its own, in turns, and the
-first step is not timed. Processor time is the steadier measure where others use the machine. A token is a real one. Peak memory is the
-process's, beyond what it had before its first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
+first step is not timed. Processor time is the more stable measure on a shared machine. Tokens count without padding. Peak memory is the
+process's, beyond its memory before the first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
 longest, `columns` the same with a forward pass for each column of passages, `plain` our loop with the head that keeps [B, L, V]; `came` is
-compared with its three experts as three models. The share of the peak is that of the products our step needs, as torch counts them, in
-the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart.
+compared with its three experts as three models. The share of the peak is that of our step's matrix products, as torch counts them, in the
+processor time of each way. --same removes dropout from float32 models and prints the largest difference of the losses of ours and theirs.
 --before DIR compares ours with that of another checkout, and with nothing else.
 """
 
@@ -62,7 +62,7 @@ ROWS = {
 
 
 def weights(arguments: argparse.Namespace, way: str) -> Path:
-    """The checkpoint that a way starts from."""
+    """The initial checkpoint of a way."""
     kind = way if arguments.row == "came" else arguments.arch if arguments.row == "bf16" else arguments.row
     folder: Path = arguments.work / f"{kind}-{arguments.shared}{'-same' if arguments.same else ''}{'-drawn' if arguments.drawn else ''}"
     if not (folder / "moeir.json").is_file():
@@ -72,19 +72,19 @@ def weights(arguments: argparse.Namespace, way: str) -> Path:
         checkpoint = start(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, scratch=arguments.drawn)
         checkpoint.save(folder)
         config = folder / "config.json"
-        if arguments.same:  # a checkpoint says its dropout in the family's own file
+        if arguments.same:  # the dropout of a checkpoint is in the family's own config file
             config.write_text(json.dumps(json.loads(config.read_text()) | dict.fromkeys(DROPOUTS, 0.0)))
     return folder
 
 
 def drawn_into(arguments: argparse.Namespace) -> Path:
-    """Where the examples are."""
+    """Folder of the examples."""
     folder: Path = arguments.work / f"examples-{arguments.steps * arguments.batch}-{arguments.negatives}"
     return folder
 
 
 def planned(arguments: argparse.Namespace, checkpoint: Any) -> tuple[batches.Plan, tokens.TokenTexts]:
-    """What meets what, and its tokens."""
+    """The sampler and its tokens."""
     folder = drawn_into(arguments)
     all_examples = list(examples.read(folder / "train.jsonl"))
     sampler = batches.planned(all_examples, queries=arguments.batch, negatives=arguments.negatives, seed=SEED, place=str(folder))
@@ -93,12 +93,12 @@ def planned(arguments: argparse.Namespace, checkpoint: Any) -> tuple[batches.Pla
 
 
 class Watched(retrieval.Retrieval):
-    """Our task, which notes when each step begins, how many tokens it read and its loss."""
+    """Our task, which records start, tokens and loss of each step."""
 
     noted: dict[str, list[Any]]
 
     def outcome(self, step: int) -> tuple[torch.Tensor, dict[str, float], int]:
-        """The step's."""
+        """Loss, metrics and tokens of the step."""
         began, busy = time.monotonic(), time.process_time()
         loss, facts, count = super().outcome(step)
         for name, value in (("times", began), ("clock", busy), ("tokens", count), ("losses", float(facts["loss"]))):
@@ -107,7 +107,7 @@ class Watched(retrieval.Retrieval):
 
 
 def ours(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
-    """Our loop."""
+    """Our trainer."""
     checkpoint = open_checkpoint(weights(arguments, way))
     if way == "plain":
         Lexical.forward = plain_head  # type: ignore[method-assign]
@@ -140,7 +140,7 @@ def plain_head(self: Lexical, states: torch.Tensor, packed: Any, encoder: Any) -
 
 
 def theirs(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
-    """sentence-transformers' loop."""
+    """sentence-transformers' trainer."""
     from training_peers import trained
 
     checkpoint_folder = weights(arguments, way)
@@ -149,7 +149,7 @@ def theirs(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     folder, projection = checkpoint_folder, None
     if arguments.row == "colbert":
         projection = checkpoint.architecture.heads["local"].projection.weight.detach().clone()
-        folder = weights(argparse.Namespace(**vars(arguments) | {"row": "dense"}), way)  # the same encoder, in its family's own files
+        folder = weights(argparse.Namespace(**vars(arguments) | {"row": "dense"}), way)  # the same encoder, in its family's own format
     texts_by_side = {side: texts.texts.read_all(drawn_into(arguments) / f"{side}.jsonl") for side in ("queries", "corpus")}
     steps = []
     for batch in map(sampler.at, range(arguments.steps)):
@@ -169,7 +169,7 @@ def theirs(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
 
 
 def peak() -> float:
-    """The most memory this process has had, in MiB."""
+    """Peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -192,7 +192,7 @@ def run(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
 
 
 def compared(arguments: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]]) -> list[list[str]]:
-    """A line for each way: its speed, its memory, its time over that of the first."""
+    """A line for each way: its speed, its memory, the ratio of its time to the first's."""
     ways = ROWS[arguments.row]
     first, timed = ways[0], arguments.steps - 2
     read = sum(rounds[0][first]["tokens"][1:-1])
@@ -222,12 +222,12 @@ def read() -> argparse.Namespace:
     numbers = {"steps": 12, "rounds": 5, "threads": 2, "batch": 8, "negatives": 7, "length": 128, "query-length": 64, "shared": 4}
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--queries", type=Path, help="for a collection whose queries are not judged")
+    parser.add_argument("--queries", type=Path, help="queries of a collection without training judgements")
     parser.add_argument("--dtype", default="float32", choices=list(NAMES))
     parser.add_argument("--arch", default="dense", choices=("dense", "came"), help="of --row bf16")
-    parser.add_argument("--drawn", action="store_true", help="the sizes of MODEL_FOLDER with drawn weights")
+    parser.add_argument("--drawn", action="store_true", help="random weights in the sizes of MODEL_FOLDER")
     parser.add_argument("--same", action="store_true")
-    parser.add_argument("--before", type=Path, help="another checkout: its training beside this one's, and nothing else")
+    parser.add_argument("--before", type=Path, help="another checkout, whose training is compared with this one's, and nothing else")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""How long `moeir` looks for damage in an artifact before it uses it: every byte is read and summed.
+"""Speed of the verification of an artifact before its use: a checksum over every byte.
 
     python verify_speed.py WORK_FOLDER [--bytes 1000000000 --rounds 5]
 
-One file of drawn bytes, in the kernel's memory after the first round: by one thread over the whole file, and block by block in all of them.
+One file of random bytes, in the page cache after the first round: by one thread over the whole file, and block by block in all threads.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def seconds(work: Callable[[], object], rounds: int) -> str:
 
 
 def main() -> None:
-    """Two lines."""
+    """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--bytes", type=int, default=10**9)

@@ -1,4 +1,4 @@
-"""A step of `moeir finetune` compared with other trainers: examples and tokens a second, memory, share of the peak rate, equality of losses.
+"""A step of `moeir finetune` compared with other trainers: examples and tokens a second, memory, share of the peak rate, equal losses.
 
     python training_speed.py MODEL_FOLDER COLLECTION WORK_FOLDER --row dense|splade|colbert|came|bf16 [--steps 12 --rounds 5 ...]
 

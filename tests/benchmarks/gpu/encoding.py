@@ -21,7 +21,7 @@ TOKENS_AT_ONCE, TEXTS_AT_ONCE = 65_536, 256
 
 
 def measure_encoding(context: Context) -> None:
-    """Each way in turns. Of ours the seconds for many texts less those for few, so that opening the model is not counted."""
+    """Each way in turns. Ours are the seconds for many texts minus those for few, so that opening the model is not counted."""
     few, many = (8, 24) if context.toy else (4_000, 64_000)
     sizes = texts.sizes_of(context)
     weights = texts.write_weights(context.folder / "weights", sizes)
@@ -81,7 +81,7 @@ def measure_in_turns(context: Context, ways: dict[tuple[str, str], Callable[[], 
 
 
 def make_checkpoint(context: Context, architecture: str, sizes: texts.Sizes, weights: Path) -> Path:
-    """An architecture with the drawn weights."""
+    """A checkpoint of an architecture with the random weights."""
     place, spec = context.folder / architecture, ARCHITECTURES[architecture][0].format(shared=max(1, sizes.layers - 2))
     length = min(sizes.document_words[1] + 2, sizes.positions)
     stages.run_stage("init", "--model", weights, "--arch", spec, "--query-length", 32, "--document-length", length, "--output", place)
@@ -89,7 +89,7 @@ def make_checkpoint(context: Context, architecture: str, sizes: texts.Sizes, wei
 
 
 def encode_more(context: Context, model: Path, few: Path, many: Path) -> float:
-    """Seconds that the texts take which one corpus has more than another."""
+    """Seconds for the texts that one corpus has in addition to another."""
     return _encode(context, model, many) - _encode(context, model, few)
 
 
@@ -103,7 +103,7 @@ def _encode(context: Context, model: Path, corpus: Path) -> float:
 
 @torch.inference_mode()
 def encode_with_bert(weights: Path, ids: Ids) -> float:
-    """Seconds of BertModel for the first token's vectors, in batches of like length, after a few of them."""
+    """Seconds of BertModel for the first token's vectors, in batches of similar length, after warm-up batches."""
     model = BertModel(peers.bert_config(weights), add_pooling_layer=False).to("cuda", torch.bfloat16).eval()
 
     def encode(rows: Ids) -> None:
@@ -123,7 +123,7 @@ def encode_with_bert(weights: Path, ids: Ids) -> float:
 
 
 def encode_with_sentence_transformer(weights: Path, drawn: list[np.ndarray]) -> float:
-    """Seconds of sentence-transformers' encode for mean-pooled vectors, after a few of them."""
+    """Seconds of sentence-transformers' encode for mean-pooled vectors, after warm-up batches."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(weights), device="cuda", model_kwargs={"dtype": torch.bfloat16})

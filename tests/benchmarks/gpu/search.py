@@ -1,6 +1,6 @@
 """Parts 5a and 5b: exact search on the card gives the CPU's ids and scores, to the bit, and how fast it is.
 
-Documents are drawn from a seed, around centres as encodings are; a query is a document's vectors with noise, so that it has near ones.
+Documents are random with a seed, around centres as encodings are; a query is a document's vectors with noise, so that it has neighbours.
 """
 
 import time
@@ -27,7 +27,7 @@ COLUMNS = ("engine", "where", "queries", "queries/s", "ms for one alone", "of th
 
 @dataclass(frozen=True)
 class Collection:
-    """Representations of documents in shards, queries drawn from them, and the operations of an exact search for one query."""
+    """Representations of documents in shards, queries sampled from them, and the operations of an exact search for one query."""
 
     engine: str
     shards: list[Any]
@@ -73,7 +73,7 @@ def search_token_lists(context: Context) -> None:
 
 
 def compare(context: Context, collection: Collection, table: Table, peak: float) -> np.ndarray:
-    """A line for the card and one for the CPU; the rows that the card has found."""
+    """A line for the card and one for the CPU; returns the rows that the card retrieved."""
     make = variants.bind("indexes", collection.engine)
     index = make(device="cuda")
     for shard in collection.shards:
@@ -105,7 +105,7 @@ def compare(context: Context, collection: Collection, table: Table, peak: float)
 
 
 def measure_plain(collection: Collection, table: Table, peak: float, rows: np.ndarray) -> None:
-    """What torch does in one line."""
+    """Plain torch: a product and topk."""
     documents = torch.cat([shard.vectors for shard in collection.shards]).to("cuda")
     queries = collection.queries.vectors.to("cuda", torch.float16)
 
@@ -157,7 +157,7 @@ def draw_terms(documents: int, width: int, queries: int, depth: int, *, sample: 
 
 
 def in_blocks(documents: int, draw: Callable[[int, int], Any]) -> list[Any]:
-    """Shards of so many documents, each from its own seed, so that threads can draw them at once."""
+    """Shards of documents, each with its own seed, so that threads can generate them in parallel."""
     starts = range(0, documents, BLOCK)
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda first: draw(first, min(BLOCK, documents - first)), starts))

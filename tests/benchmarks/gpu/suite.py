@@ -1,4 +1,4 @@
-"""Part 1: the tests of tests/device, on the device that is there."""
+"""Part 1: the tests of tests/device, on the available device."""
 
 import importlib.util
 import signal
@@ -16,7 +16,7 @@ SECONDS_TO_STOP = 20
 
 
 def run_suite(context: Context) -> None:
-    """Run pytest in a process of its own; when the time is over it is interrupted, and what was run by then counts."""
+    """Run pytest in a process of its own; at the time limit it is interrupted, and the tests run by then count."""
     if importlib.util.find_spec("pytest") is None:
         context.piece.skipped = "pytest is not installed: pip install -e '.[dev]'"
         return

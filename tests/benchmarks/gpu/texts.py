@@ -1,4 +1,4 @@
-"""What the parts train on: weights of BERT-base's sizes with words drawn for them, and the quickstart's collection and commands."""
+"""Training data of the parts: random weights of BERT-base's sizes with random texts, and the quickstart's collection and commands."""
 
 import contextlib
 import importlib.util
@@ -25,7 +25,7 @@ QUICKSTART = ROOT / "examples" / "quickstart.sh"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a BERT, and of the texts that it reads: the median of a document's words and of a query's, and the most of either."""
+    """Sizes of a BERT and of its texts: median and maximum of a document's words and of a query's."""
 
     layers: int
     hidden: int
@@ -47,7 +47,7 @@ def sizes_of(context: Context) -> Sizes:
 
 
 def write_weights(folder: Path, sizes: Sizes, *, dropout: float = 0.1, few_terms: bool = True) -> Path:
-    """A folder as transformers has it: a BERT of random weights with a masked language model's head, and its tokenizer.
+    """Write a folder in transformers' format: a BERT of random weights with a masked language model's head, and its tokenizer.
 
     With `few_terms` the head's bias is so low that about 1 % of the vocabulary has a positive logit somewhere in a text, as in a trained
     SPLADE.
@@ -88,12 +88,12 @@ class Examples:
 
     @property
     def flags(self) -> list[object]:
-        """What finetune is told of them."""
+        """Flags of finetune."""
         names = {"--train": "train.jsonl", "--queries": "queries.jsonl", "--corpus": "corpus.jsonl"}
         return [part for flag, name in names.items() for part in (flag, self.folder / name)]
 
     def token_ids(self, text: np.ndarray) -> list[int]:
-        """What the tokenizer makes of a text."""
+        """Token ids of a text, as of the tokenizer."""
         return [CLS, *(text + FIRST).tolist(), SEP]
 
     def batch(self, step: int, size: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -109,7 +109,7 @@ class Examples:
 
 
 def draw_texts(count: int, words: tuple[int, int], vocabulary: int, seed: int) -> list[np.ndarray]:
-    """Texts of word numbers: their lengths are spread around a median up to a maximum, and few words are frequent, as in language."""
+    """Texts of word numbers: lengths vary around a median up to a maximum, and word frequencies are Zipfian."""
     random, (median, most) = np.random.default_rng(seed), words
     lengths = np.clip(median * np.exp(0.4 * random.standard_normal(count)), 2, most).astype(np.int64)
     drawn = ((vocabulary - FIRST) ** random.random(int(lengths.sum()))).astype(np.int64) - 1
@@ -117,7 +117,7 @@ def draw_texts(count: int, words: tuple[int, int], vocabulary: int, seed: int) -
 
 
 def write_examples(folder: Path, sizes: Sizes, *, count: int, group: int = 8) -> Examples:
-    """Examples, no document in two of them."""
+    """Write examples without common documents."""
     folder.mkdir(parents=True, exist_ok=True)
     queries = draw_texts(count, sizes.query_words, sizes.vocabulary, seed=2)
     documents = draw_texts(count * group, sizes.document_words, sizes.vocabulary, seed=3)
@@ -189,7 +189,7 @@ def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickst
 
 
 def write_toy_collection(folder: Path) -> None:
-    """Documents of drawn words, and queries of the first words of some of them; train and test."""
+    """Write documents of random words, and queries of the first words of some of them; train and test."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = draw_texts(40, TOY.document_words, TOY.vocabulary, seed=4)
     write_texts(folder / "corpus.jsonl", "d", documents)

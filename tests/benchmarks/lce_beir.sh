@@ -8,7 +8,7 @@
 # Settings: SETS (the four), TRAIN (500) and TEST (80) queries of each, DOCUMENTS (5200) of the larger ones, START_STEPS (300) on
 #           BM25's START_BAND (first=50,last=150), DENSE_LENGTH (256) of dense's texts, and lce_tables.sh's SEEDS (1 2), STEPS (80),
 #           PAIRS (16), DEPTH (20), RATE (5e-5) and lengths
-# Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS differ and the order of their SETS differ.
+# Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS and the order of their SETS differ.
 # Stages whose output exists are skipped, interrupted stages continue. Samples of other sizes (TRAIN, TEST, DOCUMENTS) want
 # another WORK_FOLDER; SETS must hold scifact, squad and medquad when the start is trained.
 set -euo pipefail
@@ -55,7 +55,7 @@ if [[ $ROW == *prepare* ]]; then
   for set in $SETS; do
     case $set in scifact | nfcorpus) prepared "$set" test ;; *) prepared "$set" dev ;; esac
   done
-  # the common start: pairs from ranks below those of the reranked lists, from three sets (NFCorpus has many judgements a query)
+  # the common start: pairs from ranks below those of the reranked lists, from three sets (not NFCorpus, with its many judgements a query)
   $MOEIR finetune --model "$minilm" --arch cross-encoder:fields=title+text --objective lce --sampling-rate 1 --sampling-rate 1 --sampling-rate 1 \
     --train scifact/start.jsonl --corpus scifact/corpus.jsonl --queries scifact/queries.jsonl \
     --train squad/start.jsonl --corpus squad/corpus.jsonl --queries squad/queries.jsonl \

@@ -55,5 +55,5 @@ def read_values(path: Path) -> dict[str, float]:
 
 def read_published(path: Path) -> dict[str, str]:
     """The measure of each run in the table of results/quickstart.md."""
-    found = re.findall(r"^\| ([^|]+?) \| (0\.\d{4}) \|", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return dict(found)
+    matches = re.findall(r"^\| ([^|]+?) \| (0\.\d{4}) \|", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return dict(matches)

@@ -137,9 +137,9 @@ class Context:
         """Record an error inside the block as a failure and continue, so that all failures are reported, not only the first."""
         try:
             yield
-        except Exception as problem:  # noqa: BLE001 - recorded, and the part is not done
+        except Exception as error:  # noqa: BLE001 - recorded, and the part is not done
             traceback.print_exc()
-            self.piece.failures.append(f"{what}: {type(problem).__name__}: {' '.join(str(problem).split())[:300]}")
+            self.piece.failures.append(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
         self.save()
 
     def require(self, holds: bool, what: str) -> None:

@@ -87,13 +87,13 @@ def start(command: Sequence[str], folder: Path | None = None) -> "subprocess.Pop
 def wait(context: Context, process: "subprocess.Popen[str]", expected: int = 0) -> None:
     """RuntimeError with the last output of a process that does not end as expected or in time."""
     try:
-        said, _ = process.communicate(timeout=max(1.0, context.seconds_left()))
+        output, _ = process.communicate(timeout=max(1.0, context.seconds_left()))
     except subprocess.TimeoutExpired:
         process.kill()
-        said, _ = process.communicate()
-        raise RuntimeError(f"not done in time; its last words: {said[-300:]}") from None
+        output, _ = process.communicate()
+        raise RuntimeError(f"not done in time; its last words: {output[-300:]}") from None
     if process.returncode != expected:
-        raise RuntimeError(f"ended with {process.returncode}, not {expected}: {said[-1500:]}")
+        raise RuntimeError(f"ended with {process.returncode}, not {expected}: {output[-1500:]}")
 
 
 def read_metrics(checkpoint: Path, *, without: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -166,10 +166,10 @@ def peak_memory() -> Iterator[dict[str, int]]:
     """Peak bytes of tensors on the card in the block, beyond those before it."""
     release_memory()
     torch.cuda.reset_peak_memory_stats()
-    found = {"before": torch.cuda.memory_allocated()}
-    yield found
+    used_bytes = {"before": torch.cuda.memory_allocated()}
+    yield used_bytes
     torch.cuda.synchronize()
-    found["bytes"] = torch.cuda.max_memory_allocated() - found["before"]
+    used_bytes["bytes"] = torch.cuda.max_memory_allocated() - used_bytes["before"]
 
 
 def gib(count: float) -> float:
@@ -183,10 +183,10 @@ def with_flags(arguments: Sequence[str], flags: Mapping[str, object]) -> list[st
     >>> with_flags(["finetune", "--steps", "120", "--seed", "1"], {"--steps": 4, "--device": "cuda"})
     ['finetune', '--seed', '1', '--steps', '4', '--device', 'cuda']
     """
-    kept, words = [], iter(arguments)
+    other_arguments, words = [], iter(arguments)
     for word in words:
         if word in flags:
             next(words)
         else:
-            kept.append(word)
-    return kept + [str(part) for pair in flags.items() for part in pair]
+            other_arguments.append(word)
+    return other_arguments + [str(part) for pair in flags.items() for part in pair]

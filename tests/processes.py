@@ -1,4 +1,4 @@
-"""Process groups as torchrun starts them, forked from the test process so that nothing is imported anew."""
+"""Several processes that train as one, forked from the tests': what torchrun starts, without loading everything anew."""
 
 import json
 import os
@@ -20,42 +20,42 @@ from moeir.analysis.watching import METRICS
 from moeir.learning import distributed
 from tests.conftest import run_here
 
-UNSEEN = ("key.bias", "classifier.bias")  # gradients of rounding errors only: a softmax is invariant to them
+UNSEEN = ("key.bias", "classifier.bias")  # whose gradient is nothing but rounding: a softmax does not see it
 TIMED = ("seconds", "tokens_per_second")
 PORTS = iter(range(20_000 + os.getpid() % 10_000, 32_768))
 
 
 def told(*arguments: object) -> dict[str, Any]:
-    """The exit code and stderr of `moeir ARGUMENTS`, run in this process."""
+    """The exit code of `moeir ARGUMENTS` in this process, and what it has said."""
     try:
-        result = run_here(*arguments)
-    except SystemExit as end:  # exits because another process has failed
+        said = run_here(*arguments)
+    except SystemExit as end:  # one that leaves because another has failed
         return {"code": end.code, "stderr": ""}
-    return {"code": result.code, "stderr": result.stderr}
+    return {"code": said.code, "stderr": said.stderr}
 
 
-def facts(folder: Path) -> list[dict[str, float]]:
-    """The metrics of each step of a training."""
-    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+def facts(place: Path) -> list[dict[str, float]]:
+    """What happened at each step of a training."""
+    return [json.loads(line) for line in (place / METRICS).read_text().splitlines()]
 
 
-def alike(folder: Path, other_folder: Path) -> None:
-    """The metrics of every step and the weights are equal up to the order of summation."""
-    one, two = facts(folder), facts(other_folder)
+def alike(place: Path, other: Path) -> None:
+    """Every number of every step, and the weights, within what another order of summation makes of them."""
+    one, two = facts(place), facts(other)
     assert len(one) == len(two)
-    for step, other_step in zip(one, two, strict=True):
-        assert step.keys() == other_step.keys()
-        actual, expected = ({name: value for name, value in each.items() if name not in TIMED} for each in (step, other_step))
-        assert actual == pytest.approx(expected, abs=1e-5, rel=1e-4)
-        assert step["loss"] == pytest.approx(other_step["loss"], abs=1e-5, rel=2e-6)  # losses are up to 20 here, and a float32 has 7 digits
-    weights, others = (load_file(one / "model.safetensors") for one in (folder, other_folder))
+    for step, again in zip(one, two, strict=True):
+        assert step.keys() == again.keys()
+        said, expected = ({name: value for name, value in each.items() if name not in TIMED} for each in (step, again))
+        assert said == pytest.approx(expected, abs=1e-5, rel=1e-4)
+        assert step["loss"] == pytest.approx(again["loss"], abs=1e-5, rel=2e-6)  # losses are up to 20 here, and a float32 has 7 digits
+    weights, others = (load_file(folder / "model.safetensors") for folder in (place, other))
     for name, value in weights.items():
         if not any(one in name for one in UNSEEN):
             torch.testing.assert_close(value, others[name], atol=2e-4, rtol=0, msg=name)
 
 
 def free_port() -> int:
-    """A free port below the ephemeral range."""
+    """A port that nobody listens at, below those that whoever asks for any is given."""
     for port in PORTS:
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("", port))
@@ -64,14 +64,14 @@ def free_port() -> int:
 
 
 def together(size: int, action: Callable[[int], Any]) -> list[Any]:
-    """The result of `action(rank)` in each of `size` processes, through JSON; None for a process that was killed."""
+    """What `action(rank)` returns in each of `size` processes, as JSON holds it; None from one that has died."""
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     with tempfile.TemporaryDirectory() as folder:
         children = [_forked(rank, settings, action, Path(folder) / f"{rank}.json") for rank in range(size)]
         for child in children:
             os.waitpid(child, 0)
-        result_files = [Path(folder) / f"{rank}.json" for rank in range(size)]
-        return [json.loads(path.read_text()) if path.exists() else None for path in result_files]
+        found = [Path(folder) / f"{rank}.json" for rank in range(size)]
+        return [json.loads(path.read_text()) if path.exists() else None for path in found]
 
 
 def _forked(rank: int, settings: dict[str, str], action: Callable[[int], Any], answer: Path) -> int:
@@ -90,7 +90,7 @@ def _forked(rank: int, settings: dict[str, str], action: Callable[[int], Any], a
 
 
 def _forget() -> None:
-    """Forget the parent's state of a single process."""
+    """What the parent knows of being alone."""
     torch.set_num_threads(1)
     AcceleratorState._reset_state(reset_partial_state=True)
     PartialState._reset_state()

@@ -136,9 +136,9 @@ def _walk(run: "_Run", state: checkpoints.Standing, folder: Path, log_every: int
     """Train from the resumed step to the end; returns the metrics of the last step."""
     schedule, best, judge = run.schedule, state.best, run.judge
     patience = None if judge is None else judge.development.patience
-    watch = watching.rebuilt(watching.kept(folder / METRICS, state.metrics_bytes))
+    monitor = watching.rebuilt(watching.kept(folder / METRICS, state.metrics_bytes))
     metrics_path = folder / METRICS if run.world.main else Path(os.devnull)
-    with open(metrics_path, "ab") as metrics, panel.shown("training", schedule.steps, state.step, watch) as meter:
+    with open(metrics_path, "ab") as metrics, panel.shown("training", schedule.steps, state.step, monitor) as meter:
         if run.world.main:
             metrics.truncate(state.metrics_bytes)
         last_save = last_trim = time.monotonic()
@@ -159,7 +159,7 @@ def _walk(run: "_Run", state: checkpoints.Standing, folder: Path, log_every: int
                     raise errors[0]
                 metrics.write((json.dumps(facts) + "\n").encode())
                 trackers.note(run.accelerator, facts)
-                for alarm in watch.take(facts):
+                for alarm in monitor.take(facts):
                     log.warning("%s", alarm)
             metrics.flush()
             meter.advance(len(records), _shown(records[-1]))

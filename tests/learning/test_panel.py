@@ -29,10 +29,10 @@ DEVELOPED = {"loss": 2.0, "loss.global": 2.0, "dev.fused.nDCG@10": 0.5}
 
 
 def shown(facts, width=60, height=40, steps=20, done=20):
-    watch = watching.rebuilt({"step": step, **facts} for step in range(1, steps + 1))
+    monitor = watching.rebuilt({"step": step, **facts} for step in range(1, steps + 1))
     meter = Meter("training", 100, done=0)
     meter.done = done
-    return ["".join(words for words, _ in line) for line in panel.lines(watch, meter, width, height)]
+    return ["".join(words for words, _ in line) for line in panel.lines(monitor, meter, width, height)]
 
 
 def test_a_competition_shows_shares_losses_and_how_long_still():
@@ -80,11 +80,11 @@ def drawing(monkeypatch, *, terminal=True, encoding="utf-8", done=0):
     console.start()
     now = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
-    watch = watching.Watch()
-    with panel.shown("training", 10, done, watch) as meter:
+    monitor = watching.Watch()
+    with panel.shown("training", 10, done, monitor) as meter:
         for step in range(10):
             now[0] += 0.1
-            watch.take({"step": step + 1, **CAME})
+            monitor.take({"step": step + 1, **CAME})
             if step == 5:
                 logging.getLogger("moeir").info("a line")
             meter.advance(1, "loss 3.000")
@@ -123,13 +123,13 @@ def test_elsewhere_it_is_a_line_now_and_then(coloured, monkeypatch):
 
 
 def test_a_step_costs_little():
-    watch, facts = watching.Watch(), CAME | {f"usage.layer{layer}.{expert}": 0.25 for layer in range(6) for expert in range(4)}
+    monitor, facts = watching.Watch(), CAME | {f"usage.layer{layer}.{expert}": 0.25 for layer in range(6) for expert in range(4)}
     meter = Meter("training", 10_000)
     began = time.process_time()
     for step in range(1, 1001):
-        watch.take({"step": step, **facts})
+        monitor.take({"step": step, **facts})
         if step % 100 == 0:
-            panel.lines(watch, meter, 80, 40)
+            panel.lines(monitor, meter, 80, 40)
     assert (time.process_time() - began) / 1000 < 1e-3
 
 

@@ -35,8 +35,8 @@ NUMBERS_AT_ONCE = 1 << 24  # float32 gradients in a bucket: 64 MiB
 class Told(MoeirError):
     """An error that every process has received."""
 
-    def __init__(self, words: str, code: int = 1) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
         self.code = code  # type: ignore[misc]
 
 
@@ -104,7 +104,7 @@ class World:
 
         `moment` names the step of the program; processes that call with different moments are out of step, which is an error.
         """
-        return [words] if self.size == 1 else self._exchanged({"moment": moment, "words": words}, moment)
+        return [words] if self.size == 1 else self._exchanged({"moment": moment, "value": words}, moment)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -114,7 +114,7 @@ class World:
         except (MoeirError, OSError) as error:
             if self.size == 1 or isinstance(error, Told):
                 raise
-            message = {"problem": [str(error), getattr(error, "code", 1)], "follows": isinstance(error, PeerLost)}
+            message = {"error": [str(error), getattr(error, "code", 1)], "is_consequence": isinstance(error, PeerLost)}
             self._exchanged(message, "an error", error)
 
     @contextmanager
@@ -199,13 +199,13 @@ class World:
         for rank, reply in sorted(enumerate(messages), key=lambda one: _order_of_telling(one[1])):
             if reply is None:
                 self._end(self._gone(rank, moment))
-            if "problem" in reply:
+            if "error" in reply:
                 if own is not None and rank == self.rank == 0 and not isinstance(own, OutOfMemory):
                     raise own
-                self._end(f"{self._name(rank)}: {reply['problem'][0]}", reply["problem"][1])
+                self._end(f"{self._name(rank)}: {reply['error'][0]}", reply["error"][1])
             if reply["moment"] != messages[0]["moment"]:
                 self._end(f"{self._name(rank)} is at {reply['moment']}, process 0 at {messages[0]['moment']}")
-        return [reply["words"] for reply in messages]
+        return [reply["value"] for reply in messages]
 
     def _name(self, rank: int) -> str:
         return f"process {rank} of {self.size} ({self.names[rank]})"
@@ -214,9 +214,9 @@ class World:
         minutes = f"{self.patience.total_seconds() / 60:g} minutes"
         return f"{moment}: {self._name(rank)} has terminated or did not respond within {minutes}; see the log of that process"
 
-    def _collected(self, words: dict[str, Any]) -> list[Any]:
+    def _collected(self, message: dict[str, Any]) -> list[Any]:
         """In the main process: receive the messages of all, None for a lost process, and send them to all."""
-        began, messages = time.monotonic(), [words, *[None] * (self.size - 1)]
+        began, messages = time.monotonic(), [message, *[None] * (self.size - 1)]
         for rank in range(1, self.size):
             try:
                 messages[rank] = self._received(rank, self.patience - timedelta(seconds=time.monotonic() - began))
@@ -227,13 +227,13 @@ class World:
                 self._sent(messages, rank)
         return messages
 
-    def _answered(self, words: dict[str, Any]) -> list[Any]:
+    def _answered(self, message: dict[str, Any]) -> list[Any]:
         """In the other processes: send the message and receive those of all; None for the main process, if it is lost."""
         try:
-            self._sent(words, 0)
+            self._sent(message, 0)
             messages: list[Any] = self._received(0, self.patience * 2)
         except RuntimeError:
-            return [None, *[words] * (self.size - 1)]
+            return [None, *[message] * (self.size - 1)]
         return messages
 
     def _sent(self, message: Any, rank: int) -> None:
@@ -270,15 +270,15 @@ def joined(device: str) -> World:
         return World(device=device_for(device))
     group = dist.new_group(backend="gloo", timeout=PREPARING)
     own = name if name == "cpu" else str(state.device)  # accelerate names a CPU cpu:0
-    world = World(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
-    host_name, on_cuda = socket.gethostname(), world.device != "cpu"
-    locations = world.said([host_name, os.getpid(), world.device], "the start")
+    process_group = World(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
+    host_name, on_cuda = socket.gethostname(), process_group.device != "cpu"
+    locations = process_group.said([host_name, os.getpid(), process_group.device], "the start")
     names = (f"{host}, process {process}" + (f", {its_device}" if on_cuda else "") for host, process, its_device in locations)
-    world = replace(world, names=tuple(names))
-    with world.together():
+    process_group = replace(process_group, names=tuple(names))
+    with process_group.together():
         if on_cuda:
             _check_devices(device, [f"{its_device} of {host}" for host, _, its_device in locations])
-    return world
+    return process_group
 
 
 def leave() -> None:
@@ -312,7 +312,7 @@ def _order_of_telling(message: Mapping[str, Any] | None) -> int:
     """Sort key of messages: original errors, then lost processes, then errors that follow from those."""
     if message is None:
         return 1
-    return 3 if "problem" not in message else 2 if message.get("follows") else 0
+    return 3 if "error" not in message else 2 if message.get("is_consequence") else 0
 
 
 def _portions(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -76,7 +76,7 @@ def _experts(monitor: Watch, width: int) -> Iterator[Line]:
         row: list[Cell] = [(f"{_short(expert, name):{name}}", "bold")]
         for kind in kinds:
             cells = forms[kind](monitor[f"{kind}.{expert}"]) if f"{kind}.{expert}" in monitor else [("-", "dim")]
-            row += [("  ", ""), *cells, (" " * (heads[kind][1] - sum(len(words) for words, _ in cells)), "")]
+            row += [("  ", ""), *cells, (" " * (heads[kind][1] - sum(len(text) for text, _ in cells)), "")]
         yield row
     if "entropy.shares" in monitor:
         max_entropy = math.log(max(2, sum(f"share.{expert}" in monitor for expert in monitor.experts)))
@@ -101,7 +101,7 @@ def _routers(monitor: Watch, width: int) -> Iterator[Line]:
             if f"entropy.{router}" in monitor
             else []
         )
-        row += [*entropy, (" " * (15 - sum(len(words) for words, _ in entropy)), "")]
+        row += [*entropy, (" " * (15 - sum(len(text) for text, _ in entropy)), "")]
         for fact in names:
             bar = sparkline([monitor[fact].mean * len(names)], 1, 0.0, 2.0)
             row.append((bar, "bold red" if monitor.starves(fact) else "cyan"))
@@ -116,7 +116,7 @@ def _events(monitor: Watch, width: int) -> Iterator[Line]:
         best, step = monitor.best[dev_metric]
         yield [(f"{dev_metric} {monitor.facts[dev_metric]:.4f}, best {best:.4f} after step {step:,}", "")]
     for alarm in monitor.lasting:
-        yield from ([(words, "bold red")] for words in textwrap.wrap(str(alarm), max(1, width)))
+        yield from ([(text, "bold red")] for text in textwrap.wrap(str(alarm), max(1, width)))
 
 
 def _value(course: Course, form: str, width: int, low: float | None = None, high: float | None = None) -> list[Cell]:
@@ -133,9 +133,9 @@ def _short(name: str, width: int) -> str:
 def _cut(line: Line, width: int) -> Sequence[Cell]:
     """A line cut to `width` columns."""
     cells: list[Cell] = []
-    for words, style in line:
+    for text, style in line:
         room = width - sum(len(before) for before, _ in cells)
-        if len(words) > room:
-            return [*cells, (_short(words, room), style)] if room > 0 else cells
-        cells.append((words, style))
+        if len(text) > room:
+            return [*cells, (_short(text, room), style)] if room > 0 else cells
+        cells.append((text, style))
     return cells

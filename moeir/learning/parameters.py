@@ -80,7 +80,7 @@ def _fitting(pattern: str, parameters_by_name: Mapping[str, nn.Parameter]) -> li
     matches = [name for name in parameters_by_name if (fnmatch.fnmatchcase(name, pattern) if is_glob else pattern in name)]
     if not matches:
         candidates = sorted(
-            {word for name in parameters_by_name for word in (name, *name.split("."), name.rsplit(".", 1)[0]) if not word.isdecimal()}
+            {part for name in parameters_by_name for part in (name, *name.split("."), name.rsplit(".", 1)[0]) if not part.isdecimal()}
         )
         suggestions = difflib.get_close_matches(pattern, candidates, n=3, cutoff=0.5) or sorted(
             {name.split(".")[0] for name in parameters_by_name}

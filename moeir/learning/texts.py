@@ -77,8 +77,8 @@ class Needed:
 
     def walk(self) -> Iterator[Found]:
         """Every text, always in the same order; collections come after the texts inside examples, and take precedence."""
-        for number, (examples, place) in enumerate(zip(self.sets, self.places, strict=True)):
-            yield from _brought(number, examples, place, self.fielded)
+        for number, (examples, source) in enumerate(zip(self.sets, self.places, strict=True)):
+            yield from _brought(number, examples, source, self.fielded)
         for side, files in self.files.items():
             per_dataset = len(self.sets) > 1 and len(files) > 1
             earlier: dict[str, int] | None = {} if len(files) > 1 and not per_dataset else None
@@ -147,18 +147,18 @@ def bare(examples: Sequence[Example]) -> list[Example]:
     return [one if one.query is None and not one.passages else replace(one, query=None, passages=()) for one in examples]
 
 
-def _check_named(needed: Needed) -> None:
+def _check_named(stream: Needed) -> None:
     """UsageError if an example refers to a text by id, and there is no collection."""
-    for examples, place in zip(needed.sets, needed.places, strict=True):
+    for examples, source in zip(stream.sets, stream.places, strict=True):
         inline_ids = {passage.id for example in examples for passage in example.passages}
         named_ids = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
         is_inline = {"query": all(example.query for example in examples), "document": all(document in inline_ids for document in named_ids)}
         for side, flag in (("query", "--queries"), ("document", "--corpus")):
-            if not needed.files[side] and not is_inline[side]:
-                raise UsageError(f"{place}: its examples name texts by id; name their files with {flag}")
+            if not stream.files[side] and not is_inline[side]:
+                raise UsageError(f"{source}: its examples name texts by id; name their files with {flag}")
 
 
-def _brought(number: int, examples: Sequence[Example], place: str, fielded: bool) -> Iterator[Found]:
+def _brought(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[Found]:
     """Queries and passages inside the examples of a data set."""
     fingerprints: dict[str, int] = {}
     for example in examples:
@@ -171,7 +171,7 @@ def _brought(number: int, examples: Sequence[Example], place: str, fielded: bool
                 fingerprints[passage.id] = fingerprint
                 yield Found("document", (number,), passage.id, content)
             elif earlier_fingerprint != fingerprint:
-                raise DataError(f"{place}: passage {passage.id!r} has two texts; different passages need other ids")
+                raise DataError(f"{source}: passage {passage.id!r} has two texts; different passages need other ids")
 
 
 def _streamed(file: Path) -> bool:

@@ -142,9 +142,9 @@ class Batches:
 
 
 def _read(plan: Steps, texts: TokenTexts | PairTexts, share: Share, step: int, *, pinned: bool) -> Read:
-    drawn = plan.at(step)
-    ignored = drawn.others() if isinstance(texts, PairTexts) else drawn.ignored()
-    batch = Read(drawn, *texts.read(drawn, share), ignored, drawn.teacher())
+    ids = plan.at(step)
+    ignored = ids.others() if isinstance(texts, PairTexts) else ids.ignored()
+    batch = Read(ids, *texts.read(ids, share), ignored, ids.teacher())
     return batch.pinned() if pinned else batch
 
 
@@ -153,13 +153,13 @@ def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTex
     settings = {"form": FORM, "reading": asdict(checkpoint.rules), "marks": _marks(checkpoint)}
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [needed.digest], "tokenizer": [checkpoint.reader.digest]}}
 
-    def fill(place: Path) -> dict[str, int]:
-        writer, walk = _Shelf(place, checkpoint), needed.walk()
-        if not writer.holds(walk):
-            writer, walk = _Shelf(place, checkpoint, anew=True), needed.walk()
+    def fill(cache_folder: Path) -> dict[str, int]:
+        writer, texts = _Shelf(cache_folder, checkpoint), needed.walk()
+        if not writer.holds(texts):
+            writer, texts = _Shelf(cache_folder, checkpoint, anew=True), needed.walk()
         with meter("reading tokens of texts", needed.count) as counter:
             counter.advance(writer.texts)
-            for chunk in _chunks(walk):
+            for chunk in _chunks(texts):
                 writer.add(chunk)
                 counter.advance(len(chunk))
         writer.close()
@@ -167,8 +167,8 @@ def cached(folder: Path, needed: Needed, checkpoint: OpenCheckpoint) -> TokenTex
             raise DataError("the texts have changed while they were read; run the same command again")
         return {"texts": writer.texts, "tokens": writer.ids.rows}
 
-    place = caches.kept(folder, "texts", json.loads(json.dumps(record)), fill)
-    return TokenTexts(TokenCache.open(place), needed.rows)
+    cache_folder = caches.kept(folder, "texts", json.loads(json.dumps(record)), fill)
+    return TokenTexts(TokenCache.open(cache_folder), needed.rows)
 
 
 def _marks(checkpoint: OpenCheckpoint) -> dict[str, Any]:
@@ -181,11 +181,11 @@ def _marks(checkpoint: OpenCheckpoint) -> dict[str, Any]:
     return {side: checkpoint.architecture.marked([empty], side, rules.length(side)) for side in ("query", "document")}
 
 
-def _chunks(walk: Iterator[Found]) -> Iterator[list[Found]]:
+def _chunks(texts: Iterator[Found]) -> Iterator[list[Found]]:
     """Consecutive texts of one side in chunks of bounded size."""
     chunk: list[Found] = []
     characters = 0
-    for text in walk:
+    for text in texts:
         if chunk and (len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS or text.side != chunk[0].side):
             yield chunk
             chunk, characters = [], 0
@@ -214,9 +214,9 @@ class _Shelf:
         if not self._starts.rows:
             self._starts.append(np.zeros(1))
 
-    def holds(self, walk: Iterator[Found]) -> bool:
+    def holds(self, texts: Iterator[Found]) -> bool:
         """Whether the stream starts with the texts that are written already; consumes them."""
-        for text in islice(walk, self.texts):
+        for text in islice(texts, self.texts):
             self.digest.update(text.sealed)
         return self.digest.hexdigest() == self._marks["digest"]
 

@@ -162,7 +162,7 @@ TEXTS = [
     Bad("a positive that is a negative", example(GOOD.replace("cat", "owl")), TRAIN + "bad.jsonl", 3, "bad.jsonl:1: document 'owl' is a"),
     Bad("no positive", example(GOOD.replace('"owl"', "")), TRAIN + "bad.jsonl", 3, "bad.jsonl:1: query 't1' has no positive"),
     Bad("no negative", example(GOOD.replace('"cat"', "")), TRAIN + "bad.jsonl", 3, "or train with --negatives 0"),
-    Bad("examples without texts", example(GOOD), ALONE, 2, "say where they are with --queries"),
+    Bad("examples without texts", example(GOOD), ALONE, 2, "name their files with --queries"),
 ]  # fmt: skip
 
 ARTIFACTS = [

@@ -11,7 +11,7 @@ RERANKING = [
     Bad("no such device to rerank on", None, RERANK + "one.trec --device cuda:99", 2, "--device cuda:99: torch sees"),
     Bad("a head that is none", None, TRAIN.replace("encoder", "encoder:head=mean"), 2, "head=mean: expected hf or linear"),
     Bad("no room for a document", None, TRAIN + " --query-length 63", 2, "leaves no room for a document in a pair of 64"),
-    Bad("a group of one", None, TRAIN + " --objective lce --negatives 0", 2, "--negatives 0: a positive is to be told from negatives"),
+    Bad("a group of one", None, TRAIN + " --objective lce --negatives 0", 2, "--negatives 0: this objective compares a positive"),
     Bad("no temperature", None, TRAIN + " --objective lce:temperature=0", 2, "lce:temperature=0: expected more than 0"),
     Bad("a development run alone", None, TRAIN + " --dev-run one.trec", 2, "--dev-run: needs --dev-queries"),
     Bad("a pre-trained cross-encoder", None, PRETRAIN, 2, "--arch cross-encoder: pre-train dense"),

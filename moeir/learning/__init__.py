@@ -1,1 +1,1 @@
-"""loss = mean over queries of Σ share · loss, plus Σ strength · penalty; batches, the loop, and what is needed to continue it."""
+"""Training: sampling, objectives (mean over queries of Σ share · loss, plus Σ weight · regularizer), the trainer, and the resume state."""

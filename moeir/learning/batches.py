@@ -1,11 +1,14 @@
-"""Which queries meet which documents at which step, a pure function of the step: what a query meets depends on (seed, epoch, query)
-alone, which queries share a batch on (seed, epoch) and their places in the file, and whose turn it is among sets on (seed, epoch)."""
+"""Sampling: the queries and documents of each step as a pure function of the step, and how processes share the texts of a batch.
+
+The documents of a query depend on (seed, epoch, query) alone, the queries of a batch on (seed, epoch) and their rows in the file, and the
+order of several data sets on (seed, epoch).
+"""
 
 import math
 import random
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +18,15 @@ from moeir.errors import DataError, UsageError
 from moeir.records.examples import Example
 
 Order = TypeVar("Order")
-Numbers = npt.NDArray[Any]
+Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The texts of one step: queries, and for each its positive and then its negatives; `known` are all positives of each query.
+    """Ids of the texts of one step: queries, and for each its positive and then its negatives.
 
-    `taught` has a teacher's score of each document, if there is a teacher; `place` says which set of texts the ids are of.
+    `known_positives` has all positives of each query, `teacher_scores` a teacher's score of each document, if there is a teacher;
+    `dataset` is the number of the data set that the ids belong to.
     """
 
     queries: tuple[str, ...]
@@ -32,26 +36,26 @@ class Drawn:
     place: int = 0
 
     def ignored(self) -> torch.Tensor:
-        """[Q, N] true where a document is a known positive of the query elsewhere in the batch: no negative, and not its own candidate."""
+        """[Q, N] true where a document of another query is a known positive of this query, and so no negative."""
         group = len(self.documents) // len(self.queries)
-        rows = [[document in known for document in self.documents] for known in self.known]
-        mask = torch.tensor(rows, dtype=torch.bool)
+        known_by_column = [[document in known for document in self.documents] for known in self.known]
+        mask = torch.tensor(known_by_column, dtype=torch.bool)
         own = torch.arange(len(self.queries))
         mask[own, own * group] = False
         return mask
 
     def others(self) -> torch.Tensor:
-        """[Q, N] true where a document is another query's."""
+        """[Q, N] true where a document belongs to another query."""
         owners = torch.arange(len(self.documents)) // (len(self.documents) // len(self.queries))
         return owners != torch.arange(len(self.queries))[:, None]
 
     def teacher(self) -> torch.Tensor | None:
-        """[Q, 1 + n] a teacher's scores of each query's own documents."""
+        """[Q, 1 + n] the teacher's scores of each query's own documents."""
         return None if self.taught is None else torch.tensor(self.taught).view(len(self.queries), -1)
 
 
 class Steps(Protocol):
-    """What a training walks: epochs of batches."""
+    """Epochs of batches."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -66,22 +70,22 @@ class Steps(Protocol):
 
 
 class _Latest(Generic[Order]):
-    """What was made for the epoch asked for last: its steps come one after another."""
+    """The value computed for the latest epoch; the steps of an epoch come one after another."""
 
     def __init__(self) -> None:
         self._kept: tuple[int, Order] | None = None
 
     def of(self, epoch: int, make: Callable[[int], Order]) -> Order:
-        """What `make` makes of an epoch."""
-        kept = self._kept
-        if kept is None or kept[0] != epoch:
-            kept = self._kept = (epoch, make(epoch))
-        return kept[1]
+        """The value that `make` computes for an epoch."""
+        entry = self._kept
+        if entry is None or entry[0] != epoch:
+            entry = self._kept = (epoch, make(epoch))
+        return entry[1]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Epochs of shuffled examples in batches of `queries`, each with one positive and `negatives` negatives."""
+    """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives."""
 
     examples: tuple[Example, ...]
     queries: int
@@ -96,43 +100,43 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one epoch; the rest of an epoch, less than a batch, is left out of it."""
+        """Whole batches in one epoch; an incomplete last batch is dropped."""
         return max(1, len(self.examples) // self.queries)
 
     def at(self, step: int) -> Drawn:
         """The batch of a step, counted from 0 over all epochs."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, row = divmod(step, self.steps_per_epoch)
         order = self._latest.of(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
-        chosen = [self.examples[number] for number in order[place * self.queries : (place + 1) * self.queries]]
+        examples = [self.examples[number] for number in order[row * self.queries : (row + 1) * self.queries]]
         documents: list[str] = []
-        for example in chosen:
+        for example in examples:
             documents += self._group(example, epoch)
-        queries, known = tuple(one.query_id for one in chosen), tuple(frozenset(one.positive_ids) for one in chosen)
-        return Drawn(queries, tuple(documents), known, self._taught(chosen, documents))
+        queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
+        return Drawn(queries, tuple(documents), known, self._taught(examples, documents))
 
-    def _taught(self, chosen: list[Example], documents: list[str]) -> tuple[float, ...] | None:
-        """The teacher's scores of the documents drawn, if it has scored every query of the batch."""
-        if not all(example.positive_scores for example in chosen):
+    def _taught(self, examples: list[Example], documents: list[str]) -> tuple[float, ...] | None:
+        """The teacher's scores of the sampled documents, if every query of the batch has them."""
+        if not all(example.positive_scores for example in examples):
             return None
-        scores = [example.taught for example in chosen]
+        scores = [example.taught for example in examples]
         return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
 
     def _group(self, example: Example, epoch: int) -> list[str]:
-        """A positive, the next one each epoch, and negatives drawn anew each epoch; with repetition only where there are too few."""
-        dice = random.Random(f"{self.seed} {epoch} {example.query_id}")
-        first = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
-        positive = example.positive_ids[(first + epoch) % len(example.positive_ids)]
+        """One positive, the next one each epoch, and negatives sampled anew each epoch, with replacement only where there are too few."""
+        rng = random.Random(f"{self.seed} {epoch} {example.query_id}")
+        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
+        positive = example.positive_ids[(offset + epoch) % len(example.positive_ids)]
         pool = example.negative_ids
-        drawn = dice.sample(pool, self.negatives) if len(pool) >= self.negatives else dice.choices(pool, k=self.negatives)
-        return [positive, *drawn]
+        negatives = rng.sample(pool, self.negatives) if len(pool) >= self.negatives else rng.choices(pool, k=self.negatives)
+        return [positive, *negatives]
 
 
 @dataclass(frozen=True)
 class Sets:
-    """Several plans whose batches take turns: each batch is of one set, and an epoch has `rates` times each set's own batches.
+    """Interleaved batches of several data sets: each batch is of one set, and an epoch has `rates` times each set's own batches.
 
-    The batches of an epoch are shuffled among the sets (DPR's data sets with sampling rates); within a set they come in its own order,
-    from one epoch to the next, so that a rate of 2 walks it twice with other negatives, and one of 0.5 over two epochs.
+    The batches of an epoch are shuffled among the sets (DPR's data sets with sampling rates); within a set they keep its own order across
+    epochs, so that a rate of 2 passes over it twice with other negatives, and a rate of 0.5 takes two epochs for one pass.
     """
 
     plans: tuple[Plan, ...]
@@ -142,54 +146,54 @@ class Sets:
 
     @property
     def size(self) -> int:
-        """Examples of all sets."""
+        """Examples of all data sets."""
         return sum(plan.size for plan in self.plans)
 
     @property
     def turns(self) -> list[int]:
-        """Batches of each set in one epoch, rounded up."""
+        """Batches of each data set in one epoch, rounded up."""
         return [math.ceil(round(rate * plan.steps_per_epoch, 6)) for plan, rate in zip(self.plans, self.rates, strict=True)]
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of all sets in one epoch."""
+        """Batches of all data sets in one epoch."""
         return sum(self.turns)
 
     def at(self, step: int) -> Drawn:
         """The batch of a step, counted from 0 over all epochs."""
         turns = self.turns
-        epoch, place = divmod(step, sum(turns))
+        epoch, row = divmod(step, sum(turns))
         order, earlier = self._latest.of(epoch, self._turned)
-        chosen = int(order[place])
-        return replace(self.plans[chosen].at(epoch * turns[chosen] + int(earlier[place])), place=chosen)
+        number = int(order[row])
+        return replace(self.plans[number].at(epoch * turns[number] + int(earlier[row])), place=number)
 
     def _turned(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """For each batch of an epoch its set, and how many batches of that set come before it."""
+        """For each batch of an epoch its data set, and how many batches of that set come before it."""
         turns = self.turns
         owners = np.repeat(np.arange(len(turns)), turns)
         order = owners[np.random.default_rng([self.seed, epoch, len(turns)]).permutation(len(owners))]
         earlier = np.empty_like(order)
-        for chosen, count in enumerate(turns):
-            earlier[order == chosen] = np.arange(count)
+        for number, count in enumerate(turns):
+            earlier[order == number] = np.arange(count)
         return order, earlier
 
 
 def planned(examples: Iterable[Example], *, queries: int, negatives: int, seed: int, place: str) -> Plan:
-    """A plan over examples that all can be drawn from; DataError for one that has no negatives."""
+    """A sampler over examples; DataError for an example without negatives."""
     if queries < 1 or negatives < 0:
         raise UsageError(f"--batch-size {queries}, --negatives {negatives}: expected at least 1 query and 0 negatives")
-    kept = tuple(examples)
-    if not kept:
+    all_examples = tuple(examples)
+    if not all_examples:
         raise DataError(f"{place}: no training examples")
-    if negatives and (bare := next((one for one in kept if not one.negative_ids), None)) is not None:
-        raise DataError(f"{place}: query {bare.query_id} has no negatives; mine some, or train with --negatives 0")
-    if len(kept) < queries:
-        queries = len(kept)
-    return Plan(kept, queries, negatives, seed)
+    if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
+        raise DataError(f"{place}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
+    if len(all_examples) < queries:
+        queries = len(all_examples)
+    return Plan(all_examples, queries, negatives, seed)
 
 
 def check_texts(plan: Plan, queries: Container[str], documents: Container[str], place: str) -> None:
-    """DataError if an example names a text that is not there."""
+    """DataError if an example names a text that is missing."""
     for example in plan.examples:
         if example.query_id not in queries:
             raise DataError(f"{place}: query {example.query_id} is not among the queries")
@@ -199,17 +203,17 @@ def check_texts(plan: Plan, queries: Container[str], documents: Container[str], 
 
 
 def check_shared(plan: Plan, processes: int, *, pairs: bool = False) -> None:
-    """UsageError if a batch has too few queries, or pairs of a query and a document, for all processes."""
+    """UsageError if a batch has fewer queries, or query-document pairs, than there are processes."""
     if pairs and plan.queries * (1 + plan.negatives) < processes:
-        words = f"{plan.queries * (1 + plan.negatives)} pairs are too few for {processes} processes, which share each batch"
-        raise UsageError(f"--batch-size {plan.queries}, --negatives {plan.negatives}: {words}")
+        message = f"{plan.queries * (1 + plan.negatives)} pairs are too few for {processes} processes, which share each batch"
+        raise UsageError(f"--batch-size {plan.queries}, --negatives {plan.negatives}: {message}")
     if plan.queries < processes and not pairs:
         raise UsageError(f"--batch-size {plan.queries}: too few queries for {processes} processes, which share each batch")
 
 
 def check_taught(plan: Plan, place: str, objective: str) -> None:
-    """DataError if an example has no teacher's scores."""
+    """DataError if an example has no teacher scores."""
     for example in plan.examples:
         if not example.positive_scores:
-            words = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
-            raise DataError(f"{place}: query {example.query_id} {words}")
+            message = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
+            raise DataError(f"{place}: query {example.query_id} {message}")

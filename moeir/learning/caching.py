@@ -1,7 +1,7 @@
-"""Gradient caching: a batch of any size with the activations of a part of it. Gao et al. 2021 (GradCache).
+"""Gradient caching: large batches with the activation memory of one part. Gao et al. 2021 (GradCache).
 
-All parts but the last are encoded without keeping anything; the loss is taken of all representations; then each part is encoded again and
-gets the gradient of its representations. That is exact, with dropout too: the state of torch's generator is saved and replayed.
+All parts but the last are encoded without a graph; the loss is computed from all representations; then each part is encoded again and
+backpropagates the gradient of its representations. That is exact, with dropout too: the state of torch's generator is saved and replayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,51 +18,51 @@ Encode = Callable[[Tokens], Encoded]
 
 
 def encoded(encode: Encode, parts: Sequence[Tokens]) -> Encoded:
-    """The texts of all parts end to end, with gradient; the last part keeps its activations, since its gradient is wanted first."""
+    """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
     return gathered([*(_encoded_again(encode, part) for part in parts[:-1]), encode(parts[-1])]) if len(parts) > 1 else encode(parts[0])
 
 
 def _encoded_again(encode: Encode, tokens: Tokens) -> Encoded:
-    held: list[Encoded] = []
-    learned = iter(_Twice.apply(torch.zeros((), requires_grad=True), encode, tokens, held))
-    return held.pop().map(lambda part: next(learned) if part.is_floating_point() else part)
+    outputs: list[Encoded] = []
+    floating = iter(_Twice.apply(torch.zeros((), requires_grad=True), encode, tokens, outputs))
+    return outputs.pop().map(lambda part: next(floating) if part.is_floating_point() else part)
 
 
 class _Twice(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, held: list[Encoded]) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, outputs: list[Encoded]) -> tuple[Tensor, ...]:
         ctx.encode, ctx.tokens, ctx.before = encode, tokens, GeneratorState.now()
         with torch.no_grad():
-            held.append(encode(tokens))
+            outputs.append(encode(tokens))
         ctx.set_materialize_grads(False)
-        return tuple(part for part in held[0].tensors() if part.is_floating_point())
+        return tuple(part for part in outputs[0].tensors() if part.is_floating_point())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        after = GeneratorState.now()
+        state = GeneratorState.now()
         ctx.before.restore()
         with torch.enable_grad():
-            again = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
-        after.restore()
-        wanted = [(part, given) for part, given in zip(again, gradients, strict=True) if given is not None]
-        torch.autograd.backward([part for part, _ in wanted], [given for _, given in wanted])
+            recomputed = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
+        state.restore()
+        pairs = [(part, gradient) for part, gradient in zip(recomputed, gradients, strict=True) if gradient is not None]
+        torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
         return None, None, None, None
 
 
 @dataclass(frozen=True)
 class GeneratorState:
-    """Where torch's generators stand: the processor's, and the one of the CUDA device in use if CUDA has started; neither is waited for."""
+    """State of torch's random generators: the CPU's, and the current CUDA device's if CUDA is initialized; no synchronization."""
 
     cpu: Tensor
     cuda: Tensor | None
 
     @classmethod
     def now(cls) -> "GeneratorState":
-        """As they are."""
+        """The current state."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
 
     def restore(self) -> None:
-        """Bring them back."""
+        """Set the generators to this state."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)

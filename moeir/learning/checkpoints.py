@@ -1,4 +1,4 @@
-"""What a training needs to go on where it stopped: weights, moments of the optimiser, step, length of the metrics so far, best weights."""
+"""State needed to resume training: weights, optimiser moments, step, length of the metrics file, best weights."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -19,7 +19,7 @@ WEIGHTS = "weights.safetensors"
 
 @dataclass(frozen=True)
 class Standing:
-    """Steps done, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
+    """Completed steps, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
 
     step: int
     metrics_bytes: int
@@ -27,39 +27,39 @@ class Standing:
 
 
 def save(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, standing: Standing) -> None:
-    """Replace the saved state in `folder`, whole or not at all."""
-    beside = folder.with_name(folder.name + ".new")
-    beside.mkdir(parents=True, exist_ok=True)
-    _write_weights(model, beside)
-    write_tensors(_moments(optimiser), beside / "optimiser.safetensors")
-    making.write_text(beside / STATE, json.dumps(asdict(standing)) + "\n")
-    making.replace_folder(beside, folder)
+    """Replace the saved state in `folder` atomically."""
+    temporary = folder.with_name(folder.name + ".new")
+    temporary.mkdir(parents=True, exist_ok=True)
+    _write_weights(model, temporary)
+    write_tensors(_moments(optimiser), temporary / "optimiser.safetensors")
+    making.write_text(temporary / STATE, json.dumps(asdict(standing)) + "\n")
+    making.replace_folder(temporary, folder)
 
 
 def load(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Standing:
-    """Bring back what `save` wrote; nothing there means step 0."""
+    """Load what `save_state` wrote into model and optimiser; an empty folder means step 0."""
     if not (folder / STATE).exists():
         return Standing(0, 0)
-    said = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    state = json.loads((folder / STATE).read_text(encoding="utf-8"))
     model.load_state_dict(load_file(folder / WEIGHTS))
     _restore(optimiser, load_file(folder / "optimiser.safetensors"))
-    return Standing(said["step"], said["metrics_bytes"], Best(**said["best"]))
+    return Standing(state["step"], state["metrics_bytes"], Best(**state["best"]))
 
 
 def keep(folder: Path, model: nn.Module, step: int) -> None:
-    """Replace the best weights in `folder` by those after `step` steps, whole or not at all."""
-    beside = folder.with_name(folder.name + ".new")
-    beside.mkdir(parents=True, exist_ok=True)
-    _write_weights(model, beside)
-    making.write_text(beside / STATE, json.dumps({"step": step}) + "\n")
-    making.replace_folder(beside, folder)
+    """Replace the best weights in `folder` by those after `step` steps, atomically."""
+    temporary = folder.with_name(folder.name + ".new")
+    temporary.mkdir(parents=True, exist_ok=True)
+    _write_weights(model, temporary)
+    making.write_text(temporary / STATE, json.dumps({"step": step}) + "\n")
+    making.replace_folder(temporary, folder)
 
 
 def bring_back(folder: Path, model: nn.Module, step: int) -> None:
-    """Give the model the weights that were kept after `step` steps; ArtifactError if others were."""
-    found = json.loads((folder / STATE).read_text(encoding="utf-8"))["step"]
-    if found != step:
-        raise ArtifactError(f"{folder}: holds the weights of step {found}, step {step} was the best; start over with --force")
+    """Load the best weights into the model; ArtifactError unless they were saved after `step` steps."""
+    saved_step = json.loads((folder / STATE).read_text(encoding="utf-8"))["step"]
+    if saved_step != step:
+        raise ArtifactError(f"{folder}: holds the weights of step {saved_step}, step {step} was the best; start over with --force")
     model.load_state_dict(load_file(folder / WEIGHTS))
 
 

@@ -1,17 +1,15 @@
-"""The texts of a batch dealt out among processes, and cut into parts that are encoded one after another."""
+"""The texts of a batch shared among processes, and split into parts that are encoded one after another."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from moeir.backbones.tokens import Tokens
-
-Numbers: TypeAlias = npt.NDArray[Any]
+from moeir.learning.batches import Numbers
 
 
 class Texts(Protocol):
@@ -27,7 +25,7 @@ class Texts(Protocol):
 
 @dataclass(frozen=True)
 class Share:
-    """Which texts of a batch a process encodes, as number `rank` of `size`, and how many tokens of them at a time (None: all)."""
+    """The part of a batch that a process encodes, as number `rank` of `size`, in parts of `max_tokens` tokens (None: one part)."""
 
     rank: int = 0
     size: int = 1
@@ -38,10 +36,10 @@ WHOLE = Share()
 
 
 class Dealt(NamedTuple):
-    """A process's share of the texts of a side, in the parts they are encoded in, each sorted by length; `count` tokens are those of all
-    processes.
+    """A process's share of the texts of a side, in the parts that are encoded one after another, each sorted by length.
 
-    With the parts of all processes end to end, text i of the batch is number back[i]; where `back` is None it is number i.
+    With the parts of all processes end to end, text i of the batch is number restore_order[i]; where `restore_order` is None it is
+    number i. `total_tokens` are those of all processes.
     """
 
     parts: tuple[Tokens, ...]
@@ -49,29 +47,31 @@ class Dealt(NamedTuple):
     count: int
 
     def pinned(self) -> Self:
-        """The same in memory that a CUDA device reads by itself."""
+        """The same in pinned memory."""
         back = None if self.back is None else self.back.pin_memory()
         return self._replace(parts=tuple(part.pinned() for part in self.parts), back=back)
 
 
 def dealt(texts: Texts, rows: Sequence[int], side: str, share: Share) -> Dealt:
-    """The texts of `rows` dealt out by length: every process has as much to do, and the texts of a part have nearly one length."""
-    chosen = np.asarray(rows, dtype=np.int64)
-    sizes = texts.starts[chosen + 1] - texts.starts[chosen]
+    """The texts of `rows` shared by length: processes have equal work, and the texts of a part have nearly the same length."""
+    row_array = np.asarray(rows, dtype=np.int64)
+    sizes = texts.starts[row_array + 1] - texts.starts[row_array]
     total = int(sizes.sum())
     if share.size == 1 and (share.at_once is None or total <= share.at_once):
         return Dealt((texts.packed(rows, side).sort_by_length(),), None, total)
     by_length = np.argsort(sizes, kind="stable")
-    turn, place = np.divmod(np.arange(len(chosen)), share.size)
-    owners = np.where(turn % 2, share.size - 1 - place, place)  # back and forth: else one would always get the longer text
+    round_number, position = np.divmod(np.arange(len(row_array)), share.size)
+    owners = np.where(
+        round_number % 2, share.size - 1 - position, position
+    )  # back and forth, so that no process always gets the longer text
     own = by_length[owners == share.rank]
-    parts = tuple(texts.packed(chosen[some].tolist(), side).sort_by_length() for some in _cut(own, sizes, share.at_once or total))
+    parts = tuple(texts.packed(row_array[block].tolist(), side).sort_by_length() for block in _cut(own, sizes, share.at_once or total))
     order = by_length[np.argsort(owners, kind="stable")]
     return Dealt(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
 
 
 def _cut(rows: Numbers, sizes: Numbers, most: int) -> Iterator[Numbers]:
-    """Rows in parts of at most `most` tokens, or of one text."""
+    """Rows in parts of at most `max_tokens` tokens, or of one text."""
     ends = sizes[rows].cumsum()
     first = 0
     while first < len(rows):

@@ -1,6 +1,6 @@
-"""Several processes that train as one: what each says to all, texts gathered with the gradient of one's own, gradients added up.
+"""Data-parallel training: JSON values and tensors gathered from all processes, gradients summed, errors reported by every process.
 
-Every word goes to the main process and comes back to all, so that one that does not come, or dies, or fails, is named to every other.
+Values go to the main process and back to all, so that a process that is late, terminates or fails is named in the error of every other.
 """
 
 import atexit
@@ -26,41 +26,41 @@ from moeir.backbones.precision import device_for, resolve_device
 from moeir.errors import MoeirError, OutOfMemory, UsageError, is_out_of_memory
 
 MINUTES = 10.0  # that the others wait for one
-PREPARING = timedelta(days=7)  # before the first step a process may read texts as long as it takes
-CONNECTING = timedelta(minutes=1)  # that processes may always take to connect, and for a collective
-SPARE = 1.25  # times the memory that is needed, so that it grows seldom
-NUMBERS_AT_ONCE = 1 << 24  # of gradients: 64 MiB
+PREPARING = timedelta(days=7)  # reading texts before the first step may take any time
+CONNECTING = timedelta(minutes=1)  # lower bound of the timeout of a collective, which may have to connect first
+SPARE = 1.25  # allocated over required bytes, so that the buffer seldom grows
+NUMBERS_AT_ONCE = 1 << 24  # float32 gradients in a bucket: 64 MiB
 
 
 class Told(MoeirError):
-    """An error that every process knows of."""
+    """An error that every process has received."""
 
-    def __init__(self, words: str, code: int = 1) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
         self.code = code  # type: ignore[misc]
 
 
 class PeerLost(MoeirError):
-    """A collective that others did not end: why is for them to say."""
+    """A collective failed because another process terminated; the cause is in that process's log."""
 
 
 class Buffer:
-    """Memory for collectives, kept from one to the next: where it does not have to grow, no process can run out of it in between."""
+    """Memory for collectives, reused from one to the next, so that a collective that needs no more cannot run out of memory."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def grow(self, size: int, device: torch.device) -> bool:
-        """Make room for so many bytes on a device; whether there was not."""
+        """Reserve `size` bytes on a device; true if the buffer had to be allocated anew."""
         if len(self._bytes) >= size and self._bytes.device == device:
             return False
-        self._bytes = self._bytes[:0].clone()  # what is there goes first
+        self._bytes = self._bytes[:0].clone()  # frees the old memory first
         with torch.inference_mode(False):
             self._bytes = torch.empty(int(SPARE * size), dtype=torch.uint8, device=device)
         return True
 
     def rows(self, count: int, size: int) -> list[Tensor]:
-        """So many rows of so many bytes."""
+        """`count` rows of `size` bytes."""
         return list(self._bytes[: count * size].view(count, size))
 
 
@@ -68,8 +68,8 @@ class Buffer:
 class World:
     """The processes of one training: this one is `rank` of `size`, on `device`.
 
-    `names` say where each runs; words go through `group`, tensors through `tensors` (None: the group of all); `patience` is how long they
-    wait for one another.
+    `names` has host and process id of each. JSON values go through `object_group`, tensors through `tensor_group` (None: torch's default
+    group); `timeout` is how long processes wait for one another.
     """
 
     rank: int = 0
@@ -83,156 +83,161 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes and talks."""
+        """Whether this is the process that writes files and logs."""
         return self.rank == 0
 
     def patient(self, minutes: float) -> "World":
-        """The same with other patience, which is NCCL's too: it ends a process whose collective takes longer."""
-        patience = timedelta(minutes=minutes)
+        """The same group with another timeout, for NCCL too, which ends a process whose collective takes longer."""
+        timeout = timedelta(minutes=minutes)
         if self.size == 1:
-            return replace(self, patience=patience)
+            return replace(self, patience=timeout)
         self.said(None, "the first step")
         nccl = self.device.startswith("cuda")
         with _peers_alive():
-            tensors = dist.new_group(backend="nccl" if nccl else "gloo", timeout=max(patience, CONNECTING))
+            tensors = dist.new_group(backend="nccl" if nccl else "gloo", timeout=max(timeout, CONNECTING))
         if nccl:
-            atexit.register(tensors.abort)  # it would wait for what a dead process has left undone
-        return replace(self, patience=patience, tensors=tensors)
+            atexit.register(tensors.abort)  # exit would otherwise wait for collectives that a terminated process left open
+        return replace(self, patience=timeout, tensors=tensors)
 
     def said(self, words: Any, moment: str) -> list[Any]:
-        """What each process says at this moment, by rank; JSON. Ends them all if one fails, is gone, or does not come in time."""
-        return [words] if self.size == 1 else self._exchanged({"moment": moment, "words": words}, moment)
+        """The JSON value of each process, by rank. Ends all processes if one fails, terminates or exceeds the timeout.
+
+        `moment` names the step of the program; processes that call with different moments are out of step, which is an error.
+        """
+        return [words] if self.size == 1 else self._exchanged({"moment": moment, "value": words}, moment)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What all do: an error in one of them ends all, and is told once."""
+        """An error of one process in this block ends all processes, and is reported once."""
         try:
             yield
-        except (MoeirError, OSError) as problem:
-            if self.size == 1 or isinstance(problem, Told):
+        except (MoeirError, OSError) as error:
+            if self.size == 1 or isinstance(error, Told):
                 raise
-            words = {"problem": [str(problem), getattr(problem, "code", 1)], "follows": isinstance(problem, PeerLost)}
-            self._exchanged(words, "an error", problem)
+            message = {"error": [str(error), getattr(error, "code", 1)], "is_consequence": isinstance(error, PeerLost)}
+            self._exchanged(message, "an error", error)
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """What the main process does before the others, which then find it done."""
+        """The main process runs this block before the others."""
         if not self.main:
-            self.said(None, "what one does for all")
+            self.said(None, "the main process's own work")
         yield
         if self.main:
-            self.said(None, "what one does for all")
+            self.said(None, "the main process's own work")
 
     def agreed(self, facts: Mapping[str, Any]) -> None:
-        """MoeirError that names the process and what differs, unless these facts are the same everywhere."""
+        """MoeirError that names the process and the difference, unless these facts are the same in all processes."""
         if self.size == 1:
             return
-        everywhere = self.said(dict(facts), "the start")
-        for rank, other in enumerate(everywhere):
-            if apart := [name for name in facts if other[name] != everywhere[0][name]]:
-                name = apart[0]
-                words = f"{name} is {other[name]} there, and {everywhere[0][name]} in process 0"
-                self._end(f"process {rank} ({self.names[rank]}): {words}; start all with the same files and settings")
+        facts_by_rank = self.said(dict(facts), "the start")
+        for rank, other in enumerate(facts_by_rank):
+            if differing := [name for name in facts if other[name] != facts_by_rank[0][name]]:
+                name = differing[0]
+                difference = f"{name} is {other[name]} there, and {facts_by_rank[0][name]} in process 0"
+                self._end(f"process {rank} ({self.names[rank]}): {difference}; start all with the same files and settings")
 
     def gathered(self, texts: Encoded, moment: str) -> Encoded:
-        """The texts of all processes end to end, by rank; only this process's have a gradient."""
+        """The encoded texts of all processes end to end, by rank; only this process's have a gradient."""
         if self.size == 1:
             return texts
-        everywhere = [iter(found) for found in self.all_of(texts.tensors(), moment)]
-        parts = [texts.map(lambda _, found=found: next(found)).unbounded() for found in everywhere]
-        return base.gathered([texts if rank == self.rank else part for rank, part in enumerate(parts)])
+        rank_tensors = [iter(tensors) for tensors in self.all_of(texts.tensors(), moment)]
+        gathered_parts = [texts.map(lambda _, tensors=tensors: next(tensors)).unbounded() for tensors in rank_tensors]
+        return base.gathered([texts if rank == self.rank else part for rank, part in enumerate(gathered_parts)])
 
     def all_of(self, own: Sequence[Tensor], moment: str) -> list[list[Tensor]]:
-        """The tensors of every process, by rank, without gradient; they may have other lengths elsewhere, but no other types."""
+        """The tensors of every process, by rank, without gradient; lengths may differ between processes, types must not."""
         shapes = self.said([list(part.shape) for part in own], moment)
         sizes = [[torch.Size(shape).numel() * part.element_size() for shape, part in zip(row, own, strict=True)] for row in shapes]
         longest = max(map(sum, sizes))
-        if self.buffer.grow((self.size + 1) * longest, own[0].device):  # in all of them or in none
+        if self.buffer.grow((self.size + 1) * longest, own[0].device):  # in all processes or in none
             self.said(None, f"memory for {moment}")
         packed, *received = self.buffer.rows(self.size + 1, longest)
         torch.cat([part.detach().contiguous().view(-1).view(torch.uint8) for part in own], out=packed[: sum(sizes[self.rank])])
         with _peers_alive():
             dist.all_gather(received, packed, self.tensors)
-        pieces = [found[: sum(row)].split(row) for found, row in zip(received, sizes, strict=True)]
+        pieces = [tensors[: sum(row)].split(row) for tensors, row in zip(received, sizes, strict=True)]
         return [
-            [piece.clone().view(part.dtype).view(shape) for piece, part, shape in zip(found, own, row, strict=True)]  # clones are aligned
-            for found, row in zip(pieces, shapes, strict=True)
+            [piece.clone().view(part.dtype).view(shape) for piece, part, shape in zip(tensors, own, row, strict=True)]  # clones are aligned
+            for tensors, row in zip(pieces, shapes, strict=True)
         ]
 
     def add_gradients(self, parameters: Sequence[nn.Parameter], moment: str) -> None:
-        """Every parameter gets the sum of its gradients over all processes; where none has one, it stays without."""
+        """Sum the gradients of each parameter over all processes; a parameter without gradient in every process stays without."""
         if self.size == 1:
             return
-        bare = [number for number, parameter in enumerate(parameters) if parameter.grad is None]
+        without_gradient = [number for number, parameter in enumerate(parameters) if parameter.grad is None]
         largest = max(NUMBERS_AT_ONCE, *(parameter.numel() for parameter in parameters))
-        buffer = parameters[0].new_empty(min(largest, sum(parameter.numel() for parameter in parameters)))  # who lacks memory says so now
-        missing = set.intersection(*map(set, self.said(bare, moment)))
+        buffer = parameters[0].new_empty(
+            min(largest, sum(parameter.numel() for parameter in parameters))
+        )  # allocated before the exchange, so that a lack of memory is reported
+        without_gradient_anywhere = set.intersection(*map(set, self.said(without_gradient, moment)))
         with torch.no_grad():
-            for some in _portions([parameter for number, parameter in enumerate(parameters) if number not in missing]):
-                flat = buffer[: sum(one.numel() for one in some)]
-                torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in some], out=flat)
+            for bucket in _portions([parameter for number, parameter in enumerate(parameters) if number not in without_gradient_anywhere]):
+                flat = buffer[: sum(one.numel() for one in bucket)]
+                torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in bucket], out=flat)
                 with _peers_alive():
                     dist.all_reduce(flat, group=self.tensors)
-                for one, part in zip(some, flat.split([one.numel() for one in some]), strict=True):
+                for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
                     if one.grad is None:
                         one.grad = part.view_as(one).clone()
                     else:
                         one.grad.copy_(part.view_as(one))
 
     def same(self, model: nn.Module) -> None:
-        """Give every process the main one's weights."""
+        """Copy the main process's weights to every process."""
         if self.size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0, self.tensors)
 
     def _exchanged(self, words: dict[str, Any], moment: str, own: Exception | None = None) -> list[Any]:
-        everyone = self._collected(words) if self.main else self._answered(words)
-        if everyone[0] is None:
+        messages = self._collected(words) if self.main else self._answered(words)
+        if messages[0] is None:
             if isinstance(own, OutOfMemory):
-                raise own  # there is nobody to tell it any more
+                raise own  # no main process is left to report it
             self._end(self._gone(0, moment), speaks=True)
-        for rank, other in sorted(enumerate(everyone), key=lambda one: _order_of_telling(one[1])):
-            if other is None:
+        for rank, reply in sorted(enumerate(messages), key=lambda one: _order_of_telling(one[1])):
+            if reply is None:
                 self._end(self._gone(rank, moment))
-            if "problem" in other:
+            if "error" in reply:
                 if own is not None and rank == self.rank == 0 and not isinstance(own, OutOfMemory):
                     raise own
-                self._end(f"{self._name(rank)}: {other['problem'][0]}", other["problem"][1])
-            if other["moment"] != everyone[0]["moment"]:
-                self._end(f"{self._name(rank)} is at {other['moment']}, process 0 at {everyone[0]['moment']}")
-        return [other["words"] for other in everyone]
+                self._end(f"{self._name(rank)}: {reply['error'][0]}", reply["error"][1])
+            if reply["moment"] != messages[0]["moment"]:
+                self._end(f"{self._name(rank)} is at {reply['moment']}, process 0 at {messages[0]['moment']}")
+        return [reply["value"] for reply in messages]
 
     def _name(self, rank: int) -> str:
         return f"process {rank} of {self.size} ({self.names[rank]})"
 
     def _gone(self, rank: int, moment: str) -> str:
         minutes = f"{self.patience.total_seconds() / 60:g} minutes"
-        return f"{moment}: {self._name(rank)} is gone, or did not come within {minutes}; its own last lines may say why"
+        return f"{moment}: {self._name(rank)} has terminated or did not respond within {minutes}; see the log of that process"
 
-    def _collected(self, words: dict[str, Any]) -> list[Any]:
-        """Of the main process: what all say, None for who is lost; and all are told."""
-        began, everyone = time.monotonic(), [words, *[None] * (self.size - 1)]
+    def _collected(self, message: dict[str, Any]) -> list[Any]:
+        """In the main process: receive the messages of all, None for a lost process, and send them to all."""
+        began, messages = time.monotonic(), [message, *[None] * (self.size - 1)]
         for rank in range(1, self.size):
             try:
-                everyone[rank] = self._received(rank, self.patience - timedelta(seconds=time.monotonic() - began))
+                messages[rank] = self._received(rank, self.patience - timedelta(seconds=time.monotonic() - began))
             except RuntimeError:
-                continue  # what is left None is told below
+                continue  # stays None, which the others are sent below
         for rank in range(1, self.size):
-            if everyone[rank] is not None:
-                self._sent(everyone, rank)
-        return everyone
+            if messages[rank] is not None:
+                self._sent(messages, rank)
+        return messages
 
-    def _answered(self, words: dict[str, Any]) -> list[Any]:
-        """Of the others: what the main process has collected; None for it, if it is lost."""
+    def _answered(self, message: dict[str, Any]) -> list[Any]:
+        """In the other processes: send the message and receive those of all; None for the main process, if it is lost."""
         try:
-            self._sent(words, 0)
-            found: list[Any] = self._received(0, self.patience * 2)
+            self._sent(message, 0)
+            messages: list[Any] = self._received(0, self.patience * 2)
         except RuntimeError:
-            return [None, *[words] * (self.size - 1)]
-        return found
+            return [None, *[message] * (self.size - 1)]
+        return messages
 
-    def _sent(self, words: Any, rank: int) -> None:
-        text = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
+    def _sent(self, message: Any, rank: int) -> None:
+        text = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
         dist.send(torch.tensor([len(text)]), rank, self.group)
         dist.send(text, rank, self.group)
 
@@ -245,7 +250,7 @@ class World:
         return json.loads(bytes(text.tolist()))
 
     def _end(self, words: str, code: int = 1, *, speaks: bool = False) -> NoReturn:
-        """The main process says why, another one only if that is lost; the rest leave."""
+        """Raise the error in the main process, or in this one if that is lost (`always_raise`); the other processes exit."""
         if not self.main and not speaks:
             raise SystemExit(code)
         raise Told(words, code)
@@ -256,28 +261,28 @@ ALONE = World()
 
 @cache
 def joined(device: str) -> World:
-    """The processes that torchrun or accelerate has started, each on the CUDA device of its number; one of its own is a world too."""
-    name, before = resolve_device(device), dist.is_initialized()
+    """The processes that torchrun or accelerate has started, each on the CUDA device of its local rank; a group of one without them."""
+    name, was_initialized = resolve_device(device), dist.is_initialized()
     state = PartialState(cpu=name == "cpu", timeout=PREPARING)
-    if dist.is_initialized() and not before:
+    if dist.is_initialized() and not was_initialized:
         atexit.register(leave)
     if state.num_processes == 1:
         return World(device=device_for(device))
     group = dist.new_group(backend="gloo", timeout=PREPARING)
-    own = name if name == "cpu" else str(state.device)  # for a CPU accelerate says cpu:0
-    world = World(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
-    where, on_cuda = socket.gethostname(), world.device != "cpu"
-    everywhere = world.said([where, os.getpid(), world.device], "the start")
-    names = (f"{host}, process {process}" + (f", {its}" if on_cuda else "") for host, process, its in everywhere)
-    world = replace(world, names=tuple(names))
-    with world.together():
+    own = name if name == "cpu" else str(state.device)  # accelerate names a CPU cpu:0
+    process_group = World(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
+    host_name, on_cuda = socket.gethostname(), process_group.device != "cpu"
+    locations = process_group.said([host_name, os.getpid(), process_group.device], "the start")
+    names = (f"{host}, process {process}" + (f", {its_device}" if on_cuda else "") for host, process, its_device in locations)
+    process_group = replace(process_group, names=tuple(names))
+    with process_group.together():
         if on_cuda:
-            _check_devices(device, [f"{its} of {host}" for host, _, its in everywhere])
-    return world
+            _check_devices(device, [f"{its_device} of {host}" for host, _, its_device in locations])
+    return process_group
 
 
 def leave() -> None:
-    """End the group of processes; when a process ends, well or badly, it waits for nobody."""
+    """Destroy the process group; an exiting process waits for no other."""
     joined.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -294,29 +299,29 @@ def _check_devices(name: str, devices: Sequence[str]) -> None:
 
 @contextmanager
 def _peers_alive() -> Iterator[None]:
-    """What the others do not answer is no error of this one's; memory that runs out is."""
+    """Turn a failed collective into PeerLost; an out-of-memory error of this process passes unchanged."""
     try:
         yield
-    except RuntimeError as problem:
-        if is_out_of_memory(problem):
+    except RuntimeError as error:
+        if is_out_of_memory(error):
             raise
-        raise PeerLost(f"another process is gone, and its own last lines may say why ({str(problem)[:100]})") from None
+        raise PeerLost(f"another process has terminated; see its log ({str(error)[:100]})") from None
 
 
-def _order_of_telling(words: Mapping[str, Any] | None) -> int:
-    """First what went wrong, then who is gone, then what went wrong because of that."""
-    if words is None:
+def _order_of_telling(message: Mapping[str, Any] | None) -> int:
+    """Sort key of messages: original errors, then lost processes, then errors that follow from those."""
+    if message is None:
         return 1
-    return 3 if "problem" not in words else 2 if words.get("follows") else 0
+    return 3 if "error" not in message else 2 if message.get("is_consequence") else 0
 
 
 def _portions(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Parameters in groups of a size that memory can hold once more."""
-    some: list[nn.Parameter] = []
+    """Parameters in groups whose gradients fit into one buffer."""
+    bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        if some and sum(one.numel() for one in some) + parameter.numel() > NUMBERS_AT_ONCE:
-            yield some
-            some = []
-        some.append(parameter)
-    if some:
-        yield some
+        if bucket and sum(one.numel() for one in bucket) + parameter.numel() > NUMBERS_AT_ONCE:
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket

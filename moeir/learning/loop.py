@@ -1,4 +1,4 @@
-"""The training loop: one step at a time, every random choice a function of (seed, step), saved so that a kill costs minutes."""
+"""The trainer: every random choice is a function of (seed, step), and the state is saved every few minutes, to resume after a kill."""
 
 import json
 import logging
@@ -25,21 +25,21 @@ from moeir.learning.distributed import ALONE, World
 from moeir.learning.retrieval import Judge
 from moeir.learning.scoring import Facts
 
-LOWER = "start over with a lower --learning-rate and --force; the last saved state is kept until then"
-NOT_LEARNED = "nothing is learned yet: look at the weights, the options of --objective, and the teacher's scores in the examples"
+LOWER = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
+NOT_LEARNED = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
 SECONDS_BETWEEN_TRIMS = 60
-LOG_EVERY = 10  # steps on CUDA, where reading a loss makes the device wait
-RANKS_APART = 7_919_000_003  # of the seeds of two processes
-STATE, BEST = "state", "best"  # within resume/, so that what a kill leaves of a half-made save goes with it
+LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
+RANKS_APART = 7_919_000_003  # between the seeds of two processes
+STATE, BEST = "state", "best"  # within resume/, so that the remains of an interrupted save are deleted with it
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast: AdamW, linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
+    """Steps and learning rates of AdamW: linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
 
-    `layer_decay` and `rates` are those of `parameters.groups`; gradients are clipped by their norm. A step's gradient is the mean of
-    `accumulate` batches.
+    `layer_decay` and `group_rates` are those of `make_param_groups`; gradients are clipped by their norm. A step's gradient is the mean
+    over `accumulate` batches.
     """
 
     steps: int
@@ -55,7 +55,7 @@ class Schedule:
     accumulate: int = 1
 
     def rate(self, step: int, peak: float | None = None) -> float:
-        """The learning rate of a step, counted from 0, where the highest is `peak`.
+        """The learning rate of a step, counted from 0; `peak` is the highest rate.
 
         >>> schedule = Schedule(steps=10, learning_rate=1.0, warmup=0.2)
         >>> [round(schedule.rate(step), 3) for step in (0, 1, 2, 9)]
@@ -69,20 +69,20 @@ class Schedule:
 
 
 class Task(Protocol):
-    """What a training teaches: a model, on so many examples, and what each step costs it."""
+    """A model, its number of training examples, and the loss of each batch."""
 
     @property
     def model(self) -> nn.Module:
-        """All that learns."""
+        """The module to train."""
 
     @property
     def size(self) -> int:
         """Training examples."""
 
     def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
-        """The loss of a batch, counted from 0, the facts of it (`loss` among them), and how many tokens were read.
+        """The loss of a batch, counted from 0, its metrics (`loss` among them), and how many tokens were read.
 
-        Of several processes each gets the whole batch's facts, and a loss whose gradients add up to those of the whole batch's.
+        With several processes each gets the metrics of the whole batch, and a loss whose gradients sum to those of the whole batch.
         """
 
 
@@ -97,11 +97,11 @@ def train(
     world: World = ALONE,
     log_every: int | None = None,
 ) -> dict[str, Any]:
-    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns what the manifest keeps.
+    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
-    `judge`, if any, judges the weights now and then on a development set; `tracking` says who else is told of every step. All processes
-    of `world` call it alike; the main one writes. The facts of `log_every` steps are read from the device at once (None: 10 on CUDA, 1 on
-    a CPU); a training with NaN in it ends when they are read, and is not saved before.
+    `evaluator` evaluates the weights on a development set; `tracking` sends the metrics of every step to trackers. All processes of
+    `process_group` make the same call; the main one writes. Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1
+    on a CPU); a NaN ends the training when it is read, and no state is saved in between.
     """
     accelerator = Accelerator(cpu=device == "cpu", **trackers.options(tracking))
     if torch.device(device).type == "cpu":
@@ -110,75 +110,75 @@ def train(
     options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.rates}
     grouped = parameters.groups(model, rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
-    standing = checkpoints.load(folder / RESUME / STATE, model, optimiser)
-    world.agreed({"steps": schedule.steps, "steps done": standing.step, "examples": task.size})
+    state = checkpoints.load(folder / RESUME / STATE, model, optimiser)
+    world.agreed({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
     world.same(model)
     if world.size > 1:
         log.info("%d processes share each batch: %s", world.size, "; ".join(world.names))
-    if standing.step:
-        log.info("continuing after step %d of %d", standing.step, schedule.steps)
+    if state.step:
+        log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
-    with trackers.opened(accelerator, tracking, standing.step):
+    with trackers.opened(accelerator, tracking, state.step):
         run = _Run(task, schedule, optimiser, accelerator, judge, world, torch.device(device))
-        done = _walk(run, standing, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
+        done = _walk(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
-        raise MoeirError(f"step {done['step']}: weights are no numbers any more; {LOWER}")
-    told = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
+        raise MoeirError(f"step {done['step']}: the weights contain NaN or Inf; {LOWER}")
+    counts = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if judge is None:
-        return told
+        return counts
     if judge.development.keep == "best" and world.main:
-        checkpoints.bring_back(folder / RESUME / BEST, model, standing.best.step)
-    return told | {"development": standing.best.facts(judge.development, done["step"])}
+        checkpoints.bring_back(folder / RESUME / BEST, model, state.best.step)
+    return counts | {"development": state.best.facts(judge.development, done["step"])}
 
 
-def _walk(run: "_Run", standing: checkpoints.Standing, folder: Path, log_every: int) -> dict[str, Any]:
-    """Step by step from where the training stands to its end; what happened at the last one."""
-    schedule, best, judge = run.schedule, standing.best, run.judge
+def _walk(run: "_Run", state: checkpoints.Standing, folder: Path, log_every: int) -> dict[str, Any]:
+    """Train from the resumed step to the end; returns the metrics of the last step."""
+    schedule, best, judge = run.schedule, state.best, run.judge
     patience = None if judge is None else judge.development.patience
-    watch = watching.rebuilt(watching.kept(folder / METRICS, standing.metrics_bytes))
-    place = folder / METRICS if run.world.main else Path(os.devnull)
-    with open(place, "ab") as metrics, panel.shown("training", schedule.steps, standing.step, watch) as meter:
+    monitor = watching.rebuilt(watching.kept(folder / METRICS, state.metrics_bytes))
+    metrics_path = folder / METRICS if run.world.main else Path(os.devnull)
+    with open(metrics_path, "ab") as metrics, panel.shown("training", schedule.steps, state.step, monitor) as meter:
         if run.world.main:
-            metrics.truncate(standing.metrics_bytes)
-        saved = trimmed = time.monotonic()
-        for step in range(standing.step, schedule.steps):
+            metrics.truncate(state.metrics_bytes)
+        last_save = last_trim = time.monotonic()
+        for step in range(state.step, schedule.steps):
             run.step(step)
-            late = run.world.main and (time.monotonic() - saved) / 60 >= schedule.save_minutes
-            judging = judge is not None and judge.development.due(step + 1, schedule.steps)
-            if run.unread < log_every and not late and not judging and step + 1 < schedule.steps:
+            save_due = run.world.main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+            evaluation_due = judge is not None and judge.development.due(step + 1, schedule.steps)
+            if run.unread < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
                 continue
             records = run.read_records()
-            refusals = [refusal for facts in records if (refusal := _refuse_nan(facts)) is not None]
-            found: dict[str, float] = {}
-            if judge is not None and judging and not refusals:
-                found = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
-                records[-1] |= found
+            errors = [error for facts in records if (error := _refuse_nan(facts)) is not None]
+            dev_metrics: dict[str, float] = {}
+            if judge is not None and evaluation_due and not errors:
+                dev_metrics = judge.judged(step + 1, schedule.steps, best, folder / RESUME / BEST)
+                records[-1] |= dev_metrics
             for facts in records:
                 if _refuse_nan(facts) is not None:
-                    raise refusals[0]
+                    raise errors[0]
                 metrics.write((json.dumps(facts) + "\n").encode())
                 trackers.note(run.accelerator, facts)
-                for alarm in watch.take(facts):
+                for alarm in monitor.take(facts):
                     log.warning("%s", alarm)
             metrics.flush()
             meter.advance(len(records), _shown(records[-1]))
             if best.exhausted(patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
                 break
-            if time.monotonic() - trimmed >= SECONDS_BETWEEN_TRIMS:
+            if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
                 give_back()
-                trimmed = time.monotonic()
-            if (late or (found and best.since == 0 and run.world.main)) and step + 1 < schedule.steps:
-                now = checkpoints.Standing(step + 1, metrics.tell(), best)
-                checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, now)
-                saved = time.monotonic()
+                last_trim = time.monotonic()
+            if (save_due or (dev_metrics and best.since == 0 and run.world.main)) and step + 1 < schedule.steps:
+                state_now = checkpoints.Standing(step + 1, metrics.tell(), best)
+                checkpoints.save(folder / RESUME / STATE, run.task.model, run.optimiser, state_now)
+                last_save = time.monotonic()
     return records[-1]
 
 
 @dataclass
 class _Run:
-    """What stays the same from step to step, and the steps whose facts are not yet read from the device."""
+    """The parts of a training, and the steps whose metrics are not yet read from the device."""
 
     task: Task
     schedule: Schedule
@@ -192,26 +192,26 @@ class _Run:
 
     @property
     def unread(self) -> int:
-        """Steps whose facts are not yet read."""
+        """Number of steps whose metrics are not yet read."""
         return len(self._steps)
 
     def step(self, step: int) -> None:
-        """One update, counted from 0. An expert that no text of the batch met stays as it is: no momentum, no decay; but where experts are
-        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both go on."""
+        """One update, counted from 0. An expert that got no text of the batch stays unchanged: no momentum, no decay; but where experts are
+        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both apply."""
         if not self._steps:
             self._began = time.monotonic()
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
         count = self.schedule.accumulate
-        every: list[Facts] = []
+        batch_facts: list[Facts] = []
         tokens = 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.world.rank * RANKS_APART)
             loss, facts, read = self.task.outcome(batch)
             self.accelerator.backward(loss / count if count > 1 else loss)
-            every.append(facts)
+            batch_facts.append(facts)
             tokens += read
-        facts = every[0] if count == 1 else {name: sum(one[name] for one in every) / count for name in every[0]}
+        facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
         parameters = list(self.task.model.parameters())
         self.world.add_gradients(parameters, f"the gradients of step {step + 1}")
         facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
@@ -222,14 +222,14 @@ class _Run:
         self._steps.append((step, facts, tokens))
 
     def read_records(self) -> list[dict[str, float]]:
-        """What happened at the steps since the last call, by one question to the device."""
-        every = read_facts([facts for _, facts, _ in self._steps])
+        """The metrics of the steps since the last call, with one synchronization of the device."""
+        facts_by_step = read_facts([facts for _, facts, _ in self._steps])
         seconds = (time.monotonic() - self._began) / len(self._steps)
         memory = {}
         if self.device.type == "cuda":
             memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         records = []
-        for (step, _, tokens), facts in zip(self._steps, every, strict=True):
+        for (step, _, tokens), facts in zip(self._steps, facts_by_step, strict=True):
             facts = {"step": step + 1, **facts, "learning_rate": self.schedule.rate(step), "tokens": tokens}
             records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self._steps.clear()
@@ -237,7 +237,7 @@ class _Run:
 
 
 def _refuse_nan(facts: Mapping[str, float]) -> MoeirError | None:
-    """The error of a step whose loss or gradient is not a finite number; None for any other."""
+    """The error of a step whose loss or gradient norm is not finite; None for any other."""
     for name, key in (("loss", "loss"), ("gradient norm", "gradient_norm")):
         if not math.isfinite(facts[key]):
             advice = NOT_LEARNED if key == "loss" and facts["step"] == 1 else LOWER
@@ -246,13 +246,13 @@ def _refuse_nan(facts: Mapping[str, float]) -> MoeirError | None:
 
 
 def read_facts(steps: Sequence[Facts]) -> list[dict[str, float]]:
-    """The facts of some steps as numbers; all that lie on the device are read at once."""
+    """The metrics of some steps as numbers; tensors are read from the device at once."""
     tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
     values = iter(torch.stack(tensors).tolist() if tensors else [])
     return [{name: next(values) if isinstance(value, Tensor) else value for name, value in facts.items()} for facts in steps]
 
 
-def _shown(facts: Mapping[str, float]) -> str:
-    """A few words of a step for people: the loss, and who is winning."""
-    shares = " ".join(f"{key.removeprefix('share.')} {facts[key]:.2f}" for key in facts if key.startswith("share."))
-    return f"loss {facts['loss']:.3f}" + (f", shares {shares}" if shares else "")
+def _shown(metrics: Mapping[str, float]) -> str:
+    """The loss and the experts' shares of a step, for the progress line."""
+    shares = " ".join(f"{key.removeprefix('share.')} {metrics[key]:.2f}" for key in metrics if key.startswith("share."))
+    return f"loss {metrics['loss']:.3f}" + (f", shares {shares}" if shares else "")

@@ -1,4 +1,5 @@
-"""What one expert's ranking of one query costs: losses return one number for each query, so that shares can weigh them."""
+"""Losses of score matrices, one number for each query, so that the shares of a competition can weigh them; the batch that an objective
+gets, and the output that it returns."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,14 +8,14 @@ from torch import Tensor
 def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
     """Negative log-likelihood of the positive among all candidates.
 
-    scores [Q, N], positives [Q] columns, ignored [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
+    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
 
     >>> import torch
     >>> contrastive(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
     tensor([1.3863])
     """
-    kept = scores.masked_fill(ignored, float("-inf"))
-    return kept.logsumexp(dim=1) - scores.gather(1, positives[:, None])[:, 0]
+    candidates = scores.masked_fill(ignored, float("-inf"))
+    return candidates.logsumexp(dim=1) - scores.gather(1, positives[:, None])[:, 0]
 
 
 def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -26,8 +27,10 @@ def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=1.0)
     tensor([0.1109])
     """
-    said = (teacher / temperature).log_softmax(dim=1)
-    return (said.exp() * (said - (scores / temperature).log_softmax(dim=1))).sum(1) * temperature**2
+    teacher_log_probabilities = (teacher / temperature).log_softmax(dim=1)
+    return (teacher_log_probabilities.exp() * (teacher_log_probabilities - (scores / temperature).log_softmax(dim=1))).sum(
+        1
+    ) * temperature**2
 
 
 def margins(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -39,14 +42,14 @@ def margins(scores: Tensor, teacher: Tensor) -> Tensor:
     >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[9.0, 8.0, 8.0]]))
     tensor([0.5000])
     """
-    student, wanted = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
-    return (student - wanted).square().mean(1)
+    student, target = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
+    return (student - target).square().mean(1)
 
 
 def binary(scores: Tensor, positive_weight: float) -> Tensor:
-    """Mean binary cross-entropy of a positive, in the first column and weighted, and its negatives, each by itself.
+    """Mean binary cross-entropy over a positive, in the first column and weighted, and its negatives.
 
-    scores [Q, 1 + n] -> [Q]. The vanilla training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
+    scores [Q, 1 + n] -> [Q]. Pointwise training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
 
     >>> import torch
     >>> binary(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)

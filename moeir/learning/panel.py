@@ -1,4 +1,4 @@
-"""A training as a terminal shows it: who wins which share, what each loses, whom the routers take, what went wrong, how long still."""
+"""Live terminal display of a training: progress, share and loss of each expert, router usage, alarms."""
 
 import math
 import textwrap
@@ -10,104 +10,117 @@ from moeir import console
 from moeir.analysis.watching import Course, Watch
 from moeir.console import Line, Meter, sparkline
 
-NAMES, WIDEST = 14, 20  # signs of a name, and of a sparkline
+NAMES, WIDEST = 14, 20  # columns of a name, and of a sparkline
 NARROWEST = 4
-Cell = tuple[str, str]  # words and their style
+Cell = tuple[str, str]  # text and style
 
 
-def shown(what: str, steps: int, done: int, watch: Watch) -> AbstractContextManager[Meter]:
-    """A meter of `steps` that shows a watch on a terminal."""
-    return console.panel(what, steps, partial(lines, watch), done=done)
+def shown(what: str, steps: int, done: int, monitor: Watch) -> AbstractContextManager[Meter]:
+    """Progress meter of `steps` steps that draws a `monitor` on the terminal."""
+    return console.panel(what, steps, partial(lines, monitor), done=done)
 
 
-def lines(watch: Watch, meter: Meter, width: int, height: int) -> list[Line]:
-    """What stands on a terminal of so many columns and rows."""
-    drawn = [*_progress(watch, meter, width), *_experts(watch, width), *_routers(watch, width), *_events(watch, width)]
-    hidden = len(drawn) - (height - 1)
+def lines(monitor: Watch, meter: Meter, width: int, height: int) -> list[Line]:
+    """The lines of the display for a terminal of `width` columns and `height` rows."""
+    rendered = [*_progress(monitor, meter, width), *_experts(monitor, width), *_routers(monitor, width), *_events(monitor, width)]
+    hidden = len(rendered) - (height - 1)
     if hidden > 0:
-        drawn = [*drawn[: max(1, height - 2)], [(f"… {hidden + 1} more lines on a higher terminal", "dim")]]
-    return [_cut(line, width) for line in drawn]
+        rendered = [*rendered[: max(1, height - 2)], [(f"… {hidden + 1} more lines on a higher terminal", "dim")]]
+    return [_cut(line, width) for line in rendered]
 
 
-def _progress(watch: Watch, meter: Meter, width: int) -> Iterator[Line]:
+def _progress(monitor: Watch, meter: Meter, width: int) -> Iterator[Line]:
     total = meter.total or 1
-    words = f" {meter.done:,} of {total:,}" + (f", {meter.left}" if meter.left else "")
-    room = max(0, min(60, width - len(meter.what) - len(words) - 1))
+    counts = f" {meter.done:,} of {total:,}" + (f", {meter.left}" if meter.left else "")
+    room = max(0, min(60, width - len(meter.what) - len(counts) - 1))
     filled = meter.done * room // total
-    yield [(f"{meter.what} ", "bold"), ("━" * filled, "green"), ("─" * (room - filled), "dim"), (words, "")]
-    tokens = watch.tokens_per_second
+    yield [(f"{meter.what} ", "bold"), ("━" * filled, "green"), ("─" * (room - filled), "dim"), (counts, "")]
+    tokens = monitor.tokens_per_second
     speed = [f"{meter.rate:,.2f} steps/s"] + ([] if tokens is None else [f"{tokens:,.0f} tokens/s"])
-    stage = [("competition" if watch.facts["competing"] else "all experts learn alike")] if "competing" in watch else []
+    stage = [("competition" if monitor.facts["competing"] else "all experts learn equally")] if "competing" in monitor else []
     yield [(", ".join(speed + stage), "dim")]
-    if "loss" not in watch:
+    if "loss" not in monitor:
         return
-    sparks = max(0, min(WIDEST, width - 44))
-    parts = [("loss ", ""), *_value(watch["loss"], "{:.3f}", sparks)]
-    if "gradient_norm" in watch:
-        parts.append((f"  gradient {watch['gradient_norm'].mean:.3g}", "dim"))
-    if "learning_rate" in watch:
-        parts.append((f"  rate {watch.facts['learning_rate']:.2e}", "dim"))
+    sparkline_width = max(0, min(WIDEST, width - 44))
+    parts = [("loss ", ""), *_value(monitor["loss"], "{:.3f}", sparkline_width)]
+    if "gradient_norm" in monitor:
+        parts.append((f"  gradient {monitor['gradient_norm'].mean:.3g}", "dim"))
+    if "learning_rate" in monitor:
+        parts.append((f"  rate {monitor.facts['learning_rate']:.2e}", "dim"))
     yield parts
 
 
-def _experts(watch: Watch, width: int) -> Iterator[Line]:
-    """A row for each expert: share, how often the largest, loss; of a pre-training each part's loss and accuracy."""
-    if not watch.experts:
+def _experts(monitor: Watch, width: int) -> Iterator[Line]:
+    """A row for each expert: share, how often it is the largest, loss; in pre-training the loss and accuracy of each part."""
+    if not monitor.experts:
         return
-    kinds = [kind for kind in ("share", "wins", "loss", "accuracy") if any(f"{kind}.{name}" in watch for name in watch.experts)]
-    name = min(NAMES, max(map(len, [*watch.experts, "expert"])))
-    spare = width - name - sum({"share": 10, "wins": 10, "loss": 11, "accuracy": 11}[kind] for kind in kinds)
-    sparks = min(WIDEST, spare // max(1, len({"share", "loss"} & {*kinds})))
-    sparks = sparks if sparks >= NARROWEST else 0
-    heads = {"share": ("share", 8 + sparks), "wins": ("largest", 8), "loss": ("loss", 9 + sparks), "accuracy": ("accuracy", 9)}
+    kinds = [kind for kind in ("share", "wins", "loss", "accuracy") if any(f"{kind}.{name}" in monitor for name in monitor.experts)]
+    name = min(NAMES, max(map(len, [*monitor.experts, "expert"])))
+    free_width = width - name - sum({"share": 10, "wins": 10, "loss": 11, "accuracy": 11}[kind] for kind in kinds)
+    sparkline_width = min(WIDEST, free_width // max(1, len({"share", "loss"} & {*kinds})))
+    sparkline_width = sparkline_width if sparkline_width >= NARROWEST else 0
+    heads = {
+        "share": ("share", 8 + sparkline_width),
+        "wins": ("largest", 8),
+        "loss": ("loss", 9 + sparkline_width),
+        "accuracy": ("accuracy", 9),
+    }
     yield [(f"{'expert':{name}}", "dim")] + [(f"  {heads[kind][0]:<{heads[kind][1]}}", "dim") for kind in kinds]
     forms: dict[str, Callable[[Course], list[Cell]]] = {
-        "share": lambda course: _value(course, "{:5.3f}", sparks, 0.0, 1.0),
+        "share": lambda course: _value(course, "{:5.3f}", sparkline_width, 0.0, 1.0),
         "wins": lambda course: [(f"{course.mean:6.1%}", "")],
-        "loss": lambda course: _value(course, "{:6.3f}", sparks),
+        "loss": lambda course: _value(course, "{:6.3f}", sparkline_width),
         "accuracy": lambda course: _value(course, "{:5.3f}", 0),
     }
-    for expert in watch.experts:
+    for expert in monitor.experts:
         row: list[Cell] = [(f"{_short(expert, name):{name}}", "bold")]
         for kind in kinds:
-            cells = forms[kind](watch[f"{kind}.{expert}"]) if f"{kind}.{expert}" in watch else [("-", "dim")]
-            row += [("  ", ""), *cells, (" " * (heads[kind][1] - sum(len(words) for words, _ in cells)), "")]
+            cells = forms[kind](monitor[f"{kind}.{expert}"]) if f"{kind}.{expert}" in monitor else [("-", "dim")]
+            row += [("  ", ""), *cells, (" " * (heads[kind][1] - sum(len(text) for text, _ in cells)), "")]
         yield row
-    if "entropy.shares" in watch:
-        most = math.log(max(2, sum(f"share.{expert}" in watch for expert in watch.experts)))
-        yield [("entropy of shares ", ""), *_value(watch["entropy.shares"], "{:.2f}", sparks, 0.0, most), (f"  of {most:.2f}", "dim")]
+    if "entropy.shares" in monitor:
+        max_entropy = math.log(max(2, sum(f"share.{expert}" in monitor for expert in monitor.experts)))
+        yield [
+            ("entropy of shares ", ""),
+            *_value(monitor["entropy.shares"], "{:.2f}", sparkline_width, 0.0, max_entropy),
+            (f"  of {max_entropy:.2f}", "dim"),
+        ]
 
 
-def _routers(watch: Watch, width: int) -> Iterator[Line]:
-    """A row for each router: how open its decisions are, and a bar for each expert, half as high where it gets an equal part."""
-    if not watch.routers:
+def _routers(monitor: Watch, width: int) -> Iterator[Line]:
+    """A row for each router: its entropy, and a bar for each expert, at half height for uniform usage."""
+    if not monitor.routers:
         return
-    name = min(NAMES, max(map(len, [*watch.routers, "router"])))
+    name = min(NAMES, max(map(len, [*monitor.routers, "router"])))
     yield [(f"{'router':{name}}  entropy        usage of experts, ▄▅ an equal part", "dim")]
-    for router, names in watch.routers.items():
+    for router, names in monitor.routers.items():
         row: list[Cell] = [(f"{_short(router, name):{name}}  ", "bold")]
-        most = math.log(max(2, len(names)))
-        entropy = [*_value(watch[f"entropy.{router}"], "{:.2f}", 0), (f" of {most:.2f}", "dim")] if f"entropy.{router}" in watch else []
-        row += [*entropy, (" " * (15 - sum(len(words) for words, _ in entropy)), "")]
+        max_entropy = math.log(max(2, len(names)))
+        entropy = (
+            [*_value(monitor[f"entropy.{router}"], "{:.2f}", 0), (f" of {max_entropy:.2f}", "dim")]
+            if f"entropy.{router}" in monitor
+            else []
+        )
+        row += [*entropy, (" " * (15 - sum(len(text) for text, _ in entropy)), "")]
         for fact in names:
-            bar = sparkline([watch[fact].mean * len(names)], 1, 0.0, 2.0)
-            row.append((bar, "bold red" if watch.starves(fact) else "cyan"))
-        least = min(watch[fact].mean for fact in names)
+            bar = sparkline([monitor[fact].mean * len(names)], 1, 0.0, 2.0)
+            row.append((bar, "bold red" if monitor.starves(fact) else "cyan"))
+        least = min(monitor[fact].mean for fact in names)
         yield [*row, (f"  least {least:.1%}", "dim")]
 
 
-def _events(watch: Watch, width: int) -> Iterator[Line]:
-    """The development set's value, and what is wrong."""
-    developed = next((name for name in watch.facts if name.startswith("dev.")), None)
-    if developed is not None:
-        best, step = watch.best[developed]
-        yield [(f"{developed} {watch.facts[developed]:.4f}, best {best:.4f} after step {step:,}", "")]
-    for alarm in watch.lasting:
-        yield from ([(words, "bold red")] for words in textwrap.wrap(str(alarm), max(1, width)))
+def _events(monitor: Watch, width: int) -> Iterator[Line]:
+    """The value on the development set, and the current alarms."""
+    dev_metric = next((name for name in monitor.facts if name.startswith("dev.")), None)
+    if dev_metric is not None:
+        best, step = monitor.best[dev_metric]
+        yield [(f"{dev_metric} {monitor.facts[dev_metric]:.4f}, best {best:.4f} after step {step:,}", "")]
+    for alarm in monitor.lasting:
+        yield from ([(text, "bold red")] for text in textwrap.wrap(str(alarm), max(1, width)))
 
 
 def _value(course: Course, form: str, width: int, low: float | None = None, high: float | None = None) -> list[Cell]:
-    """A mean, where it goes, and its course."""
+    """A mean, the arrow of its trend, and a sparkline."""
     arrow = " " if course.trend is None else console.ARROWS[course.trend]
     line = sparkline([value for _, value in course.points()], width, low, high) if width else ""
     return [(form.format(course.mean), ""), (f" {arrow}", "bold"), (f" {line:{width}}" if width else "", "cyan")]
@@ -118,11 +131,11 @@ def _short(name: str, width: int) -> str:
 
 
 def _cut(line: Line, width: int) -> Sequence[Cell]:
-    """What of a line the columns hold."""
-    kept: list[Cell] = []
-    for words, style in line:
-        room = width - sum(len(before) for before, _ in kept)
-        if len(words) > room:
-            return [*kept, (_short(words, room), style)] if room > 0 else kept
-        kept.append((words, style))
-    return kept
+    """A line cut to `width` columns."""
+    cells: list[Cell] = []
+    for text, style in line:
+        room = width - sum(len(before) for before, _ in cells)
+        if len(text) > room:
+            return [*cells, (_short(text, room), style)] if room > 0 else cells
+        cells.append((text, style))
+    return cells

@@ -1,4 +1,4 @@
-"""What is asked of a batch besides ranking: few active terms, routers that keep their options open, experts that share the work."""
+"""Regularizers: FLOPS for few active terms, router entropy, load balance of experts."""
 
 from dataclasses import dataclass
 
@@ -38,8 +38,8 @@ def ramp(step: int, steps: int) -> float:
 def entropy(routing: Routing, of: str = "instance") -> Tensor:
     """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
 
-    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: least where a decision is open. Of the `batch` it is least where all
-    experts are used alike, however sure each decision is.
+    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
+    experts are used equally, however confident each decision is.
 
     >>> entropy(Routing.of_texts(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
     tensor(-0.3466)
@@ -52,7 +52,7 @@ def entropy(routing: Routing, of: str = "instance") -> Tensor:
 
 
 def load_balance(routing: Routing) -> Tensor:
-    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 where I experts share alike.
+    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of I experts.
 
     Fedus et al. 2022 (Switch Transformers), eq. 4.
 
@@ -70,15 +70,15 @@ def usage(*sides: Routing) -> Tensor:
     tensor([0.6667, 0.3333])
     """
     experts = sides[0].probabilities.shape[1]
-    chosen = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
-    return (chosen[:, None] == torch.arange(experts, device=chosen.device)).float().mean(0)
+    winners = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
+    return (winners[:, None] == torch.arange(experts, device=winners.device)).float().mean(0)
 
 
 @dataclass(frozen=True)
 class Strengths:
-    """How much each penalty weighs: the options of these names that every objective has.
+    """Weights of the regularizers: the options of these names that every objective has.
 
-    FLOPS weighs 0.01 if nothing is said (CAME §4.2), but 0 for an expert that is trained within a sum (CoT-MoTE names none).
+    FLOPS defaults to 0.01 (CAME §4.2), and to 0 for an expert that is trained within a sum (CoT-MoTE names none).
     """
 
     flops_query: float | None = None
@@ -99,26 +99,28 @@ class Strengths:
             raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(SCOPES)}")
 
     def sparse(self, queries: Encoded, documents: Encoded, step: int) -> tuple[Tensor | float, Facts]:
-        """The FLOPS penalty of every sparse expert, both sides, and how many terms are active."""
+        """The FLOPS penalty of every sparse expert, both sides, and as metrics how many terms are active."""
         total: Tensor | float = 0.0
         facts: Facts = {}
-        strength = ramp(step, self.flops_ramp)
+        ramp_factor = ramp(step, self.flops_ramp)
         for name, query in queries.representations.items():
             if not isinstance(query, Sparse):
                 continue
-            unsaid = 0.0 if any(name in added and len(added) > 1 for added in queries.trained.values()) else FLOPS
-            for side, texts, said in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
+            default_weight = (
+                0.0 if any(name in expert_names and len(expert_names) > 1 for expert_names in queries.trained.values()) else FLOPS
+            )
+            for side, texts, option in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
                 assert isinstance(texts, Sparse)
-                penalty, weight = flops(texts), unsaid if said is None else said
-                total = total + weight * strength * penalty
+                penalty, weight = flops(texts), default_weight if option is None else option
+                total = total + weight * ramp_factor * penalty
                 facts[f"flops.{name}.{side}"] = penalty.detach()
                 facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
         return total, facts
 
     def routed(self, queries: Encoded, documents: Encoded) -> tuple[Tensor | float, Facts]:
-        """The penalties of learned routers, each the mean over routers and both sides; and each router's entropy and its experts' shares.
+        """The penalties of learned routers, each the mean over routers and both sides; as metrics each router's entropy and expert usage.
 
-        The entropy is asked of routers inside layers only: SB-MoE's gate has none in its paper.
+        The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
         """
         total: Tensor | float = 0.0
         facts: Facts = {}

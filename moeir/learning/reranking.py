@@ -1,4 +1,4 @@
-"""How a cross-encoder is judged while it learns: a run of development queries, its first documents scored again."""
+"""Development sets: queries, documents and judgements, reranked by a cross-encoder or searched exactly during training; the best value."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -21,37 +21,39 @@ TOKENS_AT_ONCE = 4096
 
 def candidates(path: Path, queries: Collection[str], depth: int) -> Run:
     """The first `depth` documents of these queries in a run; DataError if it holds none of them."""
-    found = runs.read(path)
-    kept = Run.from_hits({query: found.hits(query) for query in found.queries if query in queries}).top(depth)
-    if not kept.queries:
+    full_run = runs.read(path)
+    candidate_run = Run.from_hits({query: full_run.hits(query) for query in full_run.queries if query in queries}).top(depth)
+    if not candidate_run.queries:
         raise DataError(f"{path}: holds none of the judged development queries; do the ids agree?")
-    return kept
+    return candidate_run
 
 
 def documents(read: Iterable[Text], run: Run, refusal: str) -> dict[str, str]:
-    """The documents of a run, their parts apart; DataError with `refusal` for one that is not among those read."""
+    """The documents of a run, with title and text apart; DataError with `message` for one that the corpus lacks."""
     names = set(run.names)
-    held = {text.id: text.fielded for text in read if text.id in names}
+    texts_by_id = {text.id: text.fielded for text in read if text.id in names}
     for name in run.names:
-        if name not in held:
+        if name not in texts_by_id:
             raise DataError(refusal.format(name))
-    return held
+    return texts_by_id
 
 
 def reranked(
     checkpoint: OpenCheckpoint, run: Run, queries: Mapping[str, str], documents: Mapping[str, str], dtype: torch.dtype, world: World = ALONE
 ) -> Run:
-    """A run by the scores of a cross-encoder; each process of `world` scores its part, and all get the run."""
-    chosen = Candidates.of(run, len(run.documents))
-    ids, rows = np.unique(chosen.document, return_inverse=True)
+    """A run reranked by a cross-encoder; each process scores its part, and all get the whole run."""
+    pool = Candidates.of(run, len(run.documents))
+    ids, rows = np.unique(pool.document, return_inverse=True)
     texts = [documents[run.names[code]] for code in ids.tolist()]
     pairing = checkpoint.pairing
-    held = [Ragged.of(pairing.ids(side, name)) for name, side in (("query", [queries[one] for one in run.queries]), ("document", texts))]
-    own = np.arange(world.rank, len(chosen), world.size)
-    pairs = pairing.joined(*held, chosen.query[own], rows[own])
+    query_and_document_ids = [
+        Ragged.of(pairing.ids(side, name)) for name, side in (("query", [queries[one] for one in run.queries]), ("document", texts))
+    ]
+    own_rows = np.arange(world.rank, len(pool), world.size)
+    pairs = pairing.joined(*query_and_document_ids, pool.query[own_rows], rows[own_rows])
     scores = torch.from_numpy(crossing.scored(checkpoint, pairs, dtype=dtype, max_tokens=TOKENS_AT_ONCE)).to(checkpoint.device)
-    total = np.empty(len(chosen), dtype=np.float32)
-    everywhere = [[scores]] if world.size == 1 else world.all_of([scores], "the development set")
-    for rank, (part,) in enumerate(everywhere):
-        total[rank :: world.size] = part.cpu().numpy()
-    return chosen.reranked(total)
+    all_scores = np.empty(len(pool), dtype=np.float32)
+    parts_by_rank = [[scores]] if world.size == 1 else world.all_of([scores], "the development set")
+    for rank, (part,) in enumerate(parts_by_rank):
+        all_scores[rank :: world.size] = part.cpu().numpy()
+    return pool.reranked(all_scores)

@@ -1,4 +1,4 @@
-"""Retrieval as a task of the training loop: queries and documents of a plan, encoded, what an objective makes of them, and who judges."""
+"""Retrieval as a training task: the texts of a sampler's batches, encoded, their objective, and evaluation on a development set."""
 
 import logging
 from collections.abc import Callable
@@ -26,12 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retrieval:
-    """A checkpoint learns `objective` from the batches of `plan`, in `steps` steps of `accumulate` batches each.
+    """Trains a checkpoint with `objective` on the batches of `sampler`, in `steps` steps of `accumulate` batches each.
 
-    `texts` are the tokens of what it draws from. The processes of `world` share the texts of every batch and know all representations;
-    each encodes at most `at_once` tokens at a time with their activations (None: all), see `caching`. Of a cross-encoder a pair's score is
-    the pair's representation: a vector of one number, of which the inner product with the number 1, which stands for every query, is the
-    score; the pairs of other queries are ignored.
+    `texts` are the tokens of the sampled texts. The processes share the texts of every batch, and each gets all representations; each keeps
+    the activations of at most `max_tokens` tokens at a time (None: all), see `grad_cache`. With a cross-encoder a pair's representation is
+    a vector of one number, its score: every query is represented by the number 1, and the pairs of other queries are ignored.
     """
 
     checkpoint: OpenCheckpoint
@@ -56,28 +55,28 @@ class Retrieval:
 
     @cached_property
     def batches(self) -> Batches:
-        """What the steps read, made ahead of them."""
+        """The tokenized batches, prefetched."""
         share = Share(self.world.rank, self.world.size, self.at_once)
         return Batches(self.plan, self.texts, self.steps * self.accumulate, share, pinned=self.checkpoint.device.type == "cuda")
 
     def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
-        """The objective on a batch, counted from 0, and how many tokens that was."""
+        """The objective's loss and metrics of a batch, counted from 0, and its number of tokens."""
         device, step = self.checkpoint.device, batch // self.accumulate
-        read = self.batches.at(batch)
-        ignored = read.ignored.to(device, non_blocking=True)
-        teacher = None if read.teacher is None else read.teacher.to(device, non_blocking=True)
+        tokenized = self.batches.at(batch)
+        ignored = tokenized.ignored.to(device, non_blocking=True)
+        teacher = None if tokenized.teacher is None else tokenized.teacher.to(device, non_blocking=True)
         if self.checkpoint.architecture.pairs:
-            scores = self._encoded(read.documents, f"pairs of step {step + 1}")
-            asked = Encoded({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
-            made = self.objective(Batch(asked, scores, ignored, step, self.steps, teacher))
+            scores = self._encoded(tokenized.documents, f"pairs of step {step + 1}")
+            unit_queries = Encoded({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
+            output = self.objective(Batch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
-            sides = (("queries", read.queries), ("documents", read.documents))
+            sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
             encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in sides]
-            made = self.objective(Batch(*encoded, ignored, step, self.steps, teacher))
-        return made.loss, made.facts, read.queries.count + read.documents.count
+            output = self.objective(Batch(*encoded, ignored, step, self.steps, teacher))
+        return output.loss, output.facts, tokenized.queries.count + tokenized.documents.count
 
     def _encoded(self, texts: Dealt, moment: str) -> Encoded:
-        """The texts of a side, those of all processes, in the order of the batch."""
+        """Representations of the texts of a side, from all processes, in the order of the batch."""
         device = self.checkpoint.device
 
         def encode(tokens: Tokens) -> Encoded:
@@ -92,24 +91,26 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class Judge:
-    """What the development queries say of a checkpoint's weights while it is trained."""
+    """Evaluates a checkpoint on a development set while it is trained."""
 
     checkpoint: OpenCheckpoint
     development: Development
     dtype: torch.dtype
     world: World = ALONE
 
-    def judged(self, step: int, steps: int, best: Best, kept: Path) -> dict[str, float]:
-        """The measures after `step` of `steps` steps, where it is time to ask; the best weights are put into `kept`."""
-        given = self.development
-        if not given.due(step, steps):
+    def judged(self, step: int, steps: int, best: Best, best_folder: Path) -> dict[str, float]:
+        """The measures after `step` of `steps` steps, empty if no evaluation is due; saves the best weights in `best_folder`."""
+        dev_set = self.development
+        if not dev_set.due(step, steps):
             return {}
-        facts = evaluated(self.checkpoint, given, self.dtype, self.world)
+        facts = evaluated(self.checkpoint, dev_set, self.dtype, self.world)
         value, *others = facts.values()
-        if best.better(step, value) and given.keep == "best" and self.world.main:
-            checkpoints.keep(kept, self.checkpoint.architecture, step)
-        names = [key.removeprefix("dev.").removesuffix(f".{given.measure}") for key in list(facts)[1:]]
+        if best.better(step, value) and dev_set.keep == "best" and self.world.main:
+            checkpoints.keep(best_folder, self.checkpoint.architecture, step)
+        names = [key.removeprefix("dev.").removesuffix(f".{dev_set.measure}") for key in list(facts)[1:]]
         experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
-        words = f" ({experts})" if experts else ""
-        log.info("step %d: development %s %.4f%s; best %.4f after step %d", step, given.measure, value, words, best.value, best.step)
+        expert_values = f" ({experts})" if experts else ""
+        log.info(
+            "step %d: development %s %.4f%s; best %.4f after step %d", step, dev_set.measure, value, expert_values, best.value, best.step
+        )
         return facts

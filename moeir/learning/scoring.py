@@ -1,4 +1,4 @@
-"""A batch as objectives see it, what they return, and the scores and losses that most of them begin with."""
+"""The batch that an objective gets, the output that it returns, and the scores and losses that most objectives start from."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,8 @@ from moeir.representations.sparse import Sparse
 class Batch:
     """Q encoded queries and N = Q · (1 + n) encoded documents: of each query its positive, then its n negatives.
 
-    `ignored` [Q, N] marks documents that are known positives of the query but not the one in question; `teacher` [Q, 1 + n] has a
-    teacher's scores of each query's own documents, if there is one.
+    `ignore_mask` [Q, N] marks other queries' documents that are known positives of the query; `teacher_scores` [Q, 1 + n] has a teacher's
+    scores of each query's own documents, if there is a teacher.
     """
 
     queries: Encoded
@@ -42,37 +42,37 @@ class Batch:
         return torch.arange(len(self.queries), device=self.ignored.device) * self.group
 
 
-Facts = dict[str, float | Tensor]  # of a step; those that lie on the device are read when they are wanted
+Facts = dict[str, float | Tensor]  # by name; tensors stay on the device until they are logged
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A loss to step on, and what happened, for `metrics.jsonl`."""
+    """The loss to backpropagate, and the step's metrics for `metrics.jsonl`."""
 
     loss: Tensor
     facts: Facts
 
 
 def scores(batch: Batch) -> dict[str, Tensor]:
-    """Each trained score [Q, N] of all queries with all documents of the batch: an expert's, or the sum of several experts'."""
-    added = {}
+    """Each trained score [Q, N] of all queries and all documents of the batch: one expert's, or the sum of several experts'."""
+    scores_by_name = {}
     for name, experts in batch.queries.trained.items():
         parts = [batch.queries[expert].scores(batch.documents[expert]) for expert in experts]
-        added[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-    return added
+        scores_by_name[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+    return scores_by_name
 
 
 def sparse(batch: Batch, name: str) -> bool:
-    """Whether a trained score has a sparse expert in it."""
+    """Whether a trained score includes a sparse expert."""
     return any(isinstance(batch.queries[expert], Sparse) for expert in batch.queries.trained[name])
 
 
 def ranking(batch: Batch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], Facts]:
-    """Each score's contrastive loss for each query [Q], over the whole batch's documents."""
-    ranked = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
-    return ranked, {f"loss.{name}": cost.detach().mean() for name, cost in ranked.items()}
+    """Contrastive loss of each score for each query [Q], over all documents of the batch; and its means as metrics."""
+    losses_by_score = {name: losses.contrastive(score, batch.positives, batch.ignored) for name, score in scores.items()}
+    return losses_by_score, {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
 
 
 def told(loss: Tensor, facts: Facts) -> Facts:
-    """The facts of a step, its loss first."""
+    """The metrics of a step, its loss first."""
     return {"loss": loss.detach(), **facts}

@@ -1,6 +1,6 @@
-"""The texts a training needs, from the examples themselves and from the collections they name, and no others.
+"""The texts of the training examples, from the examples themselves and from the collections that they refer to, and no others.
 
-They are walked as often as they are asked for, and not held: a set of examples holds rows, the places of its texts in the walk.
+Texts are streamed anew each time and not kept in memory; each data set keeps the rows of its texts in the stream.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from moeir.records import texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
-FIRST = 4000  # documents kept, on which a vocabulary head that the weights lack is fitted
+FIRST = 4000  # documents kept in memory, to fit a vocabulary head that the weights lack
 ABSENT = -1
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where in the walk the texts of a set stand, by id."""
+    """Row in the stream of each text of a data set, by id."""
 
     queries: dict[str, int]
     documents: dict[str, int]
@@ -31,7 +31,7 @@ class Rows:
 
 
 class Found(NamedTuple):
-    """A text of the walk, and the sets that need it."""
+    """A text of the stream, and the numbers of the data sets that use it."""
 
     side: str
     sets: tuple[int, ...]
@@ -40,17 +40,17 @@ class Found(NamedTuple):
 
     @property
     def sealed(self) -> bytes:
-        """What a digest of the walk is made of."""
+        """Input of the digest of the stream."""
         content = self.content.encode()
         return f"{self.side} {len(content)} ".encode() + content
 
 
 @dataclass
 class Needed:
-    """The texts of sets of examples: `rows` of each set, the texts of its `queries` by id, the `first` documents of the first set.
+    """The texts of several data sets: the `rows` of each set, its `queries` by id, the `first_documents` of the first set.
 
-    `count` texts in the walk, which `digest` names. A walk reads the collections again; what comes from a stream is held. Documents
-    are walked with their parts apart (`fielded`) for a reader that wants them so.
+    The stream has `count` texts and a `digest`. Each pass reads the collections again; texts from a pipe are kept in memory. With `fielded`
+    documents come with title and text apart.
     """
 
     sets: Sequence[Sequence[Example]]
@@ -76,36 +76,36 @@ class Needed:
         ]
 
     def walk(self) -> Iterator[Found]:
-        """Every text, in an order that is always the same; a collection's text comes after one that an example has brought, and counts."""
-        for number, (examples, place) in enumerate(zip(self.sets, self.places, strict=True)):
-            yield from _brought(number, examples, place, self.fielded)
+        """Every text, always in the same order; collections come after the texts inside examples, and take precedence."""
+        for number, (examples, source) in enumerate(zip(self.sets, self.places, strict=True)):
+            yield from _brought(number, examples, source, self.fielded)
         for side, files in self.files.items():
-            own = len(self.sets) > 1 and len(files) > 1
-            earlier: dict[str, int] | None = {} if len(files) > 1 and not own else None
+            per_dataset = len(self.sets) > 1 and len(files) > 1
+            earlier: dict[str, int] | None = {} if len(files) > 1 and not per_dataset else None
             for number, file in enumerate(files):
-                yield from self._filed(side, file, (number,) if own else tuple(range(len(self.sets))), earlier)
+                yield from self._filed(side, file, (number,) if per_dataset else tuple(range(len(self.sets))), earlier)
 
     def _filed(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[Found]:
-        """The texts of a collection that some set names; `earlier` knows those of the files before, if there may be the same again."""
-        held = self._held.get(file)
-        kept: list[Text] | None = [] if held is None and _streamed(file) else None
-        for text in texts.read(file, keep_empty=self.keep_empty) if held is None else held:
-            asking = tuple(number for number in members if text.id in self.rows[number].of(side))
-            if not asking:
+        """The texts of a collection that a data set refers to; `earlier` has those of the files before, where ids may repeat."""
+        texts_read = self._held.get(file)
+        texts_to_keep: list[Text] | None = [] if texts_read is None and _streamed(file) else None
+        for text in texts.read(file, keep_empty=self.keep_empty) if texts_read is None else texts_read:
+            members_needing = tuple(number for number in members if text.id in self.rows[number].of(side))
+            if not members_needing:
                 continue
-            if kept is not None:
-                kept.append(text)
+            if texts_to_keep is not None:
+                texts_to_keep.append(text)
             content = text.fielded if self.fielded and side == "document" else text.content
             if earlier is not None:
-                before, mark = earlier.get(text.id), hash(content)
-                if before == mark:
+                earlier_fingerprint, fingerprint = earlier.get(text.id), hash(content)
+                if earlier_fingerprint == fingerprint:
                     continue
-                if before is not None:
+                if earlier_fingerprint is not None:
                     raise DataError(f"{file}: {text.id!r} has another text in an earlier file; different texts need other ids")
-                earlier[text.id] = mark
-            yield Found(side, asking, text.id, content)
-        if kept is not None:
-            self._held[file] = kept
+                earlier[text.id] = fingerprint
+            yield Found(side, members_needing, text.id, content)
+        if texts_to_keep is not None:
+            self._held[file] = texts_to_keep
 
 
 def gathered(
@@ -117,63 +117,63 @@ def gathered(
     keep_empty: bool = False,
     fielded: bool = False,
 ) -> Needed:
-    """The texts of each set of examples: those they bring, and those they name.
+    """The texts of each data set: those inside its examples, and those that they refer to by id.
 
-    One set reads every file of `queries` and `corpora`; of several sets each reads the one all share, or its own: equal ids in two
+    A single data set reads every file of `queries` and `corpora`; several sets share one file, or each reads its own: equal ids in two
     collections are then two texts.
     """
-    needed = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty, fielded)
-    _check_named(needed)
-    digest, first = hashlib.sha256(), dict[str, str]()
-    for row, found in enumerate(needed.walk()):
-        for number in found.sets:
-            needed.rows[number].of(found.side)[found.id] = row
-            if found.side == "query":
-                needed.queries[number][found.id] = found.content
-        if found.side == "document" and found.sets[0] == 0 and (len(first) < FIRST or found.id in first):
-            first[found.id] = found.content
-        digest.update(found.sealed)
-        needed.count = row + 1
-    for one in needed.rows:
-        for rows in (one.queries, one.documents):
+    stream = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty, fielded)
+    _check_named(stream)
+    digest, first_texts = hashlib.sha256(), dict[str, str]()
+    for row, text in enumerate(stream.walk()):
+        for number in text.sets:
+            stream.rows[number].of(text.side)[text.id] = row
+            if text.side == "query":
+                stream.queries[number][text.id] = text.content
+        if text.side == "document" and text.sets[0] == 0 and (len(first_texts) < FIRST or text.id in first_texts):
+            first_texts[text.id] = text.content
+        digest.update(text.sealed)
+        stream.count = row + 1
+    for index in stream.rows:
+        for rows in (index.queries, index.documents):
             for name in [name for name, row in rows.items() if row == ABSENT]:
                 del rows[name]
-    needed.first, needed.digest = list(first.values()), digest.hexdigest()
-    return needed
+    stream.first, stream.digest = list(first_texts.values()), digest.hexdigest()
+    return stream
 
 
 def bare(examples: Sequence[Example]) -> list[Example]:
-    """Examples without the texts they bring."""
+    """Examples with ids only."""
     return [one if one.query is None and not one.passages else replace(one, query=None, passages=()) for one in examples]
 
 
-def _check_named(needed: Needed) -> None:
-    """UsageError if an example names a text that it does not bring, and there is no collection."""
-    for examples, place in zip(needed.sets, needed.places, strict=True):
-        brought = {passage.id for example in examples for passage in example.passages}
-        named = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
-        bring = {"query": all(example.query for example in examples), "document": all(document in brought for document in named)}
+def _check_named(stream: Needed) -> None:
+    """UsageError if an example refers to a text by id, and there is no collection."""
+    for examples, source in zip(stream.sets, stream.places, strict=True):
+        inline_ids = {passage.id for example in examples for passage in example.passages}
+        named_ids = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
+        is_inline = {"query": all(example.query for example in examples), "document": all(document in inline_ids for document in named_ids)}
         for side, flag in (("query", "--queries"), ("document", "--corpus")):
-            if not needed.files[side] and not bring[side]:
-                raise UsageError(f"{place}: its examples name texts by id; say where they are with {flag}")
+            if not stream.files[side] and not is_inline[side]:
+                raise UsageError(f"{source}: its examples name texts by id; name their files with {flag}")
 
 
-def _brought(number: int, examples: Sequence[Example], place: str, fielded: bool) -> Iterator[Found]:
-    """Queries and passages inside the examples of a set."""
-    known: dict[str, int] = {}
+def _brought(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[Found]:
+    """Queries and passages inside the examples of a data set."""
+    fingerprints: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
             yield Found("query", (number,), example.query.id, example.query.content)
         for passage in example.passages:
             content = passage.fielded if fielded else passage.content
-            before, mark = known.get(passage.id), hash(content)
-            if before is None:
-                known[passage.id] = mark
+            earlier_fingerprint, fingerprint = fingerprints.get(passage.id), hash(content)
+            if earlier_fingerprint is None:
+                fingerprints[passage.id] = fingerprint
                 yield Found("document", (number,), passage.id, content)
-            elif before != mark:
-                raise DataError(f"{place}: passage {passage.id!r} has two texts; different passages need other ids")
+            elif earlier_fingerprint != fingerprint:
+                raise DataError(f"{source}: passage {passage.id!r} has two texts; different passages need other ids")
 
 
 def _streamed(file: Path) -> bool:
-    """Whether a file can be read once only: standard input, or a pipe."""
+    """Whether a file can be read only once: standard input, or a pipe."""
     return str(file) == "-" or (file.exists() and not file.is_file())

@@ -1,4 +1,4 @@
-"""The facts of every step sent to TensorBoard or Weights & Biases, through accelerate; a training that goes on continues its curves."""
+"""Metrics of every step logged to TensorBoard or Weights & Biases through accelerate; a resumed training continues its curves."""
 
 import importlib
 import importlib.util
@@ -15,26 +15,26 @@ from moeir.errors import UsageError
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}  # what each needs one of
+PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}  # alternatives, one is enough
 PROJECT, RUN = "moeir", "run-id"
 
 
 @dataclass(frozen=True)
 class Tracking:
-    """Which trackers, the product whose training they follow, and its settings. Their folders stand beside the product."""
+    """Trackers, the path of the checkpoint that is trained, and its settings. Their folders lie beside the checkpoint."""
 
     names: tuple[str, ...]
     product: Path
     settings: Mapping[str, Any]
 
     def folder(self, name: str) -> Path:
-        """Where a tracker keeps its files: `ckpt/came.tensorboard` beside `ckpt/came`."""
+        """Folder of a tracker's files: `ckpt/came.tensorboard` beside `ckpt/came`."""
         return self.product.with_name(f"{self.product.name}.{name}")
 
 
 def named(said: tuple[str, ...]) -> tuple[str, ...]:
-    """The trackers that were asked for, each a flag or several with commas between; UsageError if one is unknown or not installed."""
-    names = tuple(dict.fromkeys(name.strip() for words in said for name in words.split(",")))
+    """Tracker names from flags, each one name or several with commas; UsageError if one is unknown or not installed."""
+    names = tuple(dict.fromkeys(name.strip() for flag in said for name in flag.split(",")))
     for name in names:
         if name not in PACKAGES:
             raise UsageError(f"--track {name}: expected {' or '.join(PACKAGES)}")
@@ -44,25 +44,25 @@ def named(said: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def tracking(said: tuple[str, ...], beside: Path, settings: Mapping[str, Any]) -> Tracking | None:
-    """How the training whose product is written at `beside` is to be followed, if at all."""
+    """The trackers of the training whose checkpoint is written at `beside`; None without flags."""
     return Tracking(named(said), making.place_of(beside), settings) if said else None
 
 
 def options(given: Tracking | None) -> dict[str, Any]:
-    """What an Accelerator has to know of it."""
+    """Keyword arguments of Accelerator."""
     return {} if given is None else {"log_with": list(given.names), "project_dir": given.folder("tensorboard")}
 
 
 @contextmanager
 def opened(accelerator: "Accelerator", given: Tracking | None, step: int) -> Iterator[None]:
-    """Curves that begin, or go on after `step` steps: TensorBoard forgets what came later, W&B goes on with the run of that name."""
+    """Start the trackers, or resume them after `step` steps: TensorBoard purges later steps, W&B resumes the run by its saved id."""
     if given is None:
         yield
         return
     try:
         accelerator.init_trackers(PROJECT, init_kwargs={name: _beginning(given, name, step, accelerator) for name in given.names})
-    except _refusals(given.names) as problem:
-        raise UsageError(f"--track wandb: {problem}; wandb login, or WANDB_MODE=offline without an account") from None
+    except _refusals(given.names) as error:
+        raise UsageError(f"--track wandb: {error}; wandb login, or WANDB_MODE=offline without an account") from None
     try:
         yield
     finally:
@@ -71,16 +71,16 @@ def opened(accelerator: "Accelerator", given: Tracking | None, step: int) -> Ite
 
 
 def note(accelerator: "Accelerator", facts: Mapping[str, float]) -> None:
-    """Send the facts of a step: `share.lexical` as `share/lexical`, so that what belongs together stands together."""
+    """Log the metrics of a step: `share.lexical` as `share/lexical`, so that trackers group them."""
     if accelerator.trackers:
         values = {name.replace(".", "/", 1): value for name, value in facts.items() if name != "step"}
         accelerator.log(values, step=int(facts["step"]))
 
 
 def _beginning(given: Tracking, name: str, step: int, accelerator: "Accelerator") -> dict[str, Any]:
-    """What a tracker is told of a training that stands after `step` steps."""
+    """Init arguments of a tracker for a training after `step` steps."""
     if name == "tensorboard":
-        return {"purge_step": step + 1, "filename_suffix": f".after-{step}"}  # a second is all that tells its files apart
+        return {"purge_step": step + 1, "filename_suffix": f".after-{step}"}  # file names otherwise differ only by the second
     folder = given.folder(name)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,5 +91,5 @@ def _beginning(given: Tracking, name: str, step: int, accelerator: "Accelerator"
 
 
 def _refusals(names: tuple[str, ...]) -> tuple[type[Exception], ...]:
-    """What a tracker raises that will not begin."""
+    """Exceptions that a tracker raises if it cannot start."""
     return (importlib.import_module("wandb").Error,) if "wandb" in names else ()

@@ -1,4 +1,4 @@
-"""Retrieval while training: development queries against a corpus of theirs, each expert and the fusion, and how good it was so far."""
+"""Development sets: exact search or reranking during training, with measures of each expert and the fusion, and the best value."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ from moeir.records.runs import Run
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
 DEPTH = 100
 FUSED = "fused"
-MATCHED = ("sparse", "exact-match")  # what finds only documents that share a term, and so score more than 0
+MATCHED = ("sparse", "exact-match")  # experts that find only documents which share a term with the query, those with scores above 0
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Development:
-    """What a training is judged by: queries and documents by id, judgements, a measure, and what to do with its values."""
+    """A development set: queries and documents by id, judgements, a measure, when to evaluate and which weights to keep."""
 
     queries: Mapping[str, str]
     documents: Mapping[str, str]
@@ -39,21 +39,21 @@ class Development:
     every: int
     patience: int | None = None
     keep: str = "best"
-    candidates: Run | None = None  # what a cross-encoder reranks
+    candidates: Run | None = None  # the run that a cross-encoder reranks
 
     @property
     def depth(self) -> int:
-        """Hits per query: as many as the measure looks at, and 100 at least; came-sum fuses lists of this depth."""
+        """Hits per query: the cut-off of the measure, at least 100; came-sum fuses lists of this depth."""
         return _depth(self.measure)
 
     def due(self, step: int, steps: int) -> bool:
-        """Whether the weights after `step` steps, of `steps`, are to be judged."""
+        """Whether the weights after `step` of `steps` steps are to be evaluated."""
         return step % self.every == 0 or step == steps
 
 
 @dataclass
 class Best:
-    """The best evaluation so far, of equals the earliest, and how many have come since."""
+    """The best evaluation so far, the earliest of equal ones, and the number of evaluations since."""
 
     step: int = 0
     value: float = -1.0
@@ -61,7 +61,7 @@ class Best:
     evaluations: int = 0
 
     def better(self, step: int, value: float) -> bool:
-        """Take note of a value; whether it is the best."""
+        """Record a value; true if it is the best."""
         self.evaluations += 1
         if value <= self.value:
             self.since += 1
@@ -70,14 +70,14 @@ class Best:
         return True
 
     def exhausted(self, patience: int | None) -> bool:
-        """Whether `patience` evaluations have brought nothing better."""
+        """Whether the last `patience` evaluations brought no better value."""
         return patience is not None and self.since >= patience
 
     def facts(self, given: Development, steps: int) -> dict[str, Any]:
-        """For the manifest and the model card, after `steps` steps of training."""
-        said = {"measure": given.measure, "queries": len(given.queries), "documents": len(given.documents), "kept": given.keep}
-        found = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
-        return said | found | {"stopped_after": steps if self.exhausted(given.patience) else None}
+        """The entry of the manifest and the model card, after `steps` steps of training."""
+        dev_set_facts = {"measure": given.measure, "queries": len(given.queries), "documents": len(given.documents), "kept": given.keep}
+        values = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
+        return dev_set_facts | values | {"stopped_after": steps if self.exhausted(given.patience) else None}
 
 
 def development(
@@ -93,42 +93,44 @@ def development(
     keep_empty: bool = False,
     run: Path | None = None,
 ) -> Development:
-    """The development set from its files: the queries that are judged. Warns of queries trained on and of documents that are not there.
+    """Load the judged queries, their judgements and the documents. Warns of queries trained on and of missing relevant documents.
 
-    With a `run`, which a cross-encoder reranks: its documents alone, their parts apart.
+    With a `run`, which a cross-encoder reranks: only its documents, with title and text apart.
     """
-    judged = qrels.read(judgements)
-    asked = {text.id: text.content for text in texts.read(queries) if text.id in judged}
-    if not asked:
+    all_qrels = qrels.read(judgements)
+    queries_by_id = {text.id: text.content for text in texts.read(queries) if text.id in all_qrels}
+    if not queries_by_id:
         raise DataError(f"{queries}: none of its queries is judged in {judgements}; do the ids agree?")
-    found = None if run is None else reranking.candidates(run, asked, _depth(measure))
-    read = (text for file in corpora for text in texts.read(file, keep_empty=keep_empty))
-    if found is None:
-        documents = {text.id: text.content for text in read}
+    candidate_run = None if run is None else reranking.candidates(run, queries_by_id, _depth(measure))
+    corpus_texts = (text for file in corpora for text in texts.read(file, keep_empty=keep_empty))
+    if candidate_run is None:
+        documents = {text.id: text.content for text in corpus_texts}
     else:
-        documents = reranking.documents(read, found, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?")
-    kept = {query: judged[query] for query in asked}
-    relevant = {document for grades in kept.values() for document, grade in grades.items() if grade > 0}
+        documents = reranking.documents(
+            corpus_texts, candidate_run, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
+        )
+    dev_qrels = {query: all_qrels[query] for query in queries_by_id}
+    relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
     if not relevant & documents.keys():
         raise DataError(f"{run or corpora[0]}: holds no document that {judgements} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
         log.warning(
-            "%s: %d of %d relevant documents are not in the development %s, and cannot be found",
+            "%s: %d of %d relevant documents are missing from the development %s",
             *(judgements, missing, len(relevant), "corpus" if run is None else "run"),
         )
-    if leaked := sum(training.get(query) == text for query, text in asked.items()):
-        log.warning("%s: %d of %d queries are trained on, with the same id and text; what is measured there is no generalisation", queries,
-                    leaked, len(asked))  # fmt: skip
-    return Development(asked, documents, kept, str(measures.parse(measure)), every, patience, keep, found)
+    if trained_on := sum(training.get(query) == text for query, text in queries_by_id.items()):
+        log.warning("%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated", queries,
+                    trained_on, len(queries_by_id))  # fmt: skip
+    return Development(queries_by_id, documents, dev_qrels, str(measures.parse(measure)), every, patience, keep, candidate_run)
 
 
 def _depth(measure: str) -> int:
-    """As many hits as a measure looks at, and `DEPTH` at least."""
+    """The cut-off of a measure, at least `DEPTH`."""
     return max(DEPTH, measures.parse(measure).params.get("cutoff") or 0)
 
 
 def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype, world: World = ALONE) -> dict[str, float]:
-    """The measure of the fused list, then that of each expert's, as `dev.fused.nDCG@10`; the architecture is left as it was."""
+    """The measure of the fused run, then of each expert's, as `dev.fused.nDCG@10`; the architecture's training mode is restored."""
     training = checkpoint.architecture.training
     runs = searched(checkpoint, given, dtype, world)
     checkpoint.architecture.train(training)
@@ -140,11 +142,10 @@ def evaluated(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype
 
 @torch.no_grad()
 def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype, world: World = ALONE) -> dict[str, Run]:
-    """Every query against every document: a run for each expert, and how the architecture fuses them; of one expert only `fused`.
+    """Exact search of all queries in all documents: a run for each expert and the fused one; for a single expert only `fused`.
 
-    Each process of `world` encodes its part of the documents, and all get all runs.
-
-    As `moeir search --depth` would find, but for rounding: documents stay float32 here, and become float16 in an index.
+    Each process encodes its part of the documents, and all get all runs. The results are those of `moeir search --depth` but for rounding:
+    documents stay float32 here, and are float16 in an index.
     """
     architecture = checkpoint.architecture
     if given.candidates is not None:
@@ -153,55 +154,63 @@ def searched(checkpoint: OpenCheckpoint, given: Development, dtype: torch.dtype,
     ids = sorted(given.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):
         queries = checkpoint.encode(list(given.queries.values()), "query")
-    places = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
-    blocks = [queries.select(rows) for rows in places]
-    added = len(architecture.kinds) > 1 and architecture.fusion == "exact-sum"
-    best: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
-    last = len(ids) * (world.rank + 1) // world.size
-    for first in range(len(ids) * world.rank // world.size, last, DOCUMENTS_AT_ONCE):
-        names = ids[first : min(last, first + DOCUMENTS_AT_ONCE)]
+    query_rows = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
+    blocks = [queries.select(rows) for rows in query_rows]
+    is_summed = len(architecture.kinds) > 1 and architecture.fusion == "exact-sum"
+    best_by_block: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
+    end = len(ids) * (world.rank + 1) // world.size
+    for first in range(len(ids) * world.rank // world.size, end, DOCUMENTS_AT_ONCE):
+        names = ids[first : min(end, first + DOCUMENTS_AT_ONCE)]
         with autocast(dtype, str(checkpoint.device)):
             documents = checkpoint.encode([given.documents[name] for name in names], "document")
-        for block, kept in zip(blocks, best, strict=True):
-            for name, scores in _scores(block, documents, added=added).items():
+        for block, best_of_block in zip(blocks, best_by_block, strict=True):
+            for name, scores in _scores(block, documents, summed=is_summed).items():
                 rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
-                kept[name] = _merged([*([kept[name]] if name in kept else []), (scores, rows)], given.depth)
-    best = _everywhere(best, world, given.depth)
+                best_of_block[name] = _merged([*([best_of_block[name]] if name in best_of_block else []), (scores, rows)], given.depth)
+    best_by_block = _everywhere(best_by_block, world, given.depth)
     runs = {
-        name: _run(name, [kept[name] for kept in best], given, ids, matched=architecture.kinds.get(name) in MATCHED) for name in best[0]
+        name: _run(
+            name, [best_of_block[name] for best_of_block in best_by_block], given, ids, matched=architecture.kinds.get(name) in MATCHED
+        )
+        for name in best_by_block[0]
     }
     if len(runs) == 1:
         return {FUSED: next(iter(runs.values()))}
-    if not added:
+    if not is_summed:
         runs[FUSED] = fusion.fused(list(runs.values()), variants.bind("fusion", architecture.fusion), given.depth)
     return runs
 
 
-def _scores(queries: Encoded, documents: Encoded, *, added: bool) -> dict[str, Tensor]:
-    """Each expert's scores [Q, N], and their sum where the experts' scores are added before anything is cut off."""
+def _scores(queries: Encoded, documents: Encoded, *, summed: bool) -> dict[str, Tensor]:
+    """Each expert's scores [Q, N], and their sum if the architecture's fusion adds all scores before the cut to `depth`."""
     scores = {name: part.scores(documents[name]) for name, part in queries.representations.items()}
-    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if added else scores
+    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if summed else scores
 
 
 def _merged(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, Tensor]:
-    """The best `depth` of several lists of scores and rows [Q, n], each with later rows than the one before; of equals the earlier row."""
+    """The best `depth` of several lists of scores and rows [Q, n], whose rows ascend from list to list; ties go to the earlier row."""
     scores, rows = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
     order = scores.argsort(dim=1, descending=True, stable=True)[:, :depth]
     return scores.gather(1, order), rows.gather(1, order)
 
 
-def _everywhere(best: list[dict[str, tuple[Tensor, Tensor]]], world: World, depth: int) -> list[dict[str, tuple[Tensor, Tensor]]]:
-    """The best of what all processes have kept."""
+def _everywhere(best_by_block: list[dict[str, tuple[Tensor, Tensor]]], world: World, depth: int) -> list[dict[str, tuple[Tensor, Tensor]]]:
+    """The best hits of all processes."""
     if world.size == 1:
-        return best
-    found = world.all_of([part for kept in best for pair in kept.values() for part in pair], "the development set")
-    columns = iter(zip(*found, strict=True))  # each tensor as every process has it
-    return [{name: _merged(list(zip(next(columns), next(columns), strict=True)), depth) for name in kept} for kept in best]
+        return best_by_block
+    tensors_by_rank = world.all_of(
+        [part for best_of_block in best_by_block for pair in best_of_block.values() for part in pair], "the development set"
+    )
+    columns = iter(zip(*tensors_by_rank, strict=True))  # each tensor as every process has it
+    return [
+        {name: _merged(list(zip(next(columns), next(columns), strict=True)), depth) for name in best_of_block}
+        for best_of_block in best_by_block
+    ]
 
 
 def _run(name: str, parts: list[tuple[Tensor, Tensor]], given: Development, ids: list[str], *, matched: bool) -> Run:
-    """A run from the best scores and rows of each block of queries; an expert of `MATCHED` finds what shares a term with the query."""
+    """A run from the best scores and rows of each block of queries; `positive_only` drops hits that share no term with the query."""
     scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
-    query, place = np.nonzero((scores > 0) if matched else np.ones_like(scores, dtype=bool))
-    codes = len(ids) - 1 - rows[query, place]
-    return Run.from_columns(list(given.queries), query, ids[::-1], codes, scores[query, place], tag=name)
+    query, position = np.nonzero((scores > 0) if matched else np.ones_like(scores, dtype=bool))
+    codes = len(ids) - 1 - rows[query, position]
+    return Run.from_columns(list(given.queries), query, ids[::-1], codes, scores[query, position], tag=name)

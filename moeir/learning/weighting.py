@@ -1,4 +1,4 @@
-"""Who learns from a query: the rank each expert gives its positive, and the share of the loss that rank earns."""
+"""Competition weights (CAME): each expert's share of a query's loss, from its rank of the query's positive."""
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ TIES = ("average", "optimistic", "pessimistic")
 def ranks(scores: Tensor, positives: Tensor, ignored: Tensor, ties: str = "average") -> Tensor:
     """Rank of the positive among its candidates, from 1.
 
-    scores [Q, N], positives [Q] columns, ignored [Q, N] true where a candidate does not count -> [Q]. `average` puts a positive in the
-    middle of its equals, so that an expert which scores everything alike neither wins nor loses (specs/came §2).
+    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate does not count -> [Q]. `average` puts a positive in
+    the middle of its ties, so that an expert with constant scores neither wins nor loses (specs/came §2).
 
     >>> ranks(torch.tensor([[2.0, 3.0, 2.0]]), torch.tensor([0]), torch.zeros(1, 3, dtype=torch.bool))
     tensor([2.5000])
@@ -27,7 +27,7 @@ def ranks(scores: Tensor, positives: Tensor, ignored: Tensor, ties: str = "avera
 
 
 def shares(ranks: Tensor, temperature: float) -> Tensor:
-    """Each expert's share of a query: softmax over experts of (1 / rank) / temperature; constants, no gradient.
+    """Each expert's share of a query's loss: softmax over experts of (1 / rank) / temperature; no gradient.
 
     ranks [E, Q] -> [E, Q], summing to 1 over experts. CAME eq. 11.
 

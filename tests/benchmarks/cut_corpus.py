@@ -1,6 +1,6 @@
-"""A corpus cut to what a model reads: title and text to their first LENGTH word pieces (two are special), for a fair BM25 row.
+"""A corpus truncated as a model truncates it: title and text to LENGTH word pieces, two of them special, for a fair BM25 row.
 
-    python cut_corpus.py CORPUS MODEL_FOLDER LENGTH OUTPUT
+python cut_corpus.py CORPUS MODEL_FOLDER LENGTH OUTPUT
 """
 
 import sys
@@ -12,7 +12,7 @@ from moeir.records import texts
 
 
 def main(corpus: Path, model: Path, length: int, output: Path) -> None:
-    """Write the cut corpus."""
+    """Write the truncated corpus."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -1,10 +1,10 @@
-"""Files of artifacts cut at every 4 KiB, and bits flipped anywhere: how much of it the command that reads them lets pass. It must be none.
+"""Artifacts with truncated files and flipped bits: how many of the damages pass verification. It must be none.
 
     python damage.py ARTIFACT... [--flips 1000 --seed 1]
 
-ARTIFACT: encodings or an index; a copy beside it is harmed. A cut is a length, the last byte and every multiple of 4,096; a flip is one bit
-of one byte, drawn over all bytes of all files. What reads an artifact verifies it first (`manifests.verify`), so that is what is called
-here, and each refusal must name the file and what to run.
+ARTIFACT: encodings or an index; a copy beside it is damaged. Files are truncated by their last byte and at every multiple of 4,096; a flip
+is one random bit of all files. Every reader of an artifact verifies it first (`manifests.verify`), so that is called here, and each error
+must name the file and the command to run.
 """
 
 import argparse
@@ -23,11 +23,11 @@ STEP = 4096
 
 
 def refused(folder: Path, kind: str, file: Path) -> bool:
-    """Whether it is not taken, with a line that names the file and the way out."""
+    """Whether verification fails with one line that names the file and the remedy."""
     try:
         manifests.verify(folder, kind)
-    except ArtifactError as problem:
-        return str(file) in str(problem) and "again with --force" in str(problem) and "\n" not in str(problem)
+    except ArtifactError as error:
+        return str(file) in str(error) and "again with --force" in str(error) and "\n" not in str(error)
     return False
 
 
@@ -45,18 +45,18 @@ def cut(file: Path, length: int) -> Iterator[None]:
 
 @contextmanager
 def flipped(file: Path, bit: int) -> Iterator[None]:
-    """A file with one bit that is another."""
+    """A file with one bit flipped."""
     _flip(file, bit)
     yield
     _flip(file, bit)
 
 
 def _flip(file: Path, bit: int) -> None:
-    with open(file, "r+b") as held:
-        held.seek(bit // 8)
-        byte = held.read(1)[0]
-        held.seek(bit // 8)
-        held.write(bytes([byte ^ 1 << bit % 8]))
+    with open(file, "r+b") as opened_file:
+        opened_file.seek(bit // 8)
+        byte = opened_file.read(1)[0]
+        opened_file.seek(bit // 8)
+        opened_file.write(bytes([byte ^ 1 << bit % 8]))
 
 
 def main() -> None:
@@ -65,29 +65,31 @@ def main() -> None:
     parser.add_argument("artifacts", type=Path, nargs="+")
     parser.add_argument("--flips", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    passed = 0
-    for artifact in given.artifacts:
-        harmed, dice = artifact.with_name(f"{artifact.name}.harmed"), random.Random(given.seed)
-        shutil.rmtree(harmed, ignore_errors=True)
-        shutil.copytree(artifact, harmed)
-        kind = manifests.read_manifest(harmed)["kind"]
-        files = {file: file.stat().st_size for file in sorted(harmed.rglob("*")) if file.is_file()}
+    arguments = parser.parse_args()
+    undetected_in_all = 0
+    for artifact in arguments.artifacts:
+        damaged_copy, rng = artifact.with_name(f"{artifact.name}.harmed"), random.Random(arguments.seed)
+        shutil.rmtree(damaged_copy, ignore_errors=True)
+        shutil.copytree(artifact, damaged_copy)
+        kind = manifests.read_manifest(damaged_copy)["kind"]
+        files = {file: file.stat().st_size for file in sorted(damaged_copy.rglob("*")) if file.is_file()}
         cuts = [(file, length) for file, size in files.items() for length in {*range(0, size, STEP), size - 1}]
-        flips = zip(dice.choices(list(files), list(files.values()), k=given.flips), range(given.flips), strict=True)
-        missed = 0
+        flips = zip(rng.choices(list(files), list(files.values()), k=arguments.flips), range(arguments.flips), strict=True)
+        undetected = 0
         for file, length in cuts:
             with cut(file, length):
-                missed += not refused(harmed, kind, file)
+                undetected += not refused(damaged_copy, kind, file)
         for file, _ in flips:
-            with flipped(file, dice.randrange(8 * files[file])):
-                missed += not refused(harmed, kind, file)
-        manifests.verify(harmed, kind)
-        shutil.rmtree(harmed)
-        passed += missed
-        sys.stdout.write(f"| {artifact.name} | {len(files)} | {sum(files.values()):,} | {len(cuts):,} | {given.flips:,} | {missed} |\n")
+            with flipped(file, rng.randrange(8 * files[file])):
+                undetected += not refused(damaged_copy, kind, file)
+        manifests.verify(damaged_copy, kind)
+        shutil.rmtree(damaged_copy)
+        undetected_in_all += undetected
+        sys.stdout.write(
+            f"| {artifact.name} | {len(files)} | {sum(files.values()):,} | {len(cuts):,} | {arguments.flips:,} | {undetected} |\n"
+        )
         sys.stdout.flush()
-    sys.exit(passed > 0)
+    sys.exit(undetected_in_all > 0)
 
 
 if __name__ == "__main__":

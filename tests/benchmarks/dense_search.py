@@ -1,12 +1,12 @@
-"""Dense engines side by side: seconds, processor seconds, and how much of the exact result each finds.
+"""Dense engines compared: seconds, processor seconds, and recall of the exact result.
 
     python -m tests.benchmarks.dense_search FOLDER [--documents 100000 --width 384 --queries 1024 --depth 100 --rounds 5 --threads 2
         --engine flat --engine faiss:factory=IVF1024+Flat,nprobe=16 ...] [--vectors VECTORS.npy]
 
-Vectors are drawn around 2,000 centres from a seed and normalised, or read from a float16 file of encodings. FOLDER keeps the indexes for
+Vectors are random around 2,000 centres, with a seed, and normalised, or read from a float16 file of encodings. FOLDER keeps the indexes for
 the next run. The reference is faiss's IndexFlatIP over float32 in memory, in batches and one query at a time. Each round runs every engine
-once, in turns; the table has medians of the ratios within rounds. Ids that differ from the reference's are counted, and of those how many
-it has wrong: whose float64 score is above the one it put there.
+once, in turns; the table has medians of the ratios within rounds. Ids that differ from the reference's are counted, and among them the
+errors of the reference: ids whose float64 score is above that of the reference's id at the same rank.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def drawn(count: int, width: int, seed: int) -> torch.Tensor:
 
 
 def stored(folder: Path, count: int, width: int) -> np.ndarray:
-    """The documents float16 [count, width], memory-mapped."""
+    """The documents, float16 [count, width], memory-mapped."""
     path = folder / f"vectors-{count}-{width}.npy"
     if not path.exists():
         target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(count, width))
@@ -49,15 +49,15 @@ def stored(folder: Path, count: int, width: int) -> np.ndarray:
 
 
 def opened(folder: Path, spec: str, vectors: np.ndarray) -> Any:
-    """An index saved and opened again, made now if it was not before."""
-    place = folder / f"{spec.replace(':', '-').replace('=', '-')}-{'-'.join(map(str, vectors.shape))}"
-    made = variants.bind("indexes", spec)
-    if not (place / "engine.json").exists():
-        index, began = made(), time.perf_counter()
+    """An index opened from disk, built first if it is missing."""
+    index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{'-'.join(map(str, vectors.shape))}"
+    make_index = variants.bind("indexes", spec)
+    if not (index_folder / "engine.json").exists():
+        index, began = make_index(), time.perf_counter()
         index.add(Dense(torch.from_numpy(vectors)))
-        index.save(place)
+        index.save(index_folder)
         print(f"{spec}: built in {time.perf_counter() - began:.1f} s")
-    return made.func.open(place)
+    return make_index.func.open(index_folder)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -68,18 +68,18 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 def compared(rows: np.ndarray, reference: np.ndarray, queries: torch.Tensor, vectors: np.ndarray) -> str:
-    """Share of the reference's ids found, and of the places where ids differ how many the reference has wrong."""
-    found = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows, reference, strict=True)])
-    query, place = np.nonzero(rows != reference)
+    """Recall of the reference's ids, the number of ranks with other ids, and at how many of them the reference is wrong."""
+    recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows, reference, strict=True)])
+    query, rank = np.nonzero(rows != reference)
     doubles = queries.double().numpy()
 
     def exact(ids: np.ndarray) -> np.ndarray:
         return np.array([vectors[row].astype(np.float64) @ doubles[own] for own, row in zip(query, ids, strict=True)])
 
     if len(query) > 10_000:
-        return f"{found:.4f} | {len(query)} |"
-    wrong = int((exact(rows[query, place]) > exact(reference[query, place])).sum())
-    return f"{found:.4f} | {len(query)} | {wrong}"
+        return f"{recall:.4f} | {len(query)} |"
+    wrong = int((exact(rows[query, rank]) > exact(reference[query, rank])).sum())
+    return f"{recall:.4f} | {len(query)} | {wrong}"
 
 
 def main() -> None:
@@ -90,32 +90,36 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--engine", action="append")
     parser.add_argument("--vectors", type=Path)
-    said = parser.parse_args()
-    torch.set_num_threads(said.threads)
-    faiss.omp_set_num_threads(said.threads)
-    said.folder.mkdir(parents=True, exist_ok=True)
-    vectors = np.load(said.vectors, mmap_mode="c") if said.vectors else stored(said.folder, said.documents, said.width)
-    engines = {spec: opened(said.folder, spec, vectors) for spec in said.engine or ["flat"]}
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    faiss.omp_set_num_threads(arguments.threads)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    vectors = (
+        np.load(arguments.vectors, mmap_mode="c") if arguments.vectors else stored(arguments.folder, arguments.documents, arguments.width)
+    )
+    engines = {spec: opened(arguments.folder, spec, vectors) for spec in arguments.engine or ["flat"]}
     reference = faiss.IndexFlatIP(vectors.shape[1])
     for first in range(0, len(vectors), ROWS_AT_ONCE):
         reference.add(vectors[first : first + ROWS_AT_ONCE].astype(np.float32))
-    queries = drawn(said.queries, vectors.shape[1], 0)
-    print(json.dumps({"documents": len(vectors), "width": vectors.shape[1], "depth": said.depth, "threads": said.threads}))
-    for count in (said.queries, 1):
-        asked = queries[:count]
-        ways: dict[str, Callable[[], Any]] = {"IndexFlatIP": lambda asked=asked: reference.search(asked.numpy(), said.depth)[1]}
+    queries = drawn(arguments.queries, vectors.shape[1], 0)
+    print(json.dumps({"documents": len(vectors), "width": vectors.shape[1], "depth": arguments.depth, "threads": arguments.threads}))
+    for count in (arguments.queries, 1):
+        query_batch = queries[:count]
+        ways: dict[str, Callable[[], Any]] = {
+            "IndexFlatIP": lambda query_batch=query_batch: reference.search(query_batch.numpy(), arguments.depth)[1]
+        }
         for spec, index in engines.items():
-            ways[spec] = lambda index=index, asked=asked: index.search(Dense(asked), said.depth)[0]
-        rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(said.rounds + 1)][1:]
+            ways[spec] = lambda index=index, query_batch=query_batch: index.search(Dense(query_batch), arguments.depth)[0]
+        rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(arguments.rounds + 1)][1:]
         print(f"\n{count} queries at once\n")
         print(HEADER)
         for name in ways:
             ratios = [one["IndexFlatIP"][0] / one[name][0] for one in rounds]
             used = statistics.median(one["IndexFlatIP"][1] / one[name][1] for one in rounds)
             speed = count / statistics.median(one[name][0] for one in rounds)
-            words = compared(rounds[-1][name][2], rounds[-1]["IndexFlatIP"][2], asked, vectors)
+            quality = compared(rounds[-1][name][2], rounds[-1]["IndexFlatIP"][2], query_batch, vectors)
             times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"| {name} | {speed:.1f} | {times} | {used:.2f} | {words} |")
+            print(f"| {name} | {speed:.1f} | {times} | {used:.2f} | {quality} |")
 
 
 if __name__ == "__main__":

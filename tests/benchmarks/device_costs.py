@@ -1,12 +1,12 @@
-"""What one training step and one window of encoding cost a GPU: operations launched, waits of the host, copies; on the pretended device.
+"""GPU costs of a training step and of a window of encoding: launched operations, host synchronizations, copies; on the pretended device.
 
     python tests/benchmarks/device_costs.py [--only dense came] [--where] [--launches 20] [--lists] [--finetune="--log-every 10"]
 
-The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts know no sizes; 8 queries with 8 documents each of mixed lengths,
-bfloat16, dropout on where a row says nothing else. It is `moeir finetune` itself that is counted, from the end of one update to the end
-of the next, and `moeir encode`, in which a window of 256 texts is one batch: three windows less two. `transformers` is its own BertModel,
-trained alike. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few
-kernels for all tensors. `kernels` are those that the operations are known to be made of.
+The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do not depend on it; 8 queries with 8 documents each of mixed
+lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
+`moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `transformers` is its own BertModel, trained the same
+way. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few kernels for all
+tensors. `kernels` are those that the operations are known to consist of.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts  # 
 
 VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
 DOCUMENT_WORDS = (20, 120)
-STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4: behind every start, before every end
+STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4, away from start and end
 WORDS = [f"{first}{second}{third}" for first in "bdklmnrst" for second in "aeiou" for third in "dgklmnprst"]
 SIGNS = "normalise=true,markers=true,augmentation=true,punctuation=false"
 FLOPS = "contrastive:flops_query=0.01,flops_document=0.01"
@@ -56,7 +56,7 @@ YARDSTICKS = ("transformers", "transformers, no dropout", "encode transformers")
 
 
 def made_weights(folder: Path, dropout: float) -> Path:
-    """BERT-base's depth, narrow, drawn, as transformers writes it; a tokenizer of a few hundred words."""
+    """Random weights with BERT-base's depth and a small width, as transformers writes them; a tokenizer of a few hundred words."""
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(7)
@@ -79,11 +79,11 @@ def made_weights(folder: Path, dropout: float) -> Path:
 
 def made_texts(folder: Path) -> None:
     """Queries of 4 to 12 words, documents of 20 to 120, an example for each query; corpora of two and of three equal windows."""
-    dice = random.Random(3)
+    rng = random.Random(3)
     count = STEPS * QUERIES
 
     def text(least: int, most: int) -> str:
-        return " ".join(dice.choices(WORDS, k=dice.randint(least, most)))
+        return " ".join(rng.choices(WORDS, k=rng.randint(least, most)))
 
     documents = [text(*DOCUMENT_WORDS) for _ in range(count * (1 + NEGATIVES))]
     rows: dict[str, list[dict[str, Any]]] = {
@@ -93,7 +93,7 @@ def made_texts(folder: Path) -> None:
             {
                 "query_id": f"q{number}",
                 "positive_ids": [f"d{number * 8}"],
-                "negative_ids": [f"d{number * 8 + place}" for place in range(1, 8)],
+                "negative_ids": [f"d{number * 8 + document_number}" for document_number in range(1, 8)],
             }
             for number in range(count)
         ],
@@ -106,17 +106,17 @@ def made_texts(folder: Path) -> None:
 
 
 def told(*arguments: object) -> None:
-    """A command in this process, which has to work."""
-    said = run_here(*arguments)
-    if said.code:
-        raise SystemExit(said.stderr)
+    """Run a command in this process; it must succeed."""
+    result = run_here(*arguments)
+    if result.code:
+        raise SystemExit(result.stderr)
 
 
 def one_step(machine: pretended.Machine, work: Callable[[], None]) -> Counts:
-    """What happens between the ends of two updates."""
+    """Counts between the ends of two updates."""
     marks: list[Counts] = []
 
-    def note(*given: Any) -> None:
+    def note(*unused: Any) -> None:
         marks.append(machine.counts.copy())
 
     hook = register_optimizer_step_post_hook(note)
@@ -132,8 +132,8 @@ def trained(machine: pretended.Machine, work: Path, name: str, more: list[str]) 
     arch, objective, dropout = TRAININGS[name]
     options = ["--batch-size", QUERIES, "--negatives", NEGATIVES, "--steps", STEPS, "--document-length", 180, "--dtype", "bfloat16"]
     files = ["--train", work / "train.jsonl", "--corpus", work / "corpus.jsonl", "--queries", work / "queries.jsonl"]
-    place = ["--model", work / f"weights-{dropout}", "--arch", arch, "--objective", objective, "--output", work / "trained", "--force"]
-    return one_step(machine, lambda: told("finetune", *place, *files, *options, "--device", "cuda", *more))
+    flags = ["--model", work / f"weights-{dropout}", "--arch", arch, "--objective", objective, "--output", work / "trained", "--force"]
+    return one_step(machine, lambda: told("finetune", *flags, *files, *options, "--device", "cuda", *more))
 
 
 def encoded(machine: pretended.Machine, work: Path, name: str, more: list[str]) -> Counts:
@@ -144,8 +144,8 @@ def encoded(machine: pretended.Machine, work: Path, name: str, more: list[str]) 
     marks = []
     for windows in (2, 3):
         before = machine.counts.copy()
-        place = ["--model", checkpoint, "--corpus", work / f"windows-{windows}.jsonl", "--output", work / "encoded", "--force"]
-        told("encode", *place, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16, *more)
+        flags = ["--model", checkpoint, "--corpus", work / f"windows-{windows}.jsonl", "--output", work / "encoded", "--force"]
+        told("encode", *flags, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16, *more)
         marks.append(machine.counts.copy().less(before))
     return marks[1].less(marks[0])
 
@@ -156,17 +156,17 @@ def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
 
     config = BertConfig.from_pretrained(work / ("weights-0.0" if "no dropout" in name else "weights-0.1"))
     model = BertModel(config, add_pooling_layer=False).to("cuda")
-    dice = random.Random(5)
+    rng = random.Random(5)
 
     def batch(texts: int, least: int, most: int) -> dict[str, torch.Tensor]:
-        lengths = torch.tensor([dice.randint(least, most) for _ in range(texts)])
+        lengths = torch.tensor([rng.randint(least, most) for _ in range(texts)])
         mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long().pin_memory()
         ids = torch.randint(10, 500, mask.shape).mul_(mask).pin_memory()
         return {"input_ids": ids.to("cuda", non_blocking=True), "attention_mask": mask.to("cuda", non_blocking=True)}
 
-    def firsts(given: dict[str, torch.Tensor]) -> torch.Tensor:
+    def firsts(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            return model(**given).last_hidden_state[:, 0]
+            return model(**inputs).last_hidden_state[:, 0]
 
     if name.startswith("encode"):
         with torch.no_grad(), machine.counts.measured() as counts:
@@ -190,28 +190,28 @@ def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
     return one_step(machine, work_through)
 
 
-def measured(machine: pretended.Machine, work: Path, name: str, given: argparse.Namespace) -> Counts:
-    """Of a row of the table."""
+def measured(machine: pretended.Machine, work: Path, name: str, arguments: argparse.Namespace) -> Counts:
+    """The counts of a row of the table."""
     if name in YARDSTICKS:
         return yardstick(machine, work, name)
     if name in TRAININGS:
-        return trained(machine, work, name, given.finetune.split())
-    return encoded(machine, work, name, given.encode.split())
+        return trained(machine, work, name, arguments.finetune.split())
+    return encoded(machine, work, name, arguments.encode.split())
 
 
-def show(name: str, counts: Counts, given: argparse.Namespace) -> None:
-    """A row of the table, and what was asked for besides."""
+def show(name: str, counts: Counts, arguments: argparse.Namespace) -> None:
+    """Print a row of the table, and the optional lists."""
     cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
     print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
-    if given.where:
-        for kind, operation, place, count in counts.places(SYNC, BLOCKING, COPY, BACK):
-            print(f"    {count:4} {kind}: {operation} at {place}")
-    if given.launches:
-        for operation, count in counts.operations()[: given.launches]:
+    if arguments.where:
+        for kind, operation, code_line, count in counts.places(SYNC, BLOCKING, COPY, BACK):
+            print(f"    {count:4} {kind}: {operation} at {code_line}")
+    if arguments.launches:
+        for operation, count in counts.operations()[: arguments.launches]:
             print(f"    {count:5} {operation}")
-    if given.launch_places:
-        for _, operation, place, count in counts.places(LAUNCH)[: given.launch_places]:
-            print(f"    {count:5} {operation} at {place}")
+    if arguments.launch_places:
+        for _, operation, code_line, count in counts.places(LAUNCH)[: arguments.launch_places]:
+            print(f"    {count:5} {operation} at {code_line}")
 
 
 def read() -> argparse.Namespace:
@@ -231,25 +231,25 @@ def main() -> None:
     """Print the table."""
     from transformers.utils import logging
 
-    given = read()
+    arguments = read()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    rows = [name for name in (*YARDSTICKS, *TRAININGS, *ENCODINGS) if not given.only or name.startswith(tuple(given.only))]
+    rows = [name for name in (*YARDSTICKS, *TRAININGS, *ENCODINGS) if not arguments.only or name.startswith(tuple(arguments.only))]
     print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder, pretended.active(lists=given.lists) as machine:
+    with tempfile.TemporaryDirectory() as folder, pretended.active(lists=arguments.lists) as machine:
         work = Path(folder)
         made_texts(work)
         for dropout in (0.0, 0.1):
             made_weights(work / f"weights-{dropout}", dropout)
         for name in rows:
-            face.offered(machine, given.lists)
+            face.offered(machine, arguments.lists)
             try:
-                counts = measured(machine, work, name, given)
-            except (RuntimeError, SystemExit) as problem:
-                print(f"| {name} | fails: {type(problem).__name__}: {str(problem).strip().splitlines()[-1]} |", flush=True)
+                counts = measured(machine, work, name, arguments)
+            except (RuntimeError, SystemExit) as error:
+                print(f"| {name} | fails: {type(error).__name__}: {str(error).strip().splitlines()[-1]} |", flush=True)
             else:
-                show(name, counts, given)
+                show(name, counts, arguments)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A collection of any size cut from real texts, and a small drawn encoder for it, where the path of the data is measured and not quality.
+"""A synthetic collection of any size and a small random encoder, to measure throughput and memory, not quality.
 
-    python drawn.py WORK_FOLDER COUNT CORPUS... [--layers 2 --seed 1]
+    python synthetic_collection.py WORK_FOLDER COUNT CORPUS... [--layers 2 --seed 1]
 
-Writes corpus.jsonl (COUNT passages of some 60 words: sentences of the corpora, drawn anew for each passage), queries.jsonl (256 of the
-first words of a drawn sentence) and weights/ (`--layers` layers of 32, drawn, and a tokenizer of the 500 most frequent words, as the head
-of a large vocabulary would take most of the time), for
+Writes corpus.jsonl (COUNT passages of some 60 words: random sentences of the corpora), queries.jsonl (256 first words of random
+sentences) and weights/ (`--layers` layers of 32, random, and a tokenizer of the 500 most frequent words, as the head of a large vocabulary
+would take most of the time), for
 
     moeir init --model WORK_FOLDER/weights --from-scratch --arch came:shared_layers=1,local_dim=16 ...
 """
@@ -34,19 +34,19 @@ CONFIG = {
 
 
 def sentences(corpora: list[Path]) -> list[str]:
-    """Those of 5 to 40 words."""
-    cut = (one for corpus in corpora for text in texts.read(corpus, keep_empty=True) for one in re.split(r"(?<=[.!?])\s+", text.content))
-    return [" ".join(words) for words in map(str.split, cut) if 5 <= len(words) <= 40]
+    """The sentences of 5 to 40 words."""
+    pieces = (one for corpus in corpora for text in texts.read(corpus, keep_empty=True) for one in re.split(r"(?<=[.!?])\s+", text.content))
+    return [" ".join(words) for words in map(str.split, pieces) if 5 <= len(words) <= 40]
 
 
-def passages(known: list[str], count: int, dice: random.Random) -> Iterator[str]:
-    """Drawn sentences until there are words enough."""
+def passages(known_sentences: list[str], count: int, rng: random.Random) -> Iterator[str]:
+    """Passages of random sentences."""
     for _ in range(count):
-        drawn, words = [], 0
+        chosen, words = [], 0
         while words < WORDS - 8:
-            drawn.append(known[dice.randrange(len(known))])
-            words += drawn[-1].count(" ") + 1
-        yield " ".join(drawn)
+            chosen.append(known_sentences[rng.randrange(len(known_sentences))])
+            words += chosen[-1].count(" ") + 1
+        yield " ".join(chosen)
 
 
 def write(path: Path, letter: str, contents: Iterator[str]) -> None:
@@ -56,11 +56,11 @@ def write(path: Path, letter: str, contents: Iterator[str]) -> None:
             file.write(json.dumps({"_id": f"{letter}{number}", "text": content}, ensure_ascii=False) + "\n")
 
 
-def weights(folder: Path, known: list[str], layers: int) -> None:
-    """A BERT's folder: the most frequent words, letters for the others."""
+def weights(folder: Path, known_sentences: list[str], layers: int) -> None:
+    """Write a BERT's folder, with a tokenizer of the most frequent words, and letters for the others."""
     folder.mkdir(exist_ok=True)
-    counted = Counter(word for one in known for word in re.findall("[a-z]+", one.lower()) if len(word) > 1)
-    words = [word for word, _ in counted.most_common(VOCABULARY)]
+    counts = Counter(word for one in known_sentences for word in re.findall("[a-z]+", one.lower()) if len(word) > 1)
+    words = [word for word, _ in counts.most_common(VOCABULARY)]
     letters = string.ascii_lowercase + string.digits
     pieces = [*SPECIAL, *string.punctuation, *letters, *(f"##{letter}" for letter in letters), *words]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
@@ -70,19 +70,23 @@ def weights(folder: Path, known: list[str], layers: int) -> None:
 
 
 def main() -> None:
-    """Write the three."""
+    """Write weights, queries and corpus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("count", type=int)
     parser.add_argument("corpora", type=Path, nargs="+")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    known, dice = sentences(given.corpora), random.Random(given.seed)
-    weights(given.work / "weights", known, given.layers)
-    write(given.work / "queries.jsonl", "q", (" ".join(known[dice.randrange(len(known))].split()[:QUERY_WORDS]) for _ in range(QUERIES)))
-    write(given.work / "corpus.jsonl", "d", passages(known, given.count, dice))
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    known_sentences, rng = sentences(arguments.corpora), random.Random(arguments.seed)
+    weights(arguments.work / "weights", known_sentences, arguments.layers)
+    write(
+        arguments.work / "queries.jsonl",
+        "q",
+        (" ".join(known_sentences[rng.randrange(len(known_sentences))].split()[:QUERY_WORDS]) for _ in range(QUERIES)),
+    )
+    write(arguments.work / "corpus.jsonl", "d", passages(known_sentences, arguments.count, rng))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python encode_speed.py MODEL_FOLDER CORPUS WORK_FOLDER --row dense|came [--texts 2000 --rounds 5 --threads 2 --length 256]
 
 Each way encodes the same first texts in a process of its own, in turns, and is timed from the first text on: opening the model is not
-counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the steadier
-measure where others use the machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 as they come.
+counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the more
+stable measure on a shared machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 in file order.
 """
 
 import argparse
@@ -36,33 +36,36 @@ ROWS = {
 ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "local": "colbert", "global": "dense"}
 
 
-def prepared(given: argparse.Namespace, way: str) -> tuple[Path, Path]:
-    """The checkpoint of a way and the texts, made at their first use."""
-    spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=given.shared)
-    place, corpus = given.work / f"{way if way in ARCHITECTURES else 'dense'}-{given.length}", given.work / f"{given.texts}.jsonl"
-    start = ("init", "--model", given.model, "--arch", spec, "--document-length", given.length, "--query-length", 32)
-    if not place.exists():
-        said(*start, "--output", place)
+def prepared(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
+    """The checkpoint of a way and the texts, written on first use."""
+    spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=arguments.shared)
+    checkpoint, corpus = (
+        arguments.work / f"{way if way in ARCHITECTURES else 'dense'}-{arguments.length}",
+        arguments.work / f"{arguments.texts}.jsonl",
+    )
+    start = ("init", "--model", arguments.model, "--arch", spec, "--document-length", arguments.length, "--query-length", 32)
+    if not checkpoint.exists():
+        said(*start, "--output", checkpoint)
     if not corpus.exists():
-        texts.write(islice(texts.read(given.corpus), given.texts), corpus)
-    return place, corpus
+        texts.write(islice(texts.read(arguments.corpus), arguments.texts), corpus)
+    return checkpoint, corpus
 
 
 def said(*arguments: object) -> None:
-    """A command of ours that goes well."""
+    """Run a moeir command; it must succeed."""
     if cli._outcome([str(argument) for argument in arguments]):
         sys.exit(f"{arguments}: failed")
 
 
-def ours(given: argparse.Namespace, way: str) -> dict[str, float]:
-    """The command, from the moment its shelf is open."""
-    place, corpus = prepared(given, way)
-    output = given.work / "made" / way
+def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
+    """`moeir encode`, timed from the moment its output is open."""
+    checkpoint, corpus = prepared(options, way)
+    output = options.work / "made" / way
     shutil.rmtree(output, ignore_errors=True)
-    dtype = way.partition("-")[2] or given.dtype
+    dtype = way.partition("-")[2] or options.dtype
     moments: list[dict[str, float]] = []
     begin, end = growing.GrowingEncodings.__init__, growing.GrowingEncodings.close
-    encode.CHUNK = given.window
+    encode.CHUNK = options.window
 
     def begun(self: Any, *arguments: Any) -> None:
         begin(self, *arguments)
@@ -73,46 +76,50 @@ def ours(given: argparse.Namespace, way: str) -> dict[str, float]:
         moments.append(now())
 
     growing.GrowingEncodings.__init__, growing.GrowingEncodings.close = begun, ended  # type: ignore[method-assign]
-    said("encode", "--model", place, "--corpus", corpus, "--dtype", dtype, "--output", output)
+    said("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", dtype, "--output", output)
     return spent(*moments)
 
 
-def theirs(given: argparse.Namespace, way: str) -> dict[str, float]:
-    """sentence-transformers, and its vectors saved."""
+def theirs(arguments: argparse.Namespace, way: str) -> dict[str, float]:
+    """sentence-transformers, with its vectors saved."""
     from sentence_transformers import SentenceTransformer
 
-    _, corpus = prepared(given, way)
+    _, corpus = prepared(arguments, way)
     kind = getattr(torch, way.partition("-")[2])
-    model = SentenceTransformer(str(given.model), device="cpu", model_kwargs={"torch_dtype": kind})
-    model.max_seq_length = given.length
+    model = SentenceTransformer(str(arguments.model), device="cpu", model_kwargs={"torch_dtype": kind})
+    model.max_seq_length = arguments.length
     contents = [text.content for text in texts.read(corpus)]
     before = now()
     step = BATCH if way.startswith("unsorted") else len(contents)
-    made = [model.encode(contents[first : first + step], batch_size=BATCH) for first in range(0, len(contents), step)]
-    np.save(given.work / "theirs.npy", np.concatenate(made))
+    batches = [model.encode(contents[first : first + step], batch_size=BATCH) for first in range(0, len(contents), step)]
+    np.save(arguments.work / "theirs.npy", np.concatenate(batches))
     return spent(before, now())
 
 
 def now() -> dict[str, float]:
-    """Seconds of the clock and of the processor, and the most MiB so far."""
+    """Seconds of the clock and of the processor, and peak MiB so far."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"clock": time.monotonic(), "processor": time.process_time(), "memory": memory}
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Times between two moments; of memory the most, whole."""
+    """Times between two moments, and the peak of memory."""
     return {name: value - (before[name] if name != "memory" else 0) for name, value in after.items()}
 
 
-def run(given: argparse.Namespace, way: str) -> dict[str, float]:
+def run(arguments: argparse.Namespace, way: str) -> dict[str, float]:
     """One way, in a process of its own."""
-    surroundings = os.environ | {"OMP_NUM_THREADS": str(given.threads), "RAYON_NUM_THREADS": str(given.threads), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(arguments.threads),
+        "RAYON_NUM_THREADS": str(arguments.threads),
+        "HF_HUB_OFFLINE": "1",
+    }
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    measurements: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measurements
 
 
 def main() -> None:
@@ -126,24 +133,26 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", help="of --row came")
     parser.add_argument("--ways", nargs="*", help="only these")
     parser.add_argument("--way", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    if given.way:
-        sys.stdout.write(json.dumps((theirs if given.way.startswith(("theirs", "unsorted")) else ours)(given, given.way)) + "\n")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.way:
+        sys.stdout.write(
+            json.dumps((theirs if arguments.way.startswith(("theirs", "unsorted")) else ours)(arguments, arguments.way)) + "\n"
+        )
         return
-    ways = given.ways or ROWS[given.row]
+    ways = arguments.ways or ROWS[arguments.row]
     for way in ways:
-        prepared(given, way)
-    rounds = [{way: run(given, way) for way in ways} for _ in range(given.rounds)]
+        prepared(arguments, way)
+    rounds = [{way: run(arguments, way) for way in ways} for _ in range(arguments.rounds)]
     for way in ways:
         ratios = {name: [one[way][name] / one[ways[0]][name] for one in rounds] for name in ("clock", "processor")}
-        spread = (f"{name} {statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})" for name, found in ratios.items())
-        speed = statistics.median(given.texts / one[way]["clock"] for one in rounds)
+        spread = (f"{name} {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})" for name, values in ratios.items())
+        speed = statistics.median(arguments.texts / one[way]["clock"] for one in rounds)
         memory = statistics.median(one[way]["memory"] for one in rounds)
         sys.stdout.write(f"{way:18} {speed:8.1f} texts/s  {memory:6.0f} MiB  over {ways[0]}: {'  '.join(spread)}\n")
-    if given.row == "came" and len(ways) == len(ROWS["came"]):
-        apart = [sum(one[way]["processor"] for way in ways[1:]) / one["came"]["processor"] for one in rounds]
-        sys.stdout.write(f"three models over came, processor time: {statistics.median(apart):.2f}\n")
+    if arguments.row == "came" and len(ways) == len(ROWS["came"]):
+        processor_ratios = [sum(one[way]["processor"] for way in ways[1:]) / one["came"]["processor"] for one in rounds]
+        sys.stdout.write(f"three models over came, processor time: {statistics.median(processor_ratios):.2f}\n")
 
 
 if __name__ == "__main__":

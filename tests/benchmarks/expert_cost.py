@@ -1,4 +1,4 @@
-"""What routed experts cost: forward and backward of a model with them against the same model without, step by step side by side.
+"""Cost of routed experts: forward and backward of a model with experts against the same model without, in alternating steps.
 
     python expert_cost.py [--hidden 768 --layers 12 --texts 16 --tokens 128 --rounds 9 --dtype float32 --device cpu --threads 1]
 
@@ -23,7 +23,7 @@ SPECS = (PLAIN, "taser", "taser:routing=sequence", "taser:routing=token", "taser
 
 
 def built(spec: str, shape: Shape, device: str) -> torch.nn.Module:
-    """A seeded model in training mode; experts shaken apart so that routers do not all agree."""
+    """A seeded model in training mode; routers have random weights, so that they differ."""
     torch.manual_seed(1)
     model = variants.bind("architectures", spec)(Encoder(shape), Signs(101, 102, 103, 1, 2, ())).to(device).train()
     for name, parameter in model.named_parameters():
@@ -33,18 +33,18 @@ def built(spec: str, shape: Shape, device: str) -> torch.nn.Module:
 
 
 def seconds(model: torch.nn.Module, batches: list[Tokens], dtype: torch.dtype, device: str) -> float:
-    """One forward and backward of queries and documents."""
-    clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds: others may use the machine meanwhile
+    """Duration of one forward and backward of queries and documents."""
+    clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds, as the machine may be shared
     began = clock()
     with autocast(dtype, device):
         vectors = [model(batch)["global"].vectors for batch in batches]
     sum(part.square().sum() for part in vectors).backward()
     if device != "cpu":
         torch.cuda.synchronize()
-    taken = clock() - began
+    duration = clock() - began
     for parameter in model.parameters():
         parameter.grad = None
-    return taken
+    return duration
 
 
 def main() -> None:
@@ -55,25 +55,28 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    shape = Shape(vocabulary=30522, hidden=given.hidden, layers=given.layers, heads=given.hidden // 64 or 1, inner=4 * given.hidden)
-    dice = torch.Generator().manual_seed(0)
-    texts = [torch.randint(1000, 30000, (length,), generator=dice).tolist() for length in [given.tokens] * given.texts]
-    short = [text[: given.tokens // 4] for text in texts]
-    batches = [Tokens.pack(short, "query").to(given.device), Tokens.pack(texts, "document").to(given.device)]
-    models = {spec: built(spec, shape, given.device) for spec in SPECS}
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    shape = Shape(
+        vocabulary=30522, hidden=arguments.hidden, layers=arguments.layers, heads=arguments.hidden // 64 or 1, inner=4 * arguments.hidden
+    )
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(1000, 30000, (length,), generator=generator).tolist() for length in [arguments.tokens] * arguments.texts]
+    short = [text[: arguments.tokens // 4] for text in texts]
+    batches = [Tokens.pack(short, "query").to(arguments.device), Tokens.pack(texts, "document").to(arguments.device)]
+    models = {spec: built(spec, shape, arguments.device) for spec in SPECS}
     times: dict[str, list[float]] = {spec: [] for spec in SPECS}
-    for number in range(given.rounds + 1):
+    for number in range(arguments.rounds + 1):
         for spec, model in models.items():
-            taken = seconds(model, batches, NAMES[given.dtype], given.device)
+            duration = seconds(model, batches, NAMES[arguments.dtype], arguments.device)
             if number:  # the first round warms up
-                times[spec].append(taken)
-    sizes = f"{given.texts} texts of {given.tokens // 4} and of {given.tokens} tokens, {given.layers} layers of {given.hidden}"
-    place = f"{given.dtype}, {given.device}, {given.threads} threads, {given.rounds} rounds"
-    print(f"{sizes}, {place}; seconds of {PLAIN}: {statistics.median(times[PLAIN]):.3f}")
+                times[spec].append(duration)
+    sizes = f"{arguments.texts} texts of {arguments.tokens // 4} and of {arguments.tokens} tokens"
+    sizes += f", {arguments.layers} layers of {arguments.hidden}"
+    setup = f"{arguments.dtype}, {arguments.device}, {arguments.threads} threads, {arguments.rounds} rounds"
+    print(f"{sizes}, {setup}; seconds of {PLAIN}: {statistics.median(times[PLAIN]):.3f}")
     for spec in SPECS[1:]:
-        ratios = [taken / plain for taken, plain in zip(times[spec], times[PLAIN], strict=True)]
+        ratios = [duration / plain for duration, plain in zip(times[spec], times[PLAIN], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         print(f"{spec:45s} {middle:.3f}  ({low:.3f} to {high:.3f})")
 

@@ -6,7 +6,7 @@
 # Rows:     mote-{mote,siamese,separate}-SEED   taser-{shared,role,sequence,token,separate}-EXPERTS-SEED[-balanced]
 #           sbmoe-{plain,random,learned}-EXPERTS-SEED[-balanced]; a learned one is searched as top-1 and as all
 # Hardware: the defaults are cut to 2 cores: about 4 minutes a row on one of them. Several calls may share a WORK_FOLDER once data/ is there.
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# Stages whose output exists are skipped, interrupted stages continue.
 set -euo pipefail
 source=$1 work=$2 model=$3
 shift 3

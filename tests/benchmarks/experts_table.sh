@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tables of experts.sh from the runs in its work folder; rows that are not there yet are left out.
+# The tables of experts.sh from the runs in its work folder, without rows that do not exist yet.
 #
 # Use:      tests/benchmarks/experts_table.sh WORK_FOLDER
 # Each table: measures, and p of a two-sided paired t-test against its first row, seed by seed; then losses, parameters and usage.

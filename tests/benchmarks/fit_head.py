@@ -1,10 +1,10 @@
-"""A late-interaction head in minutes, for engines to be measured on vectors that were trained: one linear map behind a drawn projection.
+"""A late-interaction head trained in minutes, to measure engines on trained vectors: one linear map behind a random projection.
 
     python -m tests.benchmarks.fit_head CHECKPOINT ENCODINGS QUERIES QRELS OUTPUT [--questions 2000 --held 300 --seconds 150 --batch 24]
 
-CHECKPOINT is a colbert whose projection was drawn, ENCODINGS what it wrote of a corpus. A square map of the vectors, then normalised, is
-trained on judged pairs with the other passages of a batch as negatives; it could as well stand in the projection. OUTPUT gets `documents`
-and, of the questions that were held out, `queries`, both as encodings of the expert.
+CHECKPOINT is a colbert with a random projection, ENCODINGS its encodings of a corpus. A square map of the vectors, then normalised, is
+trained on judged pairs with in-batch negatives; it could be merged into the projection. OUTPUT gets `documents` and, of the held-out
+questions, `queries`, both as encodings of the expert.
 """
 
 import argparse
@@ -23,31 +23,31 @@ from moeir.records import qrels, texts
 from moeir.representations.base import Writer
 from moeir.representations.multivector import MultiVector
 
-TOKENS, TEMPERATURE = 96, 0.7  # of a passage that are trained on; what scores are multiplied by
+TOKENS, TEMPERATURE = 96, 0.7  # tokens of a passage in training; factor on scores
 
 
 def fitted(queries: MultiVector, documents: MultiVector, rows: list[int], seconds: float, batch: int) -> Tensor:
     """The map [D, D]; query i belongs to document rows[i]."""
     width = queries.vectors.shape[1]
-    change = torch.eye(width).requires_grad_()
-    optimiser, chance, began = torch.optim.Adam([change], lr=3e-3), random.Random(0), time.monotonic()
-    while time.monotonic() - began < seconds:
-        chosen = torch.tensor(chance.sample(range(len(rows)), batch))
-        asked = queries.select(chosen)
+    linear_map = torch.eye(width).requires_grad_()
+    optimiser, rng, start = torch.optim.Adam([linear_map], lr=3e-3), random.Random(0), time.monotonic()
+    while time.monotonic() - start < seconds:
+        chosen = torch.tensor(rng.sample(range(len(rows)), batch))
+        query_batch = queries.select(chosen)
         parts = [documents.select(torch.tensor([rows[one]])) for one in chosen]
-        held = MultiVector.concatenate([MultiVector(one.vectors[:TOKENS], one.starts.clamp(max=TOKENS)) for one in parts])
-        scores = mapped(asked, change).scores(mapped(held, change))
+        document_batch = MultiVector.concatenate([MultiVector(one.vectors[:TOKENS], one.starts.clamp(max=TOKENS)) for one in parts])
+        scores = mapped(query_batch, linear_map).scores(mapped(document_batch, linear_map))
         loss = F.cross_entropy(TEMPERATURE * scores, torch.arange(batch))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     print(f"loss of the last batch: {loss.item():.3f}")
-    return change.detach()
+    return linear_map.detach()
 
 
-def mapped(encoded: MultiVector, change: Tensor) -> MultiVector:
+def mapped(encoded: MultiVector, linear_map: Tensor) -> MultiVector:
     """Vectors times the map, of length 1."""
-    return MultiVector(F.normalize(encoded.vectors.float() @ change, dim=-1), encoded.starts)
+    return MultiVector(F.normalize(encoded.vectors.float() @ linear_map, dim=-1), encoded.starts)
 
 
 def parts(documents: MultiVector) -> Iterator[MultiVector]:
@@ -63,24 +63,34 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     for name, value in {"questions": 2000, "held": 300, "seconds": 150, "batch": 24}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    said = parser.parse_args()
-    checkpoint = open_checkpoint(said.checkpoint)
+    arguments = parser.parse_args()
+    checkpoint = open_checkpoint(arguments.checkpoint)
     expert = next(iter(checkpoint.architecture.kinds))
-    documents = MultiVector.open(said.encodings / expert)
-    places = {one: row for row, one in enumerate(manifests.read_lines(said.encodings / "ids.txt"))}
-    questions = {text.id: text.content for text in texts.read(said.queries)}
-    judged = [(query, place) for query, grades in qrels.read(said.qrels).items() for one, grade in grades.items()
-              if grade > 0 and query in questions and (place := places.get(one)) is not None]
-    chosen = random.Random(0).sample(sorted({query for query, _ in judged}), said.held)
-    trained = random.Random(0).sample([pair for pair in judged if pair[0] not in set(chosen)], said.questions)
+    documents = MultiVector.open(arguments.encodings / expert)
+    row_by_id = {one: row for row, one in enumerate(manifests.read_lines(arguments.encodings / "ids.txt"))}
+    questions = {text.id: text.content for text in texts.read(arguments.queries)}
+    judged_pairs = [
+        (query, document_row)
+        for query, grades in qrels.read(arguments.qrels).items()
+        for one, grade in grades.items()
+        if grade > 0 and query in questions and (document_row := row_by_id.get(one)) is not None
+    ]
+    heldout_ids = random.Random(0).sample(sorted({query for query, _ in judged_pairs}), arguments.held)
+    training_pairs = random.Random(0).sample([pair for pair in judged_pairs if pair[0] not in set(heldout_ids)], arguments.questions)
     with torch.no_grad():
-        asked = checkpoint.encode([questions[query] for query, _ in trained], "query")[expert]
-        held = checkpoint.encode([questions[query] for query in chosen], "query")[expert]
-    change = fitted(MultiVector(asked.vectors.float(), asked.starts), documents, [row for _, row in trained], said.seconds, said.batch)
-    mapped(held, change).save(said.output / "queries")
-    writer = Writer(said.output / "documents")
+        training_queries = checkpoint.encode([questions[query] for query, _ in training_pairs], "query")[expert]
+        heldout_queries = checkpoint.encode([questions[query] for query in heldout_ids], "query")[expert]
+    linear_map = fitted(
+        MultiVector(training_queries.vectors.float(), training_queries.starts),
+        documents,
+        [row for _, row in training_pairs],
+        arguments.seconds,
+        arguments.batch,
+    )
+    mapped(heldout_queries, linear_map).save(arguments.output / "queries")
+    writer = Writer(arguments.output / "documents")
     for part in parts(documents):
-        writer.append(mapped(part, change))
+        writer.append(mapped(part, linear_map))
     writer.close()
 
 

@@ -1,4 +1,4 @@
-"""Fusions found on four fifths of the queries and measured on the last, five times over: a table with p-values against came-sum.
+"""Cross-validation of fusions: learned on four fifths of the queries, measured on the last, with p-values against came-sum.
 
 python tests/benchmarks/fusion_folds.py QRELS QUERIES RUN RUN …
 """
@@ -22,42 +22,47 @@ PLAIN = ("came-sum", "rrf", "combmnz", "zscore")
 FOLDS, SEED, DEPTH = 5, 42, 1000
 
 
-def learned(read: Sequence[Run], judged: Qrels, words: Mapping[str, str]) -> dict[str, fusion.Merge]:
-    """The fusions that are found on some queries."""
+def learned(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, fusion.Merge]:
+    """The fusions learned on the training queries."""
 
     def means(steps: list[str]) -> list[float]:
-        made = (fusion.fused(read, partial(fusion.linear, weights=step), 100) for step in steps)
-        return [measures.overall(measures.per_query(run, judged, MEASURES[:1]))["nDCG@10"] for run in made]
+        fused_runs = (fusion.fused(training_runs, partial(fusion.linear, weights=step), 100) for step in steps)
+        return [measures.overall(measures.per_query(run, training_qrels, MEASURES[:1]))["nDCG@10"] for run in fused_runs]
 
-    spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in read]
-    tuned, _ = tuning.coordinates([[1.0] * len(read), [1 / spread for spread in spreads]], means)
-    teach = partial(training.taught, read, judged, depth=100, strength=None, seed=SEED)
+    mean_spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in training_runs]
+    tuned, _ = tuning.coordinates([[1.0] * len(training_runs), [1 / spread for spread in mean_spreads]], means)
+    teach = partial(training.taught, training_runs, training_qrels, depth=100, strength=None, seed=SEED)
     weights = tuning.written(teach("linear", texts=None).weights)
-    plain, worded = (teach("gated", texts=known).gated for known in (None, {query: words[query] for query in judged}))
-    assert plain is not None and worded is not None
+    gated_without_texts, gated_with_texts = (
+        teach("gated", texts=known).gated for known in (None, {query: query_texts[query] for query in training_qrels})
+    )
+    assert gated_without_texts is not None and gated_with_texts is not None
     return {
         "linear tuned": partial(fusion.linear, weights=tuned),
         "linear learned": partial(fusion.linear, weights=weights),
-        "gated": plain.merge(),
-        "gated, words": worded.merge(words),
+        "gated": gated_without_texts.merge(),
+        "gated, words": gated_with_texts.merge(query_texts),
     }
 
 
 def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
-    judged = qrels.read(judgements)
-    read = {path.name.removesuffix(".trec"): runs.read(path) for path in paths}
-    words = {text.id: text.content for text in texts.read(queries)}
-    asked = [query for query in judged if any(query in run.places for run in read.values())]
-    folds = np.random.default_rng(SEED).permutation(len(asked)) % FOLDS
+    all_qrels = qrels.read(judgements)
+    runs_by_name = {path.name.removesuffix(".trec"): runs.read(path) for path in paths}
+    query_texts = {text.id: text.content for text in texts.read(queries)}
+    query_ids = [query for query in all_qrels if any(query in run.places for run in runs_by_name.values())]
+    folds = np.random.default_rng(SEED).permutation(len(query_ids)) % FOLDS
     values: dict[str, dict[str, dict[str, float]]] = {}
     for fold in range(FOLDS):
-        taught, tested = ({query: judged[query] for query, one in zip(asked, folds, strict=True) if (one == fold) == own} for own in (0, 1))
-        own, held = ([_only(run, chosen) for run in read.values()] for chosen in (taught, tested))
-        found = dict(zip(read, held, strict=True))
-        merges = {name: variants.bind("fusion", name) for name in PLAIN} | learned(own, taught, words)
-        found |= {name: fusion.fused(held, merge, DEPTH) for name, merge in merges.items()}
-        for name, run in found.items():
-            for measure, by_query in measures.per_query(run, tested, MEASURES).items():
+        training_qrels, test_qrels = (
+            {query: all_qrels[query] for query, one in zip(query_ids, folds, strict=True) if (one == fold) == is_test}
+            for is_test in (False, True)
+        )
+        training_runs, test_runs = ([_only(run, chosen) for run in runs_by_name.values()] for chosen in (training_qrels, test_qrels))
+        test_runs_by_name = dict(zip(runs_by_name, test_runs, strict=True))
+        merges = {name: variants.bind("fusion", name) for name in PLAIN} | learned(training_runs, training_qrels, query_texts)
+        test_runs_by_name |= {name: fusion.fused(test_runs, merge, DEPTH) for name, merge in merges.items()}
+        for name, run in test_runs_by_name.items():
+            for measure, by_query in measures.per_query(run, test_qrels, MEASURES).items():
                 values.setdefault(name, {}).setdefault(measure, {}).update(by_query)
     rows = []
     for name, by_measure in values.items():
@@ -69,8 +74,8 @@ def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
     return tables.markdown(["fusion", "nDCG@10", "p", "R@100", "p"], rows)
 
 
-def _only(run: Run, queries: Qrels) -> Run:
-    return Run.from_hits({query: run.hits(query) for query in run.queries if query in queries})
+def _only(run: Run, kept_qrels: Qrels) -> Run:
+    return Run.from_hits({query: run.hits(query) for query in run.queries if query in kept_qrels})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Two runs as a program reads, fuses and measures them: moeir, pytrec_eval with dictionaries, and ranx where it is installed.
+"""Speed of reading, fusing and evaluating two runs: moeir, pytrec_eval with dictionaries, and ranx where it is installed.
 
     python tests/benchmarks/fusion_speed.py make FOLDER            # 7,000 queries of 1,000 documents, twice, with judgements
     python tests/benchmarks/fusion_speed.py moeir|pytrec_eval|ranx FOLDER
 
-Each says seconds by step and its peak memory; a process each, so that none pays for another's imports.
+Each prints seconds by step and its peak memory, in a process of its own, so that imports are not shared.
 """
 
 import resource
@@ -29,12 +29,12 @@ def make(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "a.trec", "w") as a, open(folder / "b.trec", "w") as b, open(folder / "qrels", "w") as judged:
         for query in range(QUERIES):
-            both = generator.choice(COLLECTION, 2 * DEPTH - DEPTH // 4, replace=False)
-            for output, documents in ((a, both[:DEPTH]), (b, both[-DEPTH:])):
+            all_documents = generator.choice(COLLECTION, 2 * DEPTH - DEPTH // 4, replace=False)
+            for output, documents in ((a, all_documents[:DEPTH]), (b, all_documents[-DEPTH:])):
                 scores = np.sort(generator.random(DEPTH) * 30)[::-1]
                 rows = enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
                 output.writelines(f"{query} Q0 {document} {rank} {score:.6f} x\n" for rank, (document, score) in rows)
-            judged.writelines(f"{query} 0 {document} 1\n" for document in generator.choice(both, 2, replace=False).tolist())
+            judged.writelines(f"{query} 0 {document} 1\n" for document in generator.choice(all_documents, 2, replace=False).tolist())
 
 
 def moeir(folder: Path) -> dict[str, float]:
@@ -43,35 +43,35 @@ def moeir(folder: Path) -> dict[str, float]:
     from moeir.records import qrels, runs
 
     said("import")
-    read = [runs.read(folder / name) for name in ("a.trec", "b.trec")]
-    judged = qrels.read(folder / "qrels")
+    input_runs = [runs.read(folder / name) for name in ("a.trec", "b.trec")]
+    judgements = qrels.read(folder / "qrels")
     said("read")
-    fused = fusion.fused(read, fusion.rrf, DEPTH)
+    fused = fusion.fused(input_runs, fusion.rrf, DEPTH)
     said("fused")
-    return measures.overall(measures.per_query(fused, judged, [measures.parse(name) for name in MEASURES]))
+    return measures.overall(measures.per_query(fused, judgements, [measures.parse(name) for name in MEASURES]))
 
 
 def pytrec_eval(folder: Path) -> dict[str, float]:
     import pytrec_eval as library
 
     said("import")
-    read: list[dict[str, dict[str, float]]] = []
+    input_runs: list[dict[str, dict[str, float]]] = []
     for name in ("a.trec", "b.trec"):
         with open(folder / name) as file:
-            read.append(library.parse_run(file))
+            input_runs.append(library.parse_run(file))
     with open(folder / "qrels") as file:
-        judged = library.parse_qrel(file)
+        judgements = library.parse_qrel(file)
     said("read")
     fused: dict[str, dict[str, float]] = {}
-    for query in read[0]:
+    for query in input_runs[0]:
         totals: dict[str, float] = {}
-        for run in read:
+        for run in input_runs:
             for rank, document in enumerate(sorted(run[query], key=lambda one: (-run[query][one], one)), 1):
                 totals[document] = totals.get(document, 0.0) + 1 / (60 + rank)
         fused[query] = dict(sorted(totals.items(), key=lambda hit: -hit[1])[:DEPTH])
     said("fused")
     names = {"ndcg_cut.10", "recip_rank", "recall.10,100,1000", "map", "P.10", "success.20"}
-    values = library.RelevanceEvaluator(judged, names).evaluate(fused)
+    values = library.RelevanceEvaluator(judgements, names).evaluate(fused)
     return {name: sum(value[name] for value in values.values()) / len(values) for name in next(iter(values.values()))}
 
 

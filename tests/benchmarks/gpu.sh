@@ -2,9 +2,9 @@
 # The first hour on a GPU: does everything work there, does it give the CPU's numbers, and how fast is it?
 #
 # Use:      tests/benchmarks/gpu.sh [PART ...] [--force] [--toy] [--pretend]
-#           without PART all of them; `gpu.sh 3` runs 3a, 3b and 3c. What is done is skipped, unless --force; what was interrupted begins again.
+#           without PART all of them; `gpu.sh 3` runs 3a, 3b and 3c. Finished parts are skipped, unless --force; interrupted parts start over.
 # Hardware: one CUDA device (written for an H200, 141 GB), 16 cores, 64 GB of memory, 40 GB of disk; part 7 wants two devices.
-# Time:     at most 8 minutes each, about an hour in all: what does not fit is left out, and said to be.
+# Time:     at most 8 minutes each, about an hour in all: the rest is left out, and noted.
 # Needs:    the checkout, a CUDA build of torch, and: pip install -e '.[dev,demo]'. No network. sentence-transformers is compared where it is.
 #
 #  1  the tests of tests/device on the device        4  batch sizes up to the card's memory, gradient cache, recomputation
@@ -32,7 +32,7 @@ python=${PYTHON:-$root/.venv/bin/python}
 [ -x "$(command -v "$python")" ] || python=python3
 export WORK=${WORK:-$root/build/gpu} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true
 cd "$root"
-for part in "${parts[@]}"; do # 8 minutes that the part keeps to by itself, and one more to stop in
+for part in "${parts[@]}"; do # the part has its own limit of 8 minutes, and one more to stop
   timeout --foreground --signal INT --kill-after 30 540 "$python" -m tests.benchmarks.gpu "$part" ${options[@]+"${options[@]}"} || failed+=("$part")
 done
 [ ${#failed[@]} -eq 0 ] || { echo "failed or interrupted: ${failed[*]}" >&2; exit 1; }

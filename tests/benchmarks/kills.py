@@ -1,11 +1,11 @@
-"""A command killed at random moments and begun again until it ends: the same bytes as without a kill, or a line that says which differ.
+"""A command killed at random moments and restarted until it ends: are its files those of an undisturbed run? Differing ones are named.
 
     python kills.py WORK_FOLDER [--kills 20 --seed 1 --suffix .trec] -- COMMAND... {output}
 
-{output} stands where the command's product goes. One run goes through undisturbed; the moments are drawn evenly over the time it took
-after its first tenth, which starts Python. Each killed run is begun again and killed again, at a new moment, until one goes through
-before its moment or it was killed three times; the last goes through. SIGKILL, so that nothing is tidied up. What stands at its place
-after a kill must be whole, and nothing may be left beside it in the end.
+{output} stands for the path of the command's product. One run is undisturbed; the moments are uniform over its duration after the first
+tenth, which starts Python. Each killed run is restarted and killed again, at a new moment, until it ends before its moment or was killed
+three times; the last one runs to the end. SIGKILL prevents any cleanup. A product that exists after a kill must be complete, and no
+temporary files may be left beside it in the end.
 """
 
 import argparse
@@ -22,18 +22,20 @@ from moeir.artifacts import checksums, manifests
 from moeir.errors import ArtifactError
 
 MOST = 3  # kills of one product
-TIMED = {"seconds", "tokens_per_second"}  # facts of a training's steps that no two runs share
+TIMED = {"seconds", "tokens_per_second"}  # metrics that differ between runs
 
 
 def digests(product: Path) -> dict[str, str]:
-    """Of every file of a product, but for its name and the times and speeds of its making."""
+    """Digest of every file of a product, without its own path, times and speeds."""
     files = sorted(path for path in product.rglob("*") if path.is_file()) if product.is_dir() else [product]
-    kept = (path for path in files if path.name not in ("manifest.json", "README.md"))
-    return {str(path.relative_to(product)): hashlib.sha256(contents(path).replace(bytes(product), b"")).hexdigest() for path in kept}
+    compared_files = (path for path in files if path.name not in ("manifest.json", "README.md"))
+    return {
+        str(path.relative_to(product)): hashlib.sha256(contents(path).replace(bytes(product), b"")).hexdigest() for path in compared_files
+    }
 
 
 def contents(path: Path) -> bytes:
-    """A file's bytes; of a training's steps what is not timed."""
+    """A file's bytes; metrics without times."""
     if path.name != "metrics.jsonl":
         return path.read_bytes()
     steps = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -41,7 +43,7 @@ def contents(path: Path) -> bytes:
 
 
 def killed(command: list[str], moment: float) -> bool:
-    """Whether a command was still at work at its moment."""
+    """Run a command and kill it after `moment` seconds; false if it ended before."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         if process.wait(timeout=moment):
@@ -54,14 +56,14 @@ def killed(command: list[str], moment: float) -> bool:
 
 
 def whole(product: Path) -> bool:
-    """Whether a product that is there is what its manifest says."""
+    """Whether the files of a product agree with its manifest."""
     try:
         files = manifests.read_manifest(product)["files"]
     except ArtifactError:
         return False
-    places = {product / name if product.is_dir() else product: said for name, said in files.items()}
-    sizes = all(place.is_file() and place.stat().st_size == said["bytes"] for place, said in places.items())
-    return sizes and checksums.changed(places) is None
+    entry_by_path = {product / name if product.is_dir() else product: entry for name, entry in files.items()}
+    sizes = all(path.is_file() and path.stat().st_size == entry["bytes"] for path, entry in entry_by_path.items())
+    return sizes and checksums.changed(entry_by_path) is None
 
 
 def main() -> None:
@@ -70,38 +72,44 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--suffix", default="", help="what the product's name ends with")
+    parser.add_argument("--suffix", default="", help="suffix of the product's name")
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
 
     def command(name: str) -> list[str]:
-        return [word.replace("{output}", str(given.work / name)) for word in given.command]
+        return [word.replace("{output}", str(arguments.work / name)) for word in arguments.command]
 
-    began = time.monotonic()
-    subprocess.run(command(f"whole{given.suffix}"), check=True, stderr=subprocess.DEVNULL)
-    took = time.monotonic() - began
-    expected, dice, kills, products, unlike = digests(given.work / f"whole{given.suffix}"), random.Random(given.seed), 0, 0, 0
-    while kills < given.kills:
-        name = f"killed-{products}{given.suffix}"
+    start = time.monotonic()
+    subprocess.run(command(f"whole{arguments.suffix}"), check=True, stderr=subprocess.DEVNULL)
+    duration = time.monotonic() - start
+    expected, rng, kills, products, differing_products = (
+        digests(arguments.work / f"whole{arguments.suffix}"),
+        random.Random(arguments.seed),
+        0,
+        0,
+        0,
+    )
+    while kills < arguments.kills:
+        name = f"killed-{products}{arguments.suffix}"
         moments: list[float] = []
-        while len(moments) < MOST and kills < given.kills and killed(command(name), moment := dice.uniform(0.1, 1) * took):
+        while len(moments) < MOST and kills < arguments.kills and killed(command(name), moment := rng.uniform(0.1, 1) * duration):
             moments.append(moment)
             kills += 1
-            if (given.work / name).exists() and not whole(given.work / name):
-                sys.exit(f"{given.work / name}: there after a kill, and not whole")
+            if (arguments.work / name).exists() and not whole(arguments.work / name):
+                sys.exit(f"{arguments.work / name}: exists after a kill, but is incomplete")
         subprocess.run(command(name), check=True, stderr=subprocess.DEVNULL)
-        found = digests(given.work / name)
-        differing = sorted(file for file in expected.keys() | found.keys() if expected.get(file) != found.get(file))
-        differing += sorted(path.name for path in given.work.glob(f".{name}.*"))
-        unlike += bool(differing)
-        said = f"differs in {', '.join(differing)}" if differing else f"the same {len(found)} files"
-        print(f"killed after {', '.join(f'{moment:.1f}' for moment in moments) or 'nothing'} of {took:.1f} s: {said}", flush=True)
+        actual = digests(arguments.work / name)
+        differing = sorted(file for file in expected.keys() | actual.keys() if expected.get(file) != actual.get(file))
+        differing += sorted(path.name for path in arguments.work.glob(f".{name}.*"))
+        differing_products += bool(differing)
+        outcome = f"differs in {', '.join(differing)}" if differing else f"the same {len(actual)} files"
+        print(f"killed after {', '.join(f'{moment:.1f}' for moment in moments) or 'nothing'} of {duration:.1f} s: {outcome}", flush=True)
         products += 1
-        for path in given.work.glob(f"{name}*"):
+        for path in arguments.work.glob(f"{name}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    print(f"{kills} kills, {products} products, {unlike} unlike")
-    sys.exit(unlike > 0)
+    print(f"{kills} kills, {products} products, {differing_products} unlike")
+    sys.exit(differing_products > 0)
 
 
 if __name__ == "__main__":

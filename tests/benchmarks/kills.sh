@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Encode, every engine of index, and search, each killed at random moments and begun again: the bytes of an undisturbed run, or what differs.
+# Encode, every engine of index, and search, each killed at random moments and restarted: are the bytes those of an undisturbed run?
 #
-# Use:  python tests/benchmarks/drawn.py WORK 10000 CORPUS... && KILLS=20 tests/benchmarks/kills.sh WORK [NAME...]
+# Use:  python tests/benchmarks/synthetic_collection.py WORK 10000 CORPUS... && KILLS=20 tests/benchmarks/kills.sh WORK [NAME...]
 # NAME: encode; exact (flat, inverted and maxsim), quantised, bm25, plaid, faiss, hnsw of index; folder and single of search [default: all].
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LCE on four real collections with three retrievers each: what lce_tables.sh needs, its trainings, and the tables of all four together.
+# LCE on four real collections with three retrievers each: inputs of lce_tables.sh, its trainings, and tables of each and of all together.
 #
 # Data:     DATA_FOLDER with scifact, nfcorpus, squad and medquad in BEIR form (corpus.jsonl.gz, queries.jsonl.gz, qrels/PART.tsv.gz)
 # Models:   MINILM_FOLDER holds all-MiniLM-L6-v2's weights; CAME_FOLDER is a checkpoint of a trained CAME (the quickstart's: demo/checkpoint/second)
@@ -8,8 +8,8 @@
 # Settings: SETS (the four), TRAIN (500) and TEST (80) queries of each, DOCUMENTS (5200) of the larger ones, START_STEPS (300) on
 #           BM25's START_BAND (first=50,last=150), DENSE_LENGTH (256) of dense's texts, and lce_tables.sh's SEEDS (1 2), STEPS (80),
 #           PAIRS (16), DEPTH (20), RATE (5e-5) and lengths
-# Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS differ and their SETS stand in another order.
-# Every stage is skipped if it is there already, and continued if it was interrupted. Samples of other sizes (TRAIN, TEST, DOCUMENTS) want
+# Hardware: the defaults are cut to 2 cores. Two calls of ROW=train may share WORK_FOLDER if their SEEDS and the order of their SETS differ.
+# Stages whose output exists are skipped, interrupted stages continue. Samples of other sizes (TRAIN, TEST, DOCUMENTS) want
 # another WORK_FOLDER; SETS must hold scifact, squad and medquad when the start is trained.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,7 +29,7 @@ sampled() { # SET PART: training and tested queries, all documents that they are
   cat "$1/train.tsv" "$1/test.tsv" > "$1/judged.tsv"
   "$PYTHON" "$here/sample_corpus.py" "$source/$1/corpus.jsonl.gz" "$1/judged.tsv" "$1/corpus.jsonl" "$DOCUMENTS"
   cat "$1/train-queries.jsonl" "$1/test-queries.jsonl" > "$1/queries.jsonl.new"
-  mv "$1/queries.jsonl.new" "$1/queries.jsonl" # the last: it says that the sample is whole
+  mv "$1/queries.jsonl.new" "$1/queries.jsonl" # last: its existence marks a complete sample
 }
 searched() { # SET RETRIEVER INDEX: 200 documents a query; of CAME the fused list
   for part in train test; do
@@ -55,7 +55,7 @@ if [[ $ROW == *prepare* ]]; then
   for set in $SETS; do
     case $set in scifact | nfcorpus) prepared "$set" test ;; *) prepared "$set" dev ;; esac
   done
-  # the common start: pairs that no list's first documents have taught, from the three sets whose judgements name what is relevant (NFCorpus's are many a query)
+  # the common start: pairs from ranks below those of the reranked lists, from three sets (not NFCorpus, with its many judgements a query)
   $MOEIR finetune --model "$minilm" --arch cross-encoder:fields=title+text --objective lce --sampling-rate 1 --sampling-rate 1 --sampling-rate 1 \
     --train scifact/start.jsonl --corpus scifact/corpus.jsonl --queries scifact/queries.jsonl \
     --train squad/start.jsonl --corpus squad/corpus.jsonl --queries squad/queries.jsonl \

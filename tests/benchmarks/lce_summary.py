@@ -1,9 +1,9 @@
-"""What lce_tables.sh made, as two tables: trained on × tested on (LCE, Figure 2), means over the seeds, and all of it together.
+"""The results of lce_tables.sh as tables: trained on × tested on (LCE, Figure 2), means over the seeds, and all collections pooled.
 
 python tests/benchmarks/lce_summary.py QRELS WORK_FOLDER RETRIEVER…
 python tests/benchmarks/lce_summary.py together QRELS WORK_FOLDER [QRELS WORK_FOLDER …] RETRIEVER…
 
-p: two-sided paired t-test over queries, the mean over the seeds of lce against that of bce. Queries count that the list has.
+p: two-sided paired t-test over queries, the mean over the seeds of lce against that of bce. Only queries of the list count.
 """
 
 import sys
@@ -20,17 +20,17 @@ Values = dict[str, float]
 
 
 def of_run(path: Path, judged: qrels.Qrels) -> Values:
-    """nDCG@10 of each query that the run has."""
+    """nDCG@10 of each query of the run."""
     run = runs.read(path)
     own = {query: judged[query] for query in run.queries if query in judged}
     (values,) = measures.per_query(run, own, [MEASURE]).values()
     return dict(values)
 
 
-def mean_of(name: str, listed: str, work: Path, judged: qrels.Qrels) -> Values:
-    """The mean over the seeds that are there, query by query."""
-    found = [of_run(path, judged) for path in sorted((work / "reranked" / listed).glob(f"{name}-[0-9]*.trec"))]
-    return {query: float(np.mean([one[query] for one in found])) for query in found[0]} if found else {}
+def mean_of(name: str, tested_on: str, work: Path, judged: qrels.Qrels) -> Values:
+    """The mean over the existing seeds, query by query."""
+    values_by_seed = [of_run(path, judged) for path in sorted((work / "reranked" / tested_on).glob(f"{name}-[0-9]*.trec"))]
+    return {query: float(np.mean([one[query] for one in values_by_seed])) for query in values_by_seed[0]} if values_by_seed else {}
 
 
 def mean(values: Mapping[str, float]) -> str:
@@ -38,40 +38,40 @@ def mean(values: Mapping[str, float]) -> str:
 
 
 def square(judged: qrels.Qrels, work: Path, retrievers: list[str]) -> None:
-    """Rows: what it was trained on; columns: the list that it was tested on, as it was, with bce, with lce, and p of the two."""
+    """Rows: the training list; columns: the tested list, not reranked, with bce, with lce, and p of the two."""
     sys.stdout.write("| trained on | " + " | ".join(f"{one}: bce | lce | p" for one in retrievers) + " |\n")
     sys.stdout.write("|:--|" + "--:|" * (3 * len(retrievers)) + "\n")
-    before = [mean(of_run(work / "tops" / f"{one}.trec", judged)) for one in retrievers]
-    sys.stdout.write("| (as it was) | " + " | ".join(f"{one} | | " for one in before) + " |\n")
-    for trained in retrievers:
+    unranked = [mean(of_run(work / "tops" / f"{one}.trec", judged)) for one in retrievers]
+    sys.stdout.write("| (as it was) | " + " | ".join(f"{one} | | " for one in unranked) + " |\n")
+    for trained_on in retrievers:
         cells = []
-        for listed in retrievers:
-            bce, lce = (mean_of(f"{trained}-{objective}", listed, work, judged) for objective in ("bce", "lce"))
+        for tested_on in retrievers:
+            bce, lce = (mean_of(f"{trained_on}-{objective}", tested_on, work, judged) for objective in ("bce", "lce"))
             cells += [mean(bce), mean(lce), f"{significance.paired_t(lce, bce):.3f}"] if bce and lce else ["", "", ""]
-        sys.stdout.write(f"| {trained} | " + " | ".join(cells) + " |\n")
+        sys.stdout.write(f"| {trained_on} | " + " | ".join(cells) + " |\n")
 
 
-def together(places: list[tuple[qrels.Qrels, Path]], retrievers: list[str]) -> None:
-    """Over all collections, training lists and seeds of a query: lce against bce, and either against the list, by where it was tested."""
+def together(collections: list[tuple[qrels.Qrels, Path]], retrievers: list[str]) -> None:
+    """Over all collections, training lists and seeds of a query: lce against bce, and the list itself, by tested list."""
     sys.stdout.write("| tested on | queries | as it was | bce | lce | p (lce, bce) | own list: bce | lce | p |\n|:--|" + "--:|" * 8 + "\n")
-    for listed in retrievers:
-        before: Values = {}
+    for tested_on in retrievers:
+        baseline: Values = {}
         sums: dict[str, dict[str, list[float]]] = {"bce": {}, "lce": {}, "own bce": {}, "own lce": {}}
-        for judged, work in places:
-            before |= {f"{work}/{query}": value for query, value in of_run(work / "tops" / f"{listed}.trec", judged).items()}
-            for trained in retrievers:
+        for judged, work in collections:
+            baseline |= {f"{work}/{query}": value for query, value in of_run(work / "tops" / f"{tested_on}.trec", judged).items()}
+            for trained_on in retrievers:
                 for objective in ("bce", "lce"):
-                    for query, value in mean_of(f"{trained}-{objective}", listed, work, judged).items():
-                        for kind in (objective, *([f"own {objective}"] if trained == listed else [])):
+                    for query, value in mean_of(f"{trained_on}-{objective}", tested_on, work, judged).items():
+                        for kind in (objective, *([f"own {objective}"] if trained_on == tested_on else [])):
                             sums[kind].setdefault(f"{work}/{query}", []).append(value)
         means = {kind: {query: float(np.mean(values)) for query, values in own.items()} for kind, own in sums.items()}
-        cells = [str(len(before)), mean(before)]
+        cells = [str(len(baseline)), mean(baseline)]
         for own in ("", "own "):
             bce, lce = means[f"{own}bce"], means[f"{own}lce"]
             both = sorted(bce.keys() & lce.keys())
             bce, lce = ({query: own[query] for query in both} for own in (bce, lce))
             cells += [mean(bce), mean(lce), f"{significance.paired_t(lce, bce):.3f}"] if both else ["", "", ""]
-        sys.stdout.write(f"| {listed} | " + " | ".join(cells) + " |\n")
+        sys.stdout.write(f"| {tested_on} | " + " | ".join(cells) + " |\n")
 
 
 if __name__ == "__main__":

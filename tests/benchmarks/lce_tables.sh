@@ -4,12 +4,12 @@
 #
 # Data:     RUNS_FOLDER with NAME.train.trec and NAME.test.trec for every retriever NAME, lists of the same queries; CORPUS, QUERIES (training and
 #           test queries in one file), TRAIN_QRELS, TEST_QRELS
-# Model:    MODEL_FOLDER holds an encoder's weights, which get a drawn head, or is a checkpoint of a cross-encoder to go on from
+# Model:    MODEL_FOLDER holds an encoder's weights, which get a random head, or is a checkpoint of a cross-encoder to continue from
 # Use:      tests/benchmarks/lce_tables.sh CORPUS QUERIES TRAIN_QRELS TEST_QRELS RUNS_FOLDER WORK_FOLDER MODEL_FOLDER RETRIEVER...
-#           ROW=train   trains and reranks what is not there yet; ROW=tables prints; both if it is not set
+#           ROW=train   trains and reranks what is missing; ROW=tables prints; both if it is not set
 # Settings: SEEDS (1 2), STEPS (300) of PAIRS (8) pairs, GROUP_SIZES (2 4 8) on the first retriever; DEPTH documents are mined and reranked (50)
 # Hardware: the defaults are cut to 2 cores: about 300 x 8 pairs of 160 tokens a training, a few minutes with MiniLM's six layers
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# Stages whose output exists are skipped, interrupted stages continue.
 set -euo pipefail
 read -r corpus queries train test runs work model < <(realpath -m "${@:1:7}" | paste -sd " ")
 shift 7

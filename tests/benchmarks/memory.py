@@ -1,10 +1,10 @@
-"""Most memory of encode, index and search, however long the corpus: all that is resident, and the part that is the process's own.
+"""Peak memory of encode, index and search: all resident memory, and the anonymous part of it.
 
-    python drawn.py WORK_FOLDER 1000000 CORPUS... && python memory.py WORK_FOLDER [--stage NAME ...]
+    python synthetic_collection.py WORK_FOLDER 1000000 CORPUS... && python memory.py WORK_FOLDER [--stage NAME ...]
     python memory.py WORK_FOLDER --shards-of ENCODINGS --times 10 [--stage NAME ...]
 
 Each stage is a process of its own. `resident` is the kernel's ru_maxrss: it counts pages of mapped files, which the kernel takes back when
-others need memory. `own` is the most of Anonymous in /proc/PID/smaps_rollup, looked at every 0.5 s: what the stage asked for itself.
+others need memory. `own` is the peak of Anonymous in /proc/PID/smaps_rollup, polled every 0.5 s: the memory that the stage allocated.
 The second form does not encode: WORK_FOLDER/enc becomes so many shards, each of them ENCODINGS under other ids.
 """
 
@@ -21,13 +21,13 @@ from moeir.artifacts import manifests
 
 ARCH = "came:shared_layers=1,local_dim=16"
 LENGTHS = ("--document-length", "64", "--query-length", "32")
-TERMS = "128"  # a drawn lexical head gives half of the vocabulary to every text
+TERMS = "128"  # a random lexical head activates half of the vocabulary
 EVERY = 0.5
 MIB = 2**20
 
 
 def commands(work: Path) -> Iterator[tuple[str, list[str]]]:
-    """What is measured, by name, in the order in which one needs the other."""
+    """The measured commands by name, in the order of their dependencies."""
     corpus, checkpoint, encodings = (str(work / name) for name in ("corpus.jsonl", "ckpt", "enc"))
     yield "encode", ["encode", "--model", checkpoint, "--corpus", corpus, "--terms", TERMS, "--output", encodings]
     engines = {
@@ -38,8 +38,8 @@ def commands(work: Path) -> Iterator[tuple[str, list[str]]]:
     indexes["bm25"] = ["--corpus", corpus, "--engine", "bm25"]
     for name, sources in indexes.items():
         yield f"index {name}", ["index", *sources, "--output", str(work / "idx" / name)]
-        asked = ["--queries", str(work / "queries.jsonl"), "--depth", "1000"]
-        yield f"search {name}", ["search", "--index", str(work / "idx" / name), *asked, "--output", str(work / "runs" / name)]
+        search_flags = ["--queries", str(work / "queries.jsonl"), "--depth", "1000"]
+        yield f"search {name}", ["search", "--index", str(work / "idx" / name), *search_flags, "--output", str(work / "runs" / name)]
 
 
 def own(process: int) -> int:
@@ -52,50 +52,58 @@ def own(process: int) -> int:
 
 
 def measured(command: list[str]) -> tuple[float, int, int]:
-    """Seconds, resident and own bytes of a command that must end well."""
-    began, most = time.monotonic(), 0
+    """Seconds, resident and anonymous bytes of a command that must succeed."""
+    start, peak_own = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-m", "moeir", *command], stderr=subprocess.DEVNULL)
     while True:
-        found, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if found:
+        finished, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if finished:
             break
-        most = max(most, own(process.pid))
+        peak_own = max(peak_own, own(process.pid))
         time.sleep(EVERY)
     if status:
         sys.exit(f"moeir {' '.join(command)}: ended with {os.waitstatus_to_exitcode(status)}")
-    return time.monotonic() - began, usage.ru_maxrss * 1024, most
+    return time.monotonic() - start, usage.ru_maxrss * 1024, peak_own
 
 
 def multiplied(encodings: Path, folder: Path, times: int) -> None:
-    """Shards with the arrays of `encodings`, linked and not copied, and ids of their own."""
-    said, ids = manifests.read_manifest(encodings), manifests.read_lines(encodings / "ids.txt")
-    checkpoint = dict(said["counts"]["checkpoint"], path=str((encodings / said["counts"]["checkpoint"]["path"]).resolve()))
+    """Write shards that link the arrays of `encodings` and have their own ids."""
+    manifest_read, ids = manifests.read_manifest(encodings), manifests.read_lines(encodings / "ids.txt")
+    checkpoint = dict(
+        manifest_read["counts"]["checkpoint"], path=str((encodings / manifest_read["counts"]["checkpoint"]["path"]).resolve())
+    )
     for number in range(times):
         part = folder / f"{number}-of-{times}"
         shutil.copytree(encodings, part, copy_function=os.link)
         for name in ("ids.txt", "manifest.json"):
             (part / name).unlink()
         (part / "ids.txt").write_text("".join(f"{number}-{one}\n" for one in ids), encoding="utf-8")
-        record = {"stage": "encode", "settings": said["settings"] | {"shard": f"{number}/{times}"}, "sources": said["sources"]}
-        manifest = manifests.compose(part, "encodings", record, part.name) | {"counts": said["counts"] | {"checkpoint": checkpoint}}
+        record = {
+            "stage": "encode",
+            "settings": manifest_read["settings"] | {"shard": f"{number}/{times}"},
+            "sources": manifest_read["sources"],
+        }
+        manifest = manifests.compose(part, "encodings", record, part.name) | {
+            "counts": manifest_read["counts"] | {"checkpoint": checkpoint}
+        }
         (part / "manifest.json").write_text(manifests.text_of(manifest), encoding="utf-8")
 
 
 def main() -> None:
-    """A line of a table for each stage, as it ends."""
+    """Print a line of a table after each stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--stage", action="append", help="these only, such as 'index exact'; what they need must be there")
+    parser.add_argument("--stage", action="append", help="only these, such as 'index exact'; their inputs must exist")
     parser.add_argument("--shards-of", type=Path)
     parser.add_argument("--times", type=int, default=10)
-    given = parser.parse_args()
-    if given.shards_of and not (given.work / "enc").exists():
-        multiplied(given.shards_of, given.work / "enc", given.times)
-    elif not given.shards_of and not (given.work / "ckpt").exists():
-        drawn = ["--model", str(given.work / "weights"), "--from-scratch", "--arch", ARCH, *LENGTHS]
-        measured(["init", *drawn, "--output", str(given.work / "ckpt")])
-    for name, command in commands(given.work):
-        if (given.stage and name not in given.stage) or (given.shards_of and name == "encode"):
+    arguments = parser.parse_args()
+    if arguments.shards_of and not (arguments.work / "enc").exists():
+        multiplied(arguments.shards_of, arguments.work / "enc", arguments.times)
+    elif not arguments.shards_of and not (arguments.work / "ckpt").exists():
+        init_flags = ["--model", str(arguments.work / "weights"), "--from-scratch", "--arch", ARCH, *LENGTHS]
+        measured(["init", *init_flags, "--output", str(arguments.work / "ckpt")])
+    for name, command in commands(arguments.work):
+        if (arguments.stage and name not in arguments.stage) or (arguments.shards_of and name == "encode"):
             continue
         output = Path(command[-1])
         shutil.rmtree(output, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""sentence-transformers' vectors of a BEIR collection in float32, every query's searched exactly: the run that ours is laid beside.
+"""Baseline run: sentence-transformers' float32 vectors of a BEIR collection, searched exactly.
 
-    python minilm_peer.py MODEL_FOLDER DATA_FOLDER QUERIES RUN [--length 256 --depth 100]
+python minilm_peer.py MODEL_FOLDER DATA_FOLDER QUERIES RUN [--length 256 --depth 100]
 """
 
 import argparse
@@ -19,16 +19,18 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     for name, default in {"length": 256, "depth": 100}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
-    model = SentenceTransformer(str(given.model), device="cpu")
-    model.max_seq_length = given.length
-    documents, queries = (list(texts.read(path)) for path in (given.data / "corpus.jsonl.gz", given.queries))
+    arguments = parser.parse_args()
+    model = SentenceTransformer(str(arguments.model), device="cpu")
+    model.max_seq_length = arguments.length
+    documents, queries = (list(texts.read(path)) for path in (arguments.data / "corpus.jsonl.gz", arguments.queries))
     sides = (model.encode([text.content for text in side], normalize_embeddings=True) for side in (documents, queries))
-    vectors, asked = (np.asarray(side, dtype=np.float32) for side in sides)
+    vectors, query_vectors = (np.asarray(side, dtype=np.float32) for side in sides)
     ids = [document.id for document in documents]
-    found = {query.id: dict(zip(ids, map(float, row), strict=True)) for query, row in zip(queries, asked @ vectors.T, strict=True)}
-    given.run.parent.mkdir(parents=True, exist_ok=True)
-    runs.write(runs.Run.from_hits(found).top(given.depth), given.run, tag="peer")
+    scores_by_query = {
+        query.id: dict(zip(ids, map(float, row), strict=True)) for query, row in zip(queries, query_vectors @ vectors.T, strict=True)
+    }
+    arguments.run.parent.mkdir(parents=True, exist_ok=True)
+    runs.write(runs.Run.from_hits(scores_by_query).top(arguments.depth), arguments.run, tag="peer")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Texts of unlike lengths for encode_speed.py: every tenth of each collection's first, 200 of each at most, mixed by a seed.
+"""Texts of different lengths for encode_speed.py: every tenth of each collection's first 2,000, shuffled with a seed.
 
-    python mixed_corpus.py OUTPUT CORPUS …
+python mixed_corpus.py OUTPUT CORPUS …
 """
 
 import random

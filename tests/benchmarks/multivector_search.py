@@ -1,4 +1,4 @@
-"""Late-interaction engines side by side: queries a second, and how much of the exact result each finds.
+"""Late-interaction engines compared: queries a second, and recall of the exact result.
 
     python -m tests.benchmarks.multivector_search FOLDER DOCUMENTS QUERIES [--documents 20000 --queries 64 --depth 100 --rounds 3
         --threads 2 --plain 4 --engine maxsim --engine plaid:rescore=true ...]
@@ -25,35 +25,36 @@ HEADER = """| engine | queries a second | times the first's (least, most) | in p
 
 
 def opened(folder: Path, spec: str, documents: MultiVector) -> Any:
-    """An index saved and opened again, made now if it was not before."""
-    place = folder / f"{spec.replace(':', '-').replace('=', '-')}-{len(documents)}"
-    made = variants.bind("indexes", spec)
-    if not (place / "engine.json").exists():
-        index, began = made(), time.perf_counter()
+    """An index opened from disk, built first if it is missing."""
+    index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{len(documents)}"
+    make_index = variants.bind("indexes", spec)
+    if not (index_folder / "engine.json").exists():
+        index, began = make_index(), time.perf_counter()
         index.add(documents)
-        index.save(place)
+        index.save(index_folder)
         print(f"{spec}: built in {time.perf_counter() - began:.1f} s")
-    return made.func.open(place), place
+    return make_index.func.open(index_folder), index_folder
 
 
-def bytes_each(place: Path, vectors: int) -> str:
-    """Bytes on disk for each vector: of the codes, of all but the kept float16 vectors, of those."""
-    sizes = {path.stem: path.stat().st_size / vectors for path in place.iterdir()}
+def bytes_each(index_folder: Path, vectors: int) -> str:
+    """Bytes on disk for each vector: of the codes, of everything but the stored float16 vectors, of those vectors."""
+    sizes = {path.stem: path.stat().st_size / vectors for path in index_folder.iterdir()}
     codes = sum(sizes.get(name, 0.0) for name in ("codes", "leading", "residuals"))
-    kept = sizes.pop("vectors", 0.0)
-    return f"{codes:.1f} | {sum(sizes.values()):.1f} | {kept:.0f}"
+    vector_bytes = sizes.pop("vectors", 0.0)
+    return f"{codes:.1f} | {sum(sizes.values()):.1f} | {vector_bytes:.0f}"
 
 
 def plain(queries: MultiVector, documents: MultiVector) -> str:
-    """Queries a second, by the clock and in processor time, of padded float32 products, documents of like length together."""
+    """Queries a second, by the clock and in processor time, of padded float32 products, documents sorted by length."""
     order = (documents.starts[1:] - documents.starts[:-1]).argsort()
-    asked, real = queries.padded()
+    padded_queries, real = queries.padded()
     began, used = time.perf_counter(), time.process_time()
     for part in order.split(64):
-        held, mask = documents.select(part).padded()
-        for query in range(len(asked)):
-            maxsim(asked[query : query + 1], real[query : query + 1], held, mask)
-    return f"{len(asked) / (time.perf_counter() - began):.2f} (in processor time {len(asked) / (time.process_time() - used):.2f})"
+        padded_documents, mask = documents.select(part).padded()
+        for query in range(len(padded_queries)):
+            maxsim(padded_queries[query : query + 1], real[query : query + 1], padded_documents, mask)
+    speed, processor_speed = (len(padded_queries) / taken for taken in (time.perf_counter() - began, time.process_time() - used))
+    return f"{speed:.2f} (in processor time {processor_speed:.2f})"
 
 
 def main() -> None:
@@ -64,35 +65,35 @@ def main() -> None:
     for name, value in {"documents": 20_000, "queries": 64, "depth": 100, "rounds": 3, "threads": 2, "plain": 4}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--engine", action="append")
-    said = parser.parse_args()
-    torch.set_num_threads(said.threads)
-    whole, asked = MultiVector.open(said.encodings), MultiVector.open(said.asked)
-    starts = whole.starts[: said.documents + 1]
-    documents = MultiVector(whole.vectors[: int(starts[-1])], starts)
-    queries = asked.select(torch.linspace(0, len(asked) - 1, min(said.queries, len(asked))).long())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    all_documents, all_queries = MultiVector.open(arguments.encodings), MultiVector.open(arguments.asked)
+    starts = all_documents.starts[: arguments.documents + 1]
+    documents = MultiVector(all_documents.vectors[: int(starts[-1])], starts)
+    queries = all_queries.select(torch.linspace(0, len(all_queries) - 1, min(arguments.queries, len(all_queries))).long())
     queries = MultiVector(queries.vectors.float(), queries.starts)
-    found = {spec: opened(said.folder, spec, documents) for spec in said.engine or ["maxsim", "plaid", "plaid:rescore=true"]}
+    indexes = {spec: opened(arguments.folder, spec, documents) for spec in arguments.engine or ["maxsim", "plaid", "plaid:rescore=true"]}
     print(f"{len(documents)} documents, {len(documents.vectors)} vectors of {documents.vectors.shape[1]}, {len(queries)} queries")
-    if said.plain:
-        few = queries.select(torch.arange(min(said.plain, len(queries))))
+    if arguments.plain:
+        few = queries.select(torch.arange(min(arguments.plain, len(queries))))
         print(f"plain torch: {plain(few, documents)} queries a second\n", flush=True)
     rounds = []
-    for _ in range(said.rounds + 1):
+    for _ in range(arguments.rounds + 1):
         seconds, rows = {}, {}
-        for spec, (index, _) in found.items():
+        for spec, (index, _) in indexes.items():
             began, used = time.perf_counter(), time.process_time()
-            rows[spec] = index.search(queries, said.depth)[0]
+            rows[spec] = index.search(queries, arguments.depth)[0]
             seconds[spec] = time.perf_counter() - began, time.process_time() - used
         rounds.append(seconds)
-    first, rounds = next(iter(found)), rounds[1:]
+    first, rounds = next(iter(indexes)), rounds[1:]
     print(HEADER)
-    for spec, (_, place) in found.items():
+    for spec, (_, index_folder) in indexes.items():
         ratios = [one[first][0] / one[spec][0] for one in rounds]
         used = statistics.median(one[first][1] / one[spec][1] for one in rounds)
         recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows[spec], rows[first], strict=True)])
         speed = len(queries) / statistics.median(one[spec][0] for one in rounds)
         times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {spec} | {speed:.1f} | {times} | {used:.2f} | {recall:.4f} | {bytes_each(place, len(documents.vectors))} |")
+        print(f"| {spec} | {speed:.1f} | {times} | {used:.2f} | {recall:.4f} | {bytes_each(index_folder, len(documents.vectors))} |")
 
 
 if __name__ == "__main__":

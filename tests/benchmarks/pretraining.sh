@@ -7,7 +7,7 @@
 #           ROW: {minilm,scratch}-{raw,pretrained}-{dense,mote}-SEED; PRETRAINED is the WORK_FOLDER of `learn`
 #           then experts_table.sh WORK_FOLDER
 # Hardware: the defaults are cut to 2 cores: on one of them about 20 minutes for a row of `learn`, 4 for one of `tune`.
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# Stages whose output exists are skipped, interrupted stages continue.
 set -euo pipefail
 what=$1 source=$(realpath "$2") work=$3 model=$4
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,11 +1,11 @@
-"""Masked language modelling by `moeir pretrain` and by transformers' own loop: tokens a second, memory, and whether they learn the same.
+"""Masked language modelling by `moeir pretrain` and by transformers' Trainer: tokens a second, memory, and equality of the losses.
 
     python pretraining_speed.py MODEL_FOLDER CORPUS WORK_FOLDER [--steps 12 --batch 32 --rounds 5 --dtype bfloat16 --threads 2 ...]
 
-Both start from the same drawn weights in MODEL_FOLDER's sizes and read the same spans in the same order; transformers' loop is its Trainer
-with DataCollatorForLanguageModeling, in its own order of padding (`theirs`) or with texts of like length beside one another (`grouped`).
-Each runs in a process of its own, in turns; a token is a real one, not padding; the first step is not timed. Peak memory is the process's,
-and what it had before training is beside it. With --same both hide the same tokens, without dropout, in float32: their losses side by side.
+Both start from the same random weights in MODEL_FOLDER's sizes and read the same spans in the same order; transformers uses its Trainer
+with DataCollatorForLanguageModeling, in the given order (`theirs`) or grouped by length (`grouped`). Each runs in a process of its own, in
+turns; tokens count without padding; the first step is not timed. Memory is the process's, before training and at its peak. With --same both
+mask the same tokens, without dropout, in float32, and the losses are compared.
 """
 
 import argparse
@@ -34,29 +34,33 @@ SEED, RATE, HIDDEN = 1, 1e-4, 0.15
 WAYS = ("ours", "theirs", "grouped")
 
 
-def prepared(given: argparse.Namespace) -> None:
-    """Drawn weights and read tokens, for all that follow."""
-    lengths = {"query_length": 64, "document_length": given.length}
-    place = given.work / "drawn"
-    place.mkdir(parents=True, exist_ok=True)
-    start(given.model, "dense:head=true", lengths, seed=SEED, scratch=True).save(place)
-    if given.same:  # a checkpoint says its dropout in the family's own file
-        place = place / "config.json"
-        place.write_text(json.dumps(json.loads(place.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+def prepared(arguments: argparse.Namespace) -> None:
+    """Write the random weights."""
+    lengths = {"query_length": 64, "document_length": arguments.length}
+    checkpoint = arguments.work / "drawn"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    start(arguments.model, "dense:head=true", lengths, seed=SEED, scratch=True).save(checkpoint)
+    if arguments.same:  # the dropout of a checkpoint is in the family's own config file
+        checkpoint = checkpoint / "config.json"
+        checkpoint.write_text(
+            json.dumps(json.loads(checkpoint.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+        )
 
 
-def planned(given: argparse.Namespace) -> tuple[Any, Plan]:
-    """The checkpoint and the batches."""
-    checkpoint = open_checkpoint(given.work / "drawn")
+def planned(arguments: argparse.Namespace) -> tuple[Any, Plan]:
+    """The checkpoint and the sampler."""
+    checkpoint = open_checkpoint(arguments.work / "drawn")
     reading = Reading.of(checkpoint)
-    room = reading.room("document", given.length)
-    tokens = corpus.cached(given.work / "cache", given.corpus, checkpoint.reader, digest=str(given.corpus), maximum=room, keep_empty=True)
-    return checkpoint, Plan(tokens, None, reading, Needs("none", HIDDEN), size=given.batch, steps=given.steps, seed=SEED)
+    room = reading.room("document", arguments.length)
+    tokens = corpus.cached(
+        arguments.work / "cache", arguments.corpus, checkpoint.reader, digest=str(arguments.corpus), maximum=room, keep_empty=True
+    )
+    return checkpoint, Plan(tokens, None, reading, Needs("none", HIDDEN), size=arguments.batch, steps=arguments.steps, seed=SEED)
 
 
-def ours(given: argparse.Namespace) -> dict[str, Any]:
+def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     """Our loop."""
-    checkpoint, plan = planned(given)
+    checkpoint, sampler = planned(arguments)
     times, tokens, losses = [], [], []
 
     class Watched(Task):
@@ -67,21 +71,21 @@ def ours(given: argparse.Namespace) -> dict[str, Any]:
             losses.append(facts["loss"])
             return loss, facts, count
 
-    task = Watched(Mlm(checkpoint.architecture, rate=HIDDEN), plan, NAMES[given.dtype])
+    task = Watched(Mlm(checkpoint.architecture, rate=HIDDEN), sampler, NAMES[arguments.dtype])
     before = peak()
-    schedule = loop.Schedule(given.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
-    (given.work / "ours").mkdir(exist_ok=True)
-    loop.train(task, schedule, given.work / "ours", device="cpu")
+    schedule = loop.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
+    (arguments.work / "ours").mkdir(exist_ok=True)
+    loop.train(task, schedule, arguments.work / "ours", device="cpu")
     return told(times, tokens, losses, before)
 
 
-def theirs(given: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
+def theirs(options: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
     """transformers' loop."""
     import transformers
 
-    _, plan = planned(given)
-    model = transformers.AutoModelForMaskedLM.from_pretrained(given.work / "drawn")
-    reader = transformers.AutoTokenizer.from_pretrained(given.model)
+    _, sampler = planned(options)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(options.work / "drawn")
+    reader = transformers.AutoTokenizer.from_pretrained(options.model)
     times, tokens, losses = [], [], []
 
     class Watched(transformers.Trainer):
@@ -92,20 +96,20 @@ def theirs(given: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
             losses.append(float(loss))
             return loss
 
-    if given.same:
-        data = [padded(plan.at(step)) for step in range(given.steps)]
+    if options.same:
+        data = [padded(sampler.at(step)) for step in range(options.steps)]
         size, together = 1, lambda batches: batches[0]
     else:
-        spans = np.concatenate([plan.anchors(step) for step in range(given.steps)])
-        begins, ends = plan.cache.parts.bounds(spans)
-        around = [plan.reading.signs.beginning], [plan.reading.signs.separator]
-        texts = (plan.cache.ids[first:last].tolist() for first, last in zip(begins, ends, strict=True))
+        spans = np.concatenate([sampler.anchors(step) for step in range(options.steps)])
+        begins, ends = sampler.cache.parts.bounds(spans)
+        around = [sampler.reading.signs.beginning], [sampler.reading.signs.separator]
+        texts = (sampler.cache.ids[first:last].tolist() for first, last in zip(begins, ends, strict=True))
         data = [{"input_ids": around[0] + text + around[1]} for text in texts]
-        size, together = given.batch, transformers.DataCollatorForLanguageModeling(reader, mlm_probability=HIDDEN)
+        size, together = options.batch, transformers.DataCollatorForLanguageModeling(reader, mlm_probability=HIDDEN)
     arguments = transformers.TrainingArguments(
-        str(given.work / "theirs"), max_steps=given.steps, per_device_train_batch_size=size, learning_rate=RATE, weight_decay=0.0,
-        lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=given.dtype == "bfloat16", use_cpu=True, report_to=[],
-        save_strategy="no", logging_steps=given.steps, disable_tqdm=True, seed=SEED,
+        str(options.work / "theirs"), max_steps=options.steps, per_device_train_batch_size=size, learning_rate=RATE, weight_decay=0.0,
+        lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=options.dtype == "bfloat16", use_cpu=True, report_to=[],
+        save_strategy="no", logging_steps=options.steps, disable_tqdm=True, seed=SEED,
         train_sampling_strategy="group_by_length" if grouped else "sequential",
     )  # fmt: skip
     trainer = Watched(model=model, args=arguments, train_dataset=data, data_collator=together)
@@ -115,32 +119,32 @@ def theirs(given: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
 
 
 def padded(batch: Batch) -> dict[str, torch.Tensor]:
-    """A batch of ours as transformers reads it."""
+    """One of our batches in transformers' format."""
     texts: MaskedTexts = batch.anchors
     rows, real = texts.tokens.layout.padded()
     labels = torch.full_like(texts.plain, -100)
     labels[texts.hidden] = texts.plain[texts.hidden]
-    shown = {"input_ids": texts.tokens.ids[rows].masked_fill(~real, 0), "labels": labels[rows].masked_fill(~real, -100)}
-    return shown | {"attention_mask": real.long()}
+    inputs = {"input_ids": texts.tokens.ids[rows].masked_fill(~real, 0), "labels": labels[rows].masked_fill(~real, -100)}
+    return inputs | {"attention_mask": real.long()}
 
 
 def peak() -> float:
-    """The most memory this process has had, in MiB."""
+    """Peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def told(times: list[float], tokens: list[int], losses: list[float], before: float) -> dict[str, Any]:
-    """What a run says; steps are timed from the second one to the end."""
+    """The measurements of a run; steps are timed from the second one to the end."""
     rate = sum(tokens[1:]) / (time.monotonic() - times[1])
     return {"tokens_per_second": rate, "before": before, "peak": peak(), "losses": losses, "tokens": sum(tokens)}
 
 
-def run(given: argparse.Namespace, way: str) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     """One run, in a process of its own."""
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    measurements: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measurements
 
 
 def main() -> None:
@@ -153,25 +157,25 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=list(NAMES))
     parser.add_argument("--same", action="store_true")
     parser.add_argument("--way", choices=WAYS)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    if given.way:
-        found = ours(given) if given.way == "ours" else theirs(given, grouped=given.way == "grouped")
-        print(json.dumps(found))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.way:
+        rounds = ours(arguments) if arguments.way == "ours" else theirs(arguments, grouped=arguments.way == "grouped")
+        print(json.dumps(rounds))
         return
-    prepared(given)
-    planned(given)
-    if given.same:
-        one, other = (run(given, way)["losses"] for way in ("ours", "theirs"))
-        apart = max(abs(first - second) for first, second in zip(one, other, strict=True))
-        print(f"losses of {given.steps} steps: {one[0]:.4f} -> {one[-1]:.4f}; largest difference {apart:.1e}")
+    prepared(arguments)
+    planned(arguments)
+    if arguments.same:
+        one, other = (run(arguments, way)["losses"] for way in ("ours", "theirs"))
+        difference = max(abs(first - second) for first, second in zip(one, other, strict=True))
+        print(f"losses of {arguments.steps} steps: {one[0]:.4f} -> {one[-1]:.4f}; largest difference {difference:.1e}")
         return
-    found = [{way: run(given, way) for way in WAYS} for _ in range(given.rounds)]
+    rounds = [{way: run(arguments, way) for way in WAYS} for _ in range(arguments.rounds)]
     print("way\ttokens/s\tratio of ours (least, most)\tMiB before\tpeak MiB")
     for way in WAYS:
-        rates = [one[way]["tokens_per_second"] for one in found]
-        ratios = sorted(one["ours"]["tokens_per_second"] / one[way]["tokens_per_second"] for one in found)
-        memory = (statistics.median(one[way][key] for one in found) for key in ("before", "peak"))
+        rates = [one[way]["tokens_per_second"] for one in rounds]
+        ratios = sorted(one["ours"]["tokens_per_second"] / one[way]["tokens_per_second"] for one in rounds)
+        memory = (statistics.median(one[way][key] for one in rounds) for key in ("before", "peak"))
         shown = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         print(f"{way}\t{statistics.median(rates):.0f}\t{shown}", *(f"{value:.0f}" for value in memory), sep="\t")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tables of pretraining.sh: loss curves of its pre-trainings, and raw against pre-trained weights; rows that are not there are left out.
+# The tables of pretraining.sh: loss curves of its pre-trainings, and raw against pre-trained weights; without missing rows.
 #
 # Use:      tests/benchmarks/pretraining_table.sh PRETRAINED_FOLDER TUNED_FOLDER...
 # Measures: of each pair p of a two-sided paired t-test of the second row, pre-trained, against the first, raw.

@@ -1,9 +1,9 @@
-"""`moeir finetune` as one process and as several that share each batch: the same losses, and how long each waits for the others.
+"""`moeir finetune` with one process and with several that share each batch: equality of the losses, and waiting times.
 
     python processes.py MODEL_FOLDER EXAMPLES_FOLDER WORK_FOLDER [--sizes 1 2 --steps 8 --arch came:shared_layers=4 --dtype float32 ...]
 
 EXAMPLES_FOLDER holds train.jsonl, queries.jsonl and corpus.jsonl (`training_examples.py` draws them from a collection). Every process has
-one thread. Waiting is the time between a process's word and the answer that holds everybody's; the first step is not counted.
+one thread. Waiting is the time a process spends in `all_gather_object`; the first step is not counted.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from moeir.learning.distributed import World
 
 
 def watched(note: Path, arguments: list[str]) -> None:
-    """One of the processes: the command, and how long it waited."""
-    said, waits = World.said, []
+    """Run the command as one of the processes, and write its waiting times."""
+    original, waits = World.said, []
 
     def timed(self: World, words: object, moment: str) -> list[object]:
         began = time.monotonic()
-        answer: list[object] = said(self, words, moment)
+        values: list[object] = original(self, words, moment)
         waits.append((moment, time.monotonic() - began, self.rank))
-        return answer
+        return values
 
     World.said = timed  # type: ignore[method-assign]
     code = cli._outcome(arguments)
@@ -35,18 +35,18 @@ def watched(note: Path, arguments: list[str]) -> None:
     sys.exit(code)
 
 
-def trained(given: argparse.Namespace, size: int) -> list[dict[str, float]]:
-    """The facts of every step of a training by `size` processes; each tells of its waiting."""
-    place = given.work / f"processes-{size}"
-    texts = [part for name in ("train", "corpus", "queries") for part in (f"--{name}", given.examples / f"{name}.jsonl")]
-    command = ["finetune", "--model", given.model, "--arch", given.arch, "--objective", given.objective, *texts]
-    command += ["--batch-size", given.batch]
-    command += ["--negatives", given.negatives, "--steps", given.steps, "--dtype", given.dtype, "--device", "cpu", "--force"]
-    command += ["--query-length", 32, "--document-length", given.length, "--cache", given.work / "tokens", "--output", place]
+def trained(arguments: argparse.Namespace, size: int) -> list[dict[str, float]]:
+    """The metrics of every step of a training by `size` processes, which write their waiting times."""
+    output = arguments.work / f"processes-{size}"
+    texts = [part for name in ("train", "corpus", "queries") for part in (f"--{name}", arguments.examples / f"{name}.jsonl")]
+    command = ["finetune", "--model", arguments.model, "--arch", arguments.arch, "--objective", arguments.objective, *texts]
+    command += ["--batch-size", arguments.batch]
+    command += ["--negatives", arguments.negatives, "--steps", arguments.steps, "--dtype", arguments.dtype, "--device", "cpu", "--force"]
+    command += ["--query-length", 32, "--document-length", arguments.length, "--cache", arguments.work / "tokens", "--output", output]
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(size)] if size > 1 else []
-    program = [sys.executable, *launch, __file__, "--note", given.work / f"waits-{size}", "--", *command]
+    program = [sys.executable, *launch, __file__, "--note", arguments.work / f"waits-{size}", "--", *command]
     subprocess.run([str(part) for part in program], check=True, stderr=subprocess.DEVNULL)
-    return [json.loads(line) for line in (place / METRICS).read_text().splitlines()]
+    return [json.loads(line) for line in (output / METRICS).read_text().splitlines()]
 
 
 def main() -> None:
@@ -63,18 +63,18 @@ def main() -> None:
     parser.add_argument("--arch", default="came:shared_layers=4")
     parser.add_argument("--objective", default="competitive:standardised=0.25,flops_ramp=8")
     parser.add_argument("--dtype", default="float32")
-    given = parser.parse_args()
-    found = {size: trained(given, size) for size in given.sizes}
-    first = found[given.sizes[0]]
+    arguments = parser.parse_args()
+    metrics_by_size = {size: trained(arguments, size) for size in arguments.sizes}
+    first = metrics_by_size[arguments.sizes[0]]
     print("processes\tloss of the first and last step\tlargest difference of a loss\ts a step\tshare of the time each waits")
-    for size, facts in found.items():
-        apart = max(abs(one["loss"] - other["loss"]) for one, other in zip(facts, first, strict=True))
+    for size, facts in metrics_by_size.items():
+        difference = max(abs(one["loss"] - other["loss"]) for one, other in zip(facts, first, strict=True))
         seconds = sum(step["seconds"] for step in facts[1:])
-        waits = [json.loads(Path(f"{given.work}/waits-{size}.{rank}").read_text()) for rank in range(size)] if size > 1 else []
-        counted = [[time for moment, time in rank if " of step " in moment and not moment.endswith(" of step 1")] for rank in waits]
-        shares = [sum(rank) / seconds for rank in counted]
-        shown = ", ".join(f"{share:.1%}" for share in shares) or "-"
-        print(f"{size}\t{facts[0]['loss']:.6f}, {facts[-1]['loss']:.6f}\t{apart:.1e}\t{seconds / (len(facts) - 1):.2f}\t{shown}")
+        waits = [json.loads(Path(f"{arguments.work}/waits-{size}.{rank}").read_text()) for rank in range(size)] if size > 1 else []
+        step_waits = [[time for moment, time in rank if " of step " in moment and not moment.endswith(" of step 1")] for rank in waits]
+        shares = [sum(rank) / seconds for rank in step_waits]
+        share_texts = ", ".join(f"{share:.1%}" for share in shares) or "-"
+        print(f"{size}\t{facts[0]['loss']:.6f}, {facts[-1]['loss']:.6f}\t{difference:.1e}\t{seconds / (len(facts) - 1):.2f}\t{share_texts}")
 
 
 if __name__ == "__main__":

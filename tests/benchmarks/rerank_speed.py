@@ -1,10 +1,10 @@
-"""`moeir rerank` beside sentence-transformers' `CrossEncoder.predict`: pairs a second, and whether the scores are the same.
+"""`moeir rerank` and sentence-transformers' `CrossEncoder.predict`: pairs a second, and equality of the scores.
 
     python rerank_speed.py MODEL_FOLDER RUN QUERIES CORPUS WORK_FOLDER [--queries-used 8 --depth 50 --rounds 3 --threads 2 --length 512]
 
-The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder made of the weights (its head is
-drawn). Each way is timed in turns in one process, the model open; `theirs-float32` is predict's default (batches of 32, sorted by
-length). Ours tokenises each query and each document within the time. The share of the peak is of the largest rate of matrix products
+The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder from the weights (its head is
+random). Each way is timed in turns in one process, the model open; `theirs-float32` is predict's default (batches of 32, sorted by
+length). Ours includes the tokenization of each query and document. The share of the peak is of the largest rate of matrix products
 measured here, in that precision, by 2 operations for each weight of a layer and each token.
 """
 
@@ -31,36 +31,41 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
 
 
-def pairs_of(given: argparse.Namespace) -> list[tuple[Text, Text]]:
-    """The first documents of the first queries that a run holds."""
-    run, asked = runs.read(given.run).top(given.depth), texts.read_all(given.queries)
-    chosen = [query for query in run.queries if query in asked][: given.queries_used]
+def pairs_of(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
+    """The first documents of the first queries of a run."""
+    run, all_queries = runs.read(arguments.run).top(arguments.depth), texts.read_all(arguments.queries)
+    chosen = [query for query in run.queries if query in all_queries][: arguments.queries_used]
     wanted = {document for query in chosen for document in run.documents_of(query)}
-    held = {text.id: text for text in texts.read(given.corpus) if text.id in wanted}
-    return [(asked[query], held[document]) for query in chosen for document in run.documents_of(query) if document in held]
+    documents_by_id = {text.id: text for text in texts.read(arguments.corpus) if text.id in wanted}
+    return [
+        (all_queries[query], documents_by_id[document])
+        for query in chosen
+        for document in run.documents_of(query)
+        if document in documents_by_id
+    ]
 
 
 def ours(checkpoint: OpenCheckpoint, pairs: list[tuple[Text, Text]], dtype: torch.dtype, max_tokens: int) -> np.ndarray:
-    """From texts to scores: each text is read once."""
-    pairing, held, rows = checkpoint.pairing, [], []
+    """From texts to scores; each text is tokenized once."""
+    pairing, token_ids, rows = checkpoint.pairing, [], []
     for side in (0, 1):
-        place = {pair[side].id: number for number, pair in enumerate({one[side].id: one for one in pairs}.values())}
+        row_by_id = {pair[side].id: number for number, pair in enumerate({one[side].id: one for one in pairs}.values())}
         every = {pair[side].id: pair[side] for pair in pairs}
-        contents = [every[name].content if side == 0 else every[name].fielded for name in place]
-        held.append(Ragged.of(pairing.ids(contents, ("query", "document")[side])))
-        rows.append(np.array([place[pair[side].id] for pair in pairs]))
-    return crossing.scored(checkpoint, pairing.joined(*held, *rows), dtype=dtype, max_tokens=max_tokens)
+        contents = [every[name].content if side == 0 else every[name].fielded for name in row_by_id]
+        token_ids.append(Ragged.of(pairing.ids(contents, ("query", "document")[side])))
+        rows.append(np.array([row_by_id[pair[side].id] for pair in pairs]))
+    return crossing.scored(checkpoint, pairing.joined(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
 
 
 def timed(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
     """Scores, seconds of the clock, seconds of the processor."""
     began, spent = time.monotonic(), time.process_time()
-    found = work()
-    return found, time.monotonic() - began, time.process_time() - spent
+    scores = work()
+    return scores, time.monotonic() - began, time.process_time() - spent
 
 
 def peak(dtype: torch.dtype) -> float:
-    """Most operations a second that products of large matrices reach here."""
+    """Highest rate of operations of large matrix products on this machine."""
     best = 0.0
     for size in (512, 1024, 2048):
         one, other = (torch.randn(size, size, dtype=dtype) for _ in range(2))
@@ -72,7 +77,7 @@ def peak(dtype: torch.dtype) -> float:
 
 
 def operations(checkpoint: OpenCheckpoint, lengths: list[int]) -> float:
-    """Of the layers, for pairs of these lengths; of the last layer only what the first token needs."""
+    """Operations of the layers for pairs of these lengths; of the last layer only those of the first token."""
     shape = checkpoint.architecture.encoder.shape
     whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.inner), 2 * 2 * shape.hidden**2
     each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.array([seen(length, length) for length in lengths]))
@@ -80,43 +85,45 @@ def operations(checkpoint: OpenCheckpoint, lengths: list[int]) -> float:
 
 
 def main() -> None:
-    """Print a line for each way: pairs a second, over each of the others', and how far its scores are from the first's."""
+    """Print a line for each way: pairs a second, ratios to the others, and the largest difference of its scores to the first's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "run", "queries", "corpus", "work"):
         parser.add_argument(name, type=Path)
     for name, default in {"queries-used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max-tokens": 4096}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--ways", nargs="*", default=WAYS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import CrossEncoder
 
-    torch.set_num_threads(given.threads)
-    place = given.work / "cross-encoder"
-    start = ("init", "--model", given.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
-    if not place.exists() and cli._outcome([str(word) for word in (*start, "--document-length", given.length, "--output", place)]):
+    torch.set_num_threads(arguments.threads)
+    checkpoint_folder = arguments.work / "cross-encoder"
+    start = ("init", "--model", arguments.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
+    if not checkpoint_folder.exists() and cli._outcome(
+        [str(word) for word in (*start, "--document-length", arguments.length, "--output", checkpoint_folder)]
+    ):
         sys.exit("no cross-encoder")
-    checkpoint, pairs = open_checkpoint(place), pairs_of(given)
+    checkpoint, pairs = open_checkpoint(checkpoint_folder), pairs_of(arguments)
     plain = [(query.content, document.content) for query, document in pairs]
     ways: dict[str, Callable[[], np.ndarray]] = {}
     for name, dtype in DTYPES.items():
-        theirs = CrossEncoder(str(place), device="cpu", max_length=given.length, model_kwargs={"dtype": dtype})
+        theirs = CrossEncoder(str(checkpoint_folder), device="cpu", max_length=arguments.length, model_kwargs={"dtype": dtype})
         ways[f"theirs-{name}"] = lambda theirs=theirs: theirs.predict(plain, activation_fn=torch.nn.Identity())
-        ways[f"ours-{name}"] = lambda dtype=dtype: ours(checkpoint, pairs, dtype, given.max_tokens)
-    for way in given.ways:
-        ways[way]()  # nothing is cold
-    rounds = [{way: timed(ways[way]) for way in given.ways} for _ in range(given.rounds)]
+        ways[f"ours-{name}"] = lambda dtype=dtype: ours(checkpoint, pairs, dtype, arguments.max_tokens)
+    for way in arguments.ways:
+        ways[way]()  # warm up
+    rounds = [{way: timed(ways[way]) for way in arguments.ways} for _ in range(arguments.rounds)]
     lengths = [len(ids) for ids in checkpoint.reader.bodies([" ".join(pair) for pair in plain])]
-    sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {given.threads} threads\n")
-    done = operations(checkpoint, [min(given.length, length + 3) for length in lengths])
-    first = rounds[0][given.ways[0]][0].astype(np.float64)
-    for way in given.ways:
+    sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {arguments.threads} threads\n")
+    done = operations(checkpoint, [min(arguments.length, length + 3) for length in lengths])
+    first = rounds[0][arguments.ways[0]][0].astype(np.float64)
+    for way in arguments.ways:
         clock = statistics.median(len(pairs) / one[way][1] for one in rounds)
-        ratios = {other: statistics.median(one[other][1] / one[way][1] for one in rounds) for other in given.ways if other != way}
-        apart = np.abs(rounds[0][way][0].astype(np.float64) - first).max() / np.abs(first).max()
+        ratios = {other: statistics.median(one[other][1] / one[way][1] for one in rounds) for other in arguments.ways if other != way}
+        difference = np.abs(rounds[0][way][0].astype(np.float64) - first).max() / np.abs(first).max()
         share = done / len(pairs) * clock / peak(DTYPES[way.partition("-")[2]])
         words = "  ".join(f"{ratio:.2f} x {other}" for other, ratio in ratios.items())
-        sys.stdout.write(f"{way:16} {clock:7.1f} pairs/s  {share:5.1%} of the peak  largest difference {apart:.1e}  {words}\n")
+        sys.stdout.write(f"{way:16} {clock:7.1f} pairs/s  {share:5.1%} of the peak  largest difference {difference:.1e}  {words}\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Questions for a benchmark: a seeded sample of training questions and of those of another part, never the same words in both.
+"""Questions for a benchmark: seeded samples of training questions and of another part's, without common questions.
 
     python sample_squad.py FOLDER OUTPUT_FOLDER TRAIN_COUNT PART_COUNT [SEED [PART]]
 
-PART is `dev` if not said. Reads BEIR files (queries.jsonl.gz, qrels/{train,PART}.tsv.gz); writes {train,PART}-queries.jsonl and
+PART defaults to `dev`. Reads BEIR files (queries.jsonl.gz, qrels/{train,PART}.tsv.gz); writes {train,PART}-queries.jsonl and
 {train,PART}.tsv.
 """
 
@@ -14,17 +14,17 @@ from moeir.records import qrels, texts
 
 
 def sampled(folder: Path, train_count: int, count: int, seed: int, tested: str = "dev") -> dict[str, list[texts.Text]]:
-    """Questions of either part; a training question with the words of any question of the tested part is never drawn."""
+    """Questions of both parts, without training questions that have the words of any question of the tested part."""
     queries = texts.read_all(folder / "queries.jsonl.gz")
     judged = {part: qrels.read(folder / "qrels" / f"{part}.tsv.gz") for part in ("train", tested)}
-    asked = {_words(queries[query].text) for query in judged[tested]}
+    tested_texts = {_words(queries[query].text) for query in judged[tested]}
     pools = {
-        "train": [query for query in judged["train"] if query not in judged[tested] and _words(queries[query].text) not in asked],
+        "train": [query for query in judged["train"] if query not in judged[tested] and _words(queries[query].text) not in tested_texts],
         tested: list(judged[tested]),
     }
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     counts = {"train": train_count, tested: count}
-    return {part: [queries[one] for one in dice.sample(pool, min(counts[part], len(pool)))] for part, pool in pools.items()}
+    return {part: [queries[one] for one in rng.sample(pool, min(counts[part], len(pool)))] for part, pool in pools.items()}
 
 
 def _words(text: str) -> str:

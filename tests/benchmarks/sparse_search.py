@@ -1,11 +1,11 @@
-"""Learned-sparse search side by side: ours, SciPy's products, sums over posting lists, and Lucene, Seismic, BMP where they are installed.
+"""Learned-sparse engines compared: ours, SciPy's products, sums over posting lists, and Lucene, Seismic, BMP where they are installed.
 
     python -m tests.benchmarks.sparse_search FOLDER --documents 10000,100000,1000000 [--engines ours,scipy,…] [--depth 100] [--rounds 5]
     python -m tests.benchmarks.sparse_search FOLDER --documents 1000000 --memory
 
-FOLDER is what tests.benchmarks.sparse_vectors wrote. One thread each but for Lucene, whose processor seconds are those of its process less
-those of a search for one query. Rounds take engines in turns; a round's queries a second are by processor seconds, as others may use the
-machine. Recall is the share of the exact first K. --memory builds and searches in processes of their own and prints their peaks.
+FOLDER is the output of tests.benchmarks.sparse_vectors. One thread each but for Lucene, whose processor seconds are those of its process
+minus those of a search for one query. Rounds take engines in turns; queries a second are by processor seconds, as the machine may be
+shared. Recall is that of the exact first K. --memory builds and searches in separate processes and prints their peaks.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def seconds() -> float:
 
 
 def place() -> str:
-    """A folder that goes away with the process."""
+    """A folder that is deleted with the process."""
     PLACES.append(tempfile.TemporaryDirectory())
     return PLACES[-1].name
 
@@ -62,45 +62,45 @@ def engine(index: Any, documents: Sparse, queries: Sparse, depth: int) -> tuple[
 
 
 def product(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
-    """SciPy: a row of scores for each query, then the best of it."""
+    """SciPy: a row of scores for each query, then its top K."""
     columns = _matrix(documents).T.tocsr()
-    asked = _matrix(queries)
+    query_matrix = _matrix(queries)
 
-    def found(count: int) -> np.ndarray:
+    def search(count: int) -> np.ndarray:
         rows = []
         for query in range(count):
-            scores = (asked[query : query + 1] @ columns).toarray()[0]
+            scores = (query_matrix[query : query + 1] @ columns).toarray()[0]
             best = np.argpartition(-scores, depth)[:depth]
             rows.append(best[np.argsort(-scores[best])])
         return np.array(rows)
 
-    return found, columns.data.nbytes + columns.indices.nbytes
+    return search, columns.data.nbytes + columns.indices.nbytes
 
 
 def sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
-    """As bm25s does: a row of scores, added up list by list in compiled loops, then the best of it."""
+    """As bm25s: a row of scores, summed over posting lists in compiled loops, then its top K."""
     columns = _matrix(documents).T.tocsr()
     starts, rows, weights = (np.ascontiguousarray(part) for part in (columns.indptr, columns.indices, columns.data))
-    asked = [part.numpy() for part in (queries.starts, queries.terms, queries.weights)]
+    query_arrays = [part.numpy() for part in (queries.starts, queries.terms, queries.weights)]
 
-    def found(count: int) -> np.ndarray:
+    def search(count: int) -> np.ndarray:
         best = []
         for query in range(count):
-            own = slice(asked[0][query], asked[0][query + 1])
-            scores = _summed(starts, rows, weights, asked[1][own], asked[2][own], len(documents))
+            own = slice(query_arrays[0][query], query_arrays[0][query + 1])
+            scores = _summed(starts, rows, weights, query_arrays[1][own], query_arrays[2][own], len(documents))
             top = np.argpartition(-scores, depth)[:depth]
             best.append(top[np.argsort(-scores[top])])
         return np.array(best)
 
-    return found, weights.nbytes + rows.nbytes
+    return search, weights.nbytes + rows.nbytes
 
 
 @numba.njit
-def _summed(starts: Any, rows: Any, weights: Any, terms: Any, given: Any, documents: int) -> Any:
+def _summed(starts: Any, rows: Any, weights: Any, terms: Any, query_weights: Any, documents: int) -> Any:
     scores = np.zeros(documents, np.float32)
-    for place in range(len(terms)):
-        for entry in range(starts[terms[place]], starts[terms[place] + 1]):
-            scores[rows[entry]] += given[place] * weights[entry]
+    for position in range(len(terms)):
+        for entry in range(starts[terms[position]], starts[terms[position] + 1]):
+            scores[rows[entry]] += query_weights[position] * weights[entry]
     return scores
 
 
@@ -118,10 +118,10 @@ def bmp(documents: Sparse, queries: Sparse, depth: int, alpha: float) -> tuple[F
     indexer.finish()
     searcher = package.Searcher(path)
     starts, terms, weights = (part.numpy() for part in (queries.starts, queries.terms, queries.weights))
-    given = np.maximum(1, np.rint(weights * (100 / weights.max()))).astype(int)
-    asked = [dict(zip(map(str, terms[a:b].tolist()), given[a:b].tolist(), strict=True)) for a, b in pairwise(starts)]
-    found = lambda count: np.array([[int(row) for row in searcher.search(one, depth, alpha, 1.0)[0]] for one in asked[:count]])  # noqa: E731
-    return found, Path(path).stat().st_size
+    impacts_of_queries = np.maximum(1, np.rint(weights * (100 / weights.max()))).astype(int)
+    query_impacts = [dict(zip(map(str, terms[a:b].tolist()), impacts_of_queries[a:b].tolist(), strict=True)) for a, b in pairwise(starts)]
+    search = lambda count: np.array([[int(row) for row in searcher.search(one, depth, alpha, 1.0)[0]] for one in query_impacts[:count]])  # noqa: E731
+    return search, Path(path).stat().st_size
 
 
 def _matrix(texts: Sparse) -> matrices.csr_array:
@@ -129,7 +129,7 @@ def _matrix(texts: Sparse) -> matrices.csr_array:
 
 
 def ways(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Found, int]]]:
-    """How each engine is built."""
+    """The function that builds each engine."""
 
     def lucene(*given: Any) -> tuple[Found, int]:
         from moeir.indexes.lucene_impact import LuceneImpact
@@ -159,39 +159,39 @@ def ways(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Fo
     return {name: way for name, way in every.items() if name.split(",")[0] in names}
 
 
-def table(documents: Sparse, queries: Sparse, given: argparse.Namespace) -> None:
+def table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> None:
     """Print a line for each engine."""
-    built, exact = {}, None
-    for name, way in ways(given.engines.split(",")).items():
+    searches, exact = {}, None
+    for name, way in ways(arguments.engines.split(",")).items():
         began = seconds()
-        built[name] = (*way(documents, queries, given.depth), seconds() - began)
-        built[name][0](1)  # compiled, mapped
-    rates: dict[str, list[float]] = {name: [] for name in built}
+        searches[name] = (*way(documents, queries, arguments.depth), seconds() - began)
+        searches[name][0](1)  # compiled, mapped
+    rates: dict[str, list[float]] = {name: [] for name in searches}
     rows = {}
-    for _ in range(given.rounds):
-        for name, (found, _, _) in built.items():
+    for _ in range(arguments.rounds):
+        for name, (search, _, _) in searches.items():
             began = seconds()
-            found(1)
+            search(1)
             middle = seconds()
-            rows[name] = found(len(queries))
+            rows[name] = search(len(queries))
             own = middle - began if name == "lucene" else 0.0
             rates[name].append(len(queries) / (seconds() - middle - own))
     exact = rows.get("ours")
-    for name, (_, size, taken) in built.items():
-        low, middle, high = statistics.quantiles(rates[name], n=4) if given.rounds > 1 else rates[name] * 3
-        recall = np.mean([len(np.intersect1d(a, b)) / given.depth for a, b in zip(rows[name], exact, strict=True)])
+    for name, (_, size, duration) in searches.items():
+        low, middle, high = statistics.quantiles(rates[name], n=4) if arguments.rounds > 1 else rates[name] * 3
+        recall = np.mean([len(np.intersect1d(a, b)) / arguments.depth for a, b in zip(rows[name], exact, strict=True)])
         rate = f"{middle:.0f} ({low:.0f} to {high:.0f})"
-        print(f"| {len(documents)} | {name} | {taken:.1f} | {size / 2**20:.0f} | {rate} | {recall:.4f} |", flush=True)
+        print(f"| {len(documents)} | {name} | {duration:.1f} | {size / 2**20:.0f} | {rate} | {recall:.4f} |", flush=True)
 
 
 def apart(work: Callable[..., str], *given: Any) -> None:
-    """Do some work in a process of its own and print the most memory it took, mapped files with it."""
+    """Run a function in a process of its own and print its result."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         print(pool.submit(work, *given).result(), flush=True)
 
 
 def peak() -> str:
-    """The most memory this process held, in MiB."""
+    """Peak memory of this process, mapped files included, in MiB."""
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}"
 
 
@@ -203,16 +203,16 @@ def build(folder: Path, count: int, target: str) -> str:
     return f"{count} documents: {before} MiB after the imports, {peak()} at most while the index is built"
 
 
-def ask(folder: Path, count: int, target: str, asked: int, depth: int) -> str:
+def ask(folder: Path, count: int, target: str, query_count: int, depth: int) -> str:
     """Search, in one batch and then one query after the other."""
-    before, queries = peak(), cut(Sparse.open(folder / "queries"), asked)
-    index, taken = Inverted.open(target), []
+    before, queries = peak(), cut(Sparse.open(folder / "queries"), query_count)
+    index, latencies = Inverted.open(target), []
     index.search(queries, depth)
-    for query in range(asked):
+    for query in range(query_count):
         began = time.perf_counter()
         index.search(queries.select(torch.tensor([query])), depth)
-        taken.append(1000 * (time.perf_counter() - began))
-    p50, p95 = np.percentile(taken, [50, 95])
+        latencies.append(1000 * (time.perf_counter() - began))
+    p50, p95 = np.percentile(latencies, [50, 95])
     threads = numba.get_num_threads()
     return f"{before} MiB after the imports, {peak()} at most in search; one query on {threads} threads: p50 {p50:.1f} ms, p95 {p95:.1f} ms"
 
@@ -227,17 +227,17 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     numba.set_num_threads(1)
     torch.set_num_threads(1)
-    whole, queries = Sparse.open(given.folder / "documents"), Sparse.open(given.folder / "queries")
-    for count in map(int, given.documents.split(",")):
-        if given.memory:
+    all_documents, queries = Sparse.open(arguments.folder / "documents"), Sparse.open(arguments.folder / "queries")
+    for count in map(int, arguments.documents.split(",")):
+        if arguments.memory:
             with tempfile.TemporaryDirectory() as folder:
-                apart(build, given.folder, count, folder)
-                apart(ask, given.folder, count, folder, given.queries, given.depth)
+                apart(build, arguments.folder, count, folder)
+                apart(ask, arguments.folder, count, folder, arguments.queries, arguments.depth)
         else:
-            table(cut(whole, count), cut(queries, given.queries), given)
+            table(cut(all_documents, count), cut(queries, arguments.queries), arguments)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 # Hardware: the defaults are cut to about an hour on 2 cores. On a GPU, the whole of it:
 #           STEPS=5400 BATCH=32 NEGATIVES=7 LENGTH=256 TRAIN=87599 DEV=10570 tests/benchmarks/squad_came.sh …
 # MODELS="dense splade" trains those only; several such calls may share a WORK_FOLDER.
-# Every stage is skipped if it is there already, and continued if it was interrupted.
+# Stages whose output exists are skipped, interrupted stages continue.
 set -euo pipefail
 squad=$1 work=$2 model=$3
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tables of squad_came.sh from the runs in its work folder; those that are not there yet are left out.
+# The tables of squad_came.sh from the existing runs in its work folder.
 set -euo pipefail
 cd "$1"
 mkdir -p table

@@ -1,6 +1,6 @@
-"""Training examples for a benchmark of speed: real queries with real passages, every passage in one example only.
+"""Training examples for a speed benchmark: real queries with real passages, every passage in one example only.
 
-Where the collection judges queries, an example has its positive; elsewhere it is drawn, which changes no length.
+The positive of an example is a judged one, or a random one if the collection has no training judgements.
 """
 
 import random
@@ -17,34 +17,34 @@ def prepared(collection: Path, asked: Path | None, folder: Path, *, count: int, 
     if (folder / "train.jsonl").is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     corpus = texts.read_all(collection / "corpus.jsonl.gz")
     documents = sorted(corpus)
-    dice.shuffle(documents)
-    pairs = list(_drawn(asked, documents, dice) if asked is not None else _judged(collection, corpus, dice))[:count]
+    rng.shuffle(documents)
+    pairs = list(_drawn(asked, documents, rng) if asked is not None else _judged(collection, corpus, rng))[:count]
     positives = {positive for _, positive in pairs}
     others = iter([document for document in documents if document not in positives])
-    made = [Example(query.id, (positive,), tuple(next(others) for _ in range(negatives))) for query, positive in pairs]
-    if len(made) < count:
-        raise SystemExit(f"{collection}: {len(made)} examples of {count}; fewer --steps or --batch")
-    used = [document for example in made for document in (*example.positive_ids, *example.negative_ids)]
-    texts.write((corpus[document] for document in used), folder / "corpus.jsonl")
+    training_examples = [Example(query.id, (positive,), tuple(next(others) for _ in range(negatives))) for query, positive in pairs]
+    if len(training_examples) < count:
+        raise SystemExit(f"{collection}: {len(training_examples)} examples of {count}; fewer --steps or --batch")
+    document_ids = [document for example in training_examples for document in (*example.positive_ids, *example.negative_ids)]
+    texts.write((corpus[document] for document in document_ids), folder / "corpus.jsonl")
     texts.write((query for query, _ in pairs), folder / "queries.jsonl")
-    examples.write(made, folder / "train.jsonl")
+    examples.write(training_examples, folder / "train.jsonl")
 
 
-def _judged(collection: Path, corpus: dict[str, Text], dice: random.Random) -> Iterator[tuple[Text, str]]:
+def _judged(collection: Path, corpus: dict[str, Text], rng: random.Random) -> Iterator[tuple[Text, str]]:
     """A query and a passage judged to answer it, no passage twice."""
-    queries, judged = texts.read_all(collection / "queries.jsonl.gz"), qrels.read(collection / "qrels" / "train.tsv.gz")
-    known: set[str] = set()
-    for query in dice.sample(sorted(judged), len(judged)):
-        positive = next((document for document, grade in judged[query].items() if grade > 0 and document not in known), None)
+    queries, all_qrels = texts.read_all(collection / "queries.jsonl.gz"), qrels.read(collection / "qrels" / "train.tsv.gz")
+    used_positives: set[str] = set()
+    for query in rng.sample(sorted(all_qrels), len(all_qrels)):
+        positive = next((document for document, grade in all_qrels[query].items() if grade > 0 and document not in used_positives), None)
         if positive in corpus and query in queries:
-            known.add(positive)
+            used_positives.add(positive)
             yield queries[query], positive
 
 
-def _drawn(asked: Path, documents: list[str], dice: random.Random) -> Iterator[tuple[Text, str]]:
+def _drawn(asked: Path, documents: list[str], rng: random.Random) -> Iterator[tuple[Text, str]]:
     """A query and any passage, from the end of the list."""
     queries = texts.read_all(asked)
-    yield from zip((queries[query] for query in dice.sample(sorted(queries), len(queries))), reversed(documents))
+    yield from zip((queries[query] for query in rng.sample(sorted(queries), len(queries))), reversed(documents))

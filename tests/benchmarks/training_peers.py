@@ -1,4 +1,4 @@
-"""The trainings that ours is measured against: sentence-transformers' own trainers on the same weights, texts and order."""
+"""Baselines of the training benchmark: sentence-transformers' trainers on the same weights, texts and order."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +25,10 @@ from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesR
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from sentence_transformers.util import dot_score
 
-FLOPS, AT_ONCE = 0.01, 1e-6  # strength of the penalty as ours; ratio of the steps over which theirs grows: it counts from the second on
+FLOPS, AT_ONCE = (
+    0.01,
+    1e-6,
+)  # weight of the FLOPS penalty, as ours; ratio of the steps of its ramp, so that it is full from the second step on
 COLUMNS = ("anchor", "positive", "negative")
 
 
@@ -82,28 +85,28 @@ def trained(
     ready: Callable[[], None],
     device: str = "cpu",
 ) -> tuple[list[float], list[float], list[float]]:
-    """When each step began, the processor time by then, and its loss. A row of a step is a query, its positive and its negatives."""
+    """Start time of each step, processor time by then, and its loss. A row of a step is a query, its positive and its negatives."""
     model, loss, trainer, settings, callbacks = KINDS[kind](weights[0], length, weights[1], device)
     rows = [row for step in steps for row in step]
     names = [*COLUMNS[:2], *(f"{COLUMNS[2]}_{number}" for number in range(1, len(rows[0]) - 1))]
-    table = datasets.Dataset.from_dict({name: [row[place] for row in rows] for place, name in enumerate(names)})
+    table = datasets.Dataset.from_dict({name: [row[column] for row in rows] for column, name in enumerate(names)})
     arguments = settings(
         str(folder), max_steps=len(steps), per_device_train_batch_size=len(steps[0]), learning_rate=rate, weight_decay=0.0,
         lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=bfloat16, use_cpu=device == "cpu", report_to=[],
         save_strategy="no", logging_steps=len(steps), disable_tqdm=True, batch_sampler=InOrder,
     )  # fmt: skip
-    made = watched(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
+    instance = watched(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
     ready()
     if merged:
-        made.train()
+        instance.train()
     else:
         with column_merging_disabled():
-            made.train()
-    return made.times, made.clock, made.losses
+            instance.train()
+    return instance.times, instance.clock, instance.losses
 
 
 def watched(trainer: type[BaseTrainer]) -> Any:
-    """The same trainer, which notes when each step begins and its loss."""
+    """A subclass of the trainer that records the start and the loss of each step."""
 
     class Watched(trainer):  # type: ignore[misc, valid-type]
         def __init__(self, *given: Any, **named: Any) -> None:

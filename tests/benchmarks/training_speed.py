@@ -1,13 +1,13 @@
-"""A step of `moeir finetune` beside the steps of others: examples and tokens a second, memory, share of the machine's peak, equal losses.
+"""A step of `moeir finetune` compared with other trainers: examples and tokens a second, memory, share of the peak rate, equal losses.
 
     python training_speed.py MODEL_FOLDER COLLECTION WORK_FOLDER --row dense|splade|colbert|came|bf16 [--steps 12 --rounds 5 ...]
 
 Every way starts from the same weights and reads the same examples in the same order; each runs in a process of its own, in turns, and the
-first step is not timed. Processor time is the steadier measure where others use the machine. A token is a real one. Peak memory is the
-process's, beyond what it had before its first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
+first step is not timed. Processor time is the more stable measure on a shared machine. Tokens count without padding. Peak memory is the
+process's, beyond its memory before the first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
 longest, `columns` the same with a forward pass for each column of passages, `plain` our loop with the head that keeps [B, L, V]; `came` is
-compared with its three experts as three models. The share of the peak is that of the products our step needs, as torch counts them, in
-the processor time of each way. --same takes dropout out of float32 models and prints how far the losses of ours and theirs are apart.
+compared with its three experts as three models. The share of the peak is that of our step's matrix products, as torch counts them, in the
+processor time of each way. --same removes dropout from float32 models and prints the largest difference of the losses of ours and theirs.
 --before DIR compares ours with that of another checkout, and with nothing else.
 """
 
@@ -61,44 +61,44 @@ ROWS = {
 }
 
 
-def weights(given: argparse.Namespace, way: str) -> Path:
-    """The checkpoint that a way starts from."""
-    kind = way if given.row == "came" else given.arch if given.row == "bf16" else given.row
-    place: Path = given.work / f"{kind}-{given.shared}{'-same' if given.same else ''}{'-drawn' if given.drawn else ''}"
-    if not (place / "moeir.json").is_file():
-        place.mkdir(parents=True, exist_ok=True)
-        shared = given.shared
-        lengths = {"query_length": given.query_length, "document_length": given.length, "query_prefix": "", "document_prefix": ""}
-        made = start(given.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, scratch=given.drawn)
-        made.save(place)
-        config = place / "config.json"
-        if given.same:  # a checkpoint says its dropout in the family's own file
+def weights(arguments: argparse.Namespace, way: str) -> Path:
+    """The initial checkpoint of a way."""
+    kind = way if arguments.row == "came" else arguments.arch if arguments.row == "bf16" else arguments.row
+    folder: Path = arguments.work / f"{kind}-{arguments.shared}{'-same' if arguments.same else ''}{'-drawn' if arguments.drawn else ''}"
+    if not (folder / "moeir.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        shared = arguments.shared
+        lengths = {"query_length": arguments.query_length, "document_length": arguments.length, "query_prefix": "", "document_prefix": ""}
+        checkpoint = start(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, scratch=arguments.drawn)
+        checkpoint.save(folder)
+        config = folder / "config.json"
+        if arguments.same:  # the dropout of a checkpoint is in the family's own config file
             config.write_text(json.dumps(json.loads(config.read_text()) | dict.fromkeys(DROPOUTS, 0.0)))
-    return place
+    return folder
 
 
-def drawn_into(given: argparse.Namespace) -> Path:
-    """Where the examples are."""
-    place: Path = given.work / f"examples-{given.steps * given.batch}-{given.negatives}"
-    return place
+def drawn_into(arguments: argparse.Namespace) -> Path:
+    """Folder of the examples."""
+    folder: Path = arguments.work / f"examples-{arguments.steps * arguments.batch}-{arguments.negatives}"
+    return folder
 
 
-def planned(given: argparse.Namespace, checkpoint: Any) -> tuple[batches.Plan, tokens.TokenTexts]:
-    """What meets what, and its tokens."""
-    folder = drawn_into(given)
-    kept = list(examples.read(folder / "train.jsonl"))
-    plan = batches.planned(kept, queries=given.batch, negatives=given.negatives, seed=SEED, place=str(folder))
-    needed = texts.gathered([kept], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
-    return plan, tokens.cached(given.work / "tokens", needed, checkpoint)
+def planned(arguments: argparse.Namespace, checkpoint: Any) -> tuple[batches.Plan, tokens.TokenTexts]:
+    """The sampler and its tokens."""
+    folder = drawn_into(arguments)
+    all_examples = list(examples.read(folder / "train.jsonl"))
+    sampler = batches.planned(all_examples, queries=arguments.batch, negatives=arguments.negatives, seed=SEED, place=str(folder))
+    needed = texts.gathered([all_examples], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
+    return sampler, tokens.cached(arguments.work / "tokens", needed, checkpoint)
 
 
 class Watched(retrieval.Retrieval):
-    """Our task, which notes when each step begins, how many tokens it read and its loss."""
+    """Our task, which records start, tokens and loss of each step."""
 
     noted: dict[str, list[Any]]
 
     def outcome(self, step: int) -> tuple[torch.Tensor, dict[str, float], int]:
-        """The step's."""
+        """Loss, metrics and tokens of the step."""
         began, busy = time.monotonic(), time.process_time()
         loss, facts, count = super().outcome(step)
         for name, value in (("times", began), ("clock", busy), ("tokens", count), ("losses", float(facts["loss"]))):
@@ -106,29 +106,29 @@ class Watched(retrieval.Retrieval):
         return loss, facts, count
 
 
-def ours(given: argparse.Namespace, way: str) -> dict[str, Any]:
-    """Our loop."""
-    checkpoint = open_checkpoint(weights(given, way))
+def ours(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
+    """Our trainer."""
+    checkpoint = open_checkpoint(weights(arguments, way))
     if way == "plain":
         Lexical.forward = plain_head  # type: ignore[method-assign]
-    plan, held = planned(given, checkpoint)
-    dtype = NAMES[way] if given.row == "bf16" else NAMES[given.dtype]
+    sampler, dataset = planned(arguments, checkpoint)
+    dtype = NAMES[way] if arguments.row == "bf16" else NAMES[arguments.dtype]
     objective = variants.bind("learning.objectives", PLAIN["competitive" if len(checkpoint.architecture.kinds) > 1 else "contrastive"])
-    task = Watched(checkpoint, plan, held, objective, given.steps, dtype)
-    noted: dict[str, list[Any]] = {"times": [], "clock": [], "tokens": [], "losses": []}
-    object.__setattr__(task, "noted", noted)
-    schedule = loop.Schedule(given.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
-    folder = given.work / "trained" / f"{given.row}-{way}"
+    task = Watched(checkpoint, sampler, dataset, objective, arguments.steps, dtype)
+    records: dict[str, list[Any]] = {"times": [], "clock": [], "tokens": [], "losses": []}
+    object.__setattr__(task, "noted", records)
+    schedule = loop.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
+    folder = arguments.work / "trained" / f"{arguments.row}-{way}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     before = peak()
     loop.train(task, schedule, folder, device="cpu")
-    found = noted | {"before": before, "peak": peak(), "measured_peak": measured_peak(dtype, torch.device("cpu"))}
+    measurements = records | {"before": before, "peak": peak(), "measured_peak": measured_peak(dtype, torch.device("cpu"))}
     checkpoint.architecture.train()
     with FlopCounterMode(display=False) as counter:
         loss, _, count = retrieval.Retrieval.outcome(replace(task), 0)
         loss.backward()
-    return found | {"flops_a_token": counter.get_total_flops() / count}
+    return measurements | {"flops_a_token": counter.get_total_flops() / count}
 
 
 def plain_head(self: Lexical, states: torch.Tensor, packed: Any, encoder: Any) -> Sparse:
@@ -139,70 +139,76 @@ def plain_head(self: Lexical, states: torch.Tensor, packed: Any, encoder: Any) -
     return Sparse.from_matrix(weights.float())
 
 
-def theirs(given: argparse.Namespace, way: str) -> dict[str, Any]:
-    """sentence-transformers' loop."""
+def theirs(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
+    """sentence-transformers' trainer."""
     from training_peers import trained
 
-    place = weights(given, way)
-    checkpoint = open_checkpoint(place)
-    plan, _ = planned(given, checkpoint)
-    folder, projection = place, None
-    if given.row == "colbert":
+    checkpoint_folder = weights(arguments, way)
+    checkpoint = open_checkpoint(checkpoint_folder)
+    sampler, _ = planned(arguments, checkpoint)
+    folder, projection = checkpoint_folder, None
+    if arguments.row == "colbert":
         projection = checkpoint.architecture.heads["local"].projection.weight.detach().clone()
-        folder = weights(argparse.Namespace(**vars(given) | {"row": "dense"}), way)  # the same encoder, in its family's own files
-    held = {side: texts.texts.read_all(drawn_into(given) / f"{side}.jsonl") for side in ("queries", "corpus")}
+        folder = weights(argparse.Namespace(**vars(arguments) | {"row": "dense"}), way)  # the same encoder, in its family's own format
+    texts_by_side = {side: texts.texts.read_all(drawn_into(arguments) / f"{side}.jsonl") for side in ("queries", "corpus")}
     steps = []
-    for drawn in map(plan.at, range(given.steps)):
-        groups = [drawn.documents[first : first + 1 + given.negatives] for first in range(0, len(drawn.documents), 1 + given.negatives)]
-        rows = zip(drawn.queries, groups, strict=True)
-        steps.append([[held["queries"][query].content, *(held["corpus"][one].content for one in group)] for query, group in rows])
-    del checkpoint, held
+    for batch in map(sampler.at, range(arguments.steps)):
+        groups = [
+            batch.documents[first : first + 1 + arguments.negatives] for first in range(0, len(batch.documents), 1 + arguments.negatives)
+        ]
+        rows = zip(batch.queries, groups, strict=True)
+        steps.append(
+            [[texts_by_side["queries"][query].content, *(texts_by_side["corpus"][one].content for one in group)] for query, group in rows]
+        )
+    del checkpoint, texts_by_side
     before: list[float] = []
-    options = {"length": given.length, "rate": RATE, "bfloat16": given.dtype == "bfloat16", "merged": way == "theirs"}
-    run = partial(trained, given.row, (folder, projection), steps, given.work / "trained" / f"{given.row}-{way}", **options)
+    options = {"length": arguments.length, "rate": RATE, "bfloat16": arguments.dtype == "bfloat16", "merged": way == "theirs"}
+    run = partial(trained, arguments.row, (folder, projection), steps, arguments.work / "trained" / f"{arguments.row}-{way}", **options)
     times, clock, losses = run(ready=lambda: before.append(peak()))
     return {"times": times, "clock": clock, "losses": losses, "before": before[0], "peak": peak()}
 
 
 def peak() -> float:
-    """The most memory this process has had, in MiB."""
+    """Peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def run(given: argparse.Namespace, way: str) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     """One run, in a process of its own; `before` is ours as another checkout has it."""
-    surroundings = os.environ | {"OMP_NUM_THREADS": str(given.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
     if way == BEFORE:
         flag = sys.argv.index("--before")
-        script = given.before.resolve() / "tests" / "benchmarks" / Path(__file__).name
-        command = [sys.executable, str(script), *sys.argv[1:flag], *sys.argv[flag + 2 :], "--way", ROWS[given.row][0]]
-        surroundings["PYTHONPATH"] = str(given.before.resolve())
-    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found | {name: found[clock][-1] - found[clock][1] for name, clock in (("seconds", "times"), ("busy", "clock"))}
+        script = arguments.before.resolve() / "tests" / "benchmarks" / Path(__file__).name
+        command = [sys.executable, str(script), *sys.argv[1:flag], *sys.argv[flag + 2 :], "--way", ROWS[arguments.row][0]]
+        environment["PYTHONPATH"] = str(arguments.before.resolve())
+    completed = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if completed.returncode:
+        raise SystemExit(completed.stderr)
+    measurements: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+    return measurements | {
+        name: measurements[clock][-1] - measurements[clock][1] for name, clock in (("seconds", "times"), ("busy", "clock"))
+    }
 
 
-def compared(given: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]]) -> list[list[str]]:
-    """A line for each way: its speed, its memory, its time over that of the first."""
-    ways = ROWS[given.row]
-    first, timed = ways[0], given.steps - 2
+def compared(arguments: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]]) -> list[list[str]]:
+    """A line for each way: its speed, its memory, the ratio of its time to the first's."""
+    ways = ROWS[arguments.row]
+    first, timed = ways[0], arguments.steps - 2
     read = sum(rounds[0][first]["tokens"][1:-1])
     flops = rounds[0][first]["flops_a_token"] * read
-    top = max(one[first]["measured_peak"] for one in rounds) / given.threads
+    top = max(one[first]["measured_peak"] for one in rounds) / arguments.threads
     lines = []
-    apart = [("apart", ways[1:])] if given.row == "came" and given.before is None else []
+    apart = [("apart", ways[1:])] if arguments.row == "came" and arguments.before is None else []
     for name, parts in [(way, (way,)) for way in ways] + apart:
         seconds = [sum(one[part]["seconds"] for part in parts) for one in rounds]
         ratios = [[sum(one[part][clock] for part in parts) / one[first][clock] for one in rounds] for clock in ("seconds", "busy")]
-        took = statistics.median(seconds)
+        duration = statistics.median(seconds)
         memory = max(statistics.median(one[part]["peak"] - one[part]["before"] for one in rounds) for part in parts)
         busy = statistics.median(one[name]["busy"] for one in rounds) if len(parts) == 1 else 0.0
         share = f"{flops / busy / top:.1%}" if name in (first, "theirs", "columns", "plain") else ""
-        spread = [f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})" for found in ratios]
-        speed = [f"{1000 * took / timed:.0f}", f"{timed * given.batch / took:.2f}", f"{read / took:.0f}"]
+        spread = [f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})" for values in ratios]
+        speed = [f"{1000 * duration / timed:.0f}", f"{timed * arguments.batch / duration:.2f}", f"{read / duration:.0f}"]
         lines.append([name, *speed, *spread, f"{memory:.0f}", share])
     return lines
 
@@ -216,37 +222,44 @@ def read() -> argparse.Namespace:
     numbers = {"steps": 12, "rounds": 5, "threads": 2, "batch": 8, "negatives": 7, "length": 128, "query-length": 64, "shared": 4}
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--queries", type=Path, help="for a collection whose queries are not judged")
+    parser.add_argument("--queries", type=Path, help="queries of a collection without training judgements")
     parser.add_argument("--dtype", default="float32", choices=list(NAMES))
     parser.add_argument("--arch", default="dense", choices=("dense", "came"), help="of --row bf16")
-    parser.add_argument("--drawn", action="store_true", help="the sizes of MODEL_FOLDER with drawn weights")
+    parser.add_argument("--drawn", action="store_true", help="random weights in the sizes of MODEL_FOLDER")
     parser.add_argument("--same", action="store_true")
-    parser.add_argument("--before", type=Path, help="another checkout: its training beside this one's, and nothing else")
+    parser.add_argument("--before", type=Path, help="another checkout, whose training is compared with this one's, and nothing else")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     """Run the ways in turns and print the table."""
-    given = read()
-    if given.before is not None:
-        ROWS[given.row] = (ROWS[given.row][0], BEFORE)
-    torch.set_num_threads(given.threads)
-    if given.way:
-        way: Callable[..., dict[str, Any]] = theirs if given.way in ("theirs", "columns") else ours
-        print(json.dumps(way(given, given.way)))
+    arguments = read()
+    if arguments.before is not None:
+        ROWS[arguments.row] = (ROWS[arguments.row][0], BEFORE)
+    torch.set_num_threads(arguments.threads)
+    if arguments.way:
+        way: Callable[..., dict[str, Any]] = theirs if arguments.way in ("theirs", "columns") else ours
+        print(json.dumps(way(arguments, arguments.way)))
         return
-    prepared(given.collection, given.queries, drawn_into(given), count=given.steps * given.batch, negatives=given.negatives, seed=SEED)
-    if given.same:
-        one, other = (run(given, way)["losses"] for way in ("ours", "theirs"))
-        apart = max(abs(mine - yours) for mine, yours in zip(one, other, strict=True))
-        print(f"losses of {given.steps} steps: {one[0]:.5f} -> {one[-1]:.5f}; largest difference {apart:.1e}")
+    prepared(
+        arguments.collection,
+        arguments.queries,
+        drawn_into(arguments),
+        count=arguments.steps * arguments.batch,
+        negatives=arguments.negatives,
+        seed=SEED,
+    )
+    if arguments.same:
+        one, other = (run(arguments, way)["losses"] for way in ("ours", "theirs"))
+        difference = max(abs(mine - yours) for mine, yours in zip(one, other, strict=True))
+        print(f"losses of {arguments.steps} steps: {one[0]:.5f} -> {one[-1]:.5f}; largest difference {difference:.1e}")
         return
-    rounds = [{way: run(given, way) for way in ROWS[given.row]} for _ in range(given.rounds)]
-    print(f"peak {rounds[0][ROWS[given.row][0]]['measured_peak'] / 1e9:.0f} GFLOP/s")
+    rounds = [{way: run(arguments, way) for way in ROWS[arguments.row]} for _ in range(arguments.rounds)]
+    print(f"peak {rounds[0][ROWS[arguments.row][0]]['measured_peak'] / 1e9:.0f} GFLOP/s")
     columns = ["way", "ms a step", "examples/s", "tokens/s", "time over the first's (least, most)", "processor time over the first's"]
     print(*columns, "MiB beyond the start", "share of peak", sep="\t")
-    for line in compared(given, rounds):
+    for line in compared(arguments, rounds):
         print(*line, sep="\t")
 
 

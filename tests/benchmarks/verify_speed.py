@@ -1,8 +1,8 @@
-"""How long `moeir` looks for damage in an artifact before it uses it: every byte is read and summed.
+"""Speed of the verification of an artifact before its use: a checksum over every byte.
 
     python verify_speed.py WORK_FOLDER [--bytes 1000000000 --rounds 5]
 
-One file of drawn bytes, in the kernel's memory after the first round: by one thread over the whole file, and block by block in all of them.
+One file of random bytes, in the page cache after the first round: by one thread over the whole file, and block by block in all threads.
 """
 
 import argparse
@@ -18,30 +18,30 @@ from moeir.artifacts import checksums
 
 def seconds(work: Callable[[], object], rounds: int) -> str:
     """Median, least and most."""
-    taken = []
+    durations = []
     for _ in range(rounds):
         began = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - began)
-    return f"{statistics.median(taken):.2f} ({min(taken):.2f} to {max(taken):.2f})"
+        durations.append(time.perf_counter() - began)
+    return f"{statistics.median(durations):.2f} ({min(durations):.2f} to {max(durations):.2f})"
 
 
 def main() -> None:
-    """Two lines."""
+    """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--bytes", type=int, default=10**9)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    file = given.work / "drawn.bin"
-    with open(file, "wb") as held:
-        for first in range(0, given.bytes, checksums.BLOCK):
-            held.write(os.urandom(min(checksums.BLOCK, given.bytes - first)))
-    said = checksums.facts([file])[0]
-    sys.stdout.write(f"whole {seconds(lambda: checksums.checksum(file), given.rounds)} s\n")
-    sys.stdout.write(f"blocks {seconds(lambda: checksums.changed({file: said}), given.rounds)} s\n")
-    sys.stdout.write(f"making {seconds(lambda: checksums.facts([file]), given.rounds)} s\n")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    file = arguments.work / "drawn.bin"
+    with open(file, "wb") as opened_file:
+        for first in range(0, arguments.bytes, checksums.BLOCK):
+            opened_file.write(os.urandom(min(checksums.BLOCK, arguments.bytes - first)))
+    entry = checksums.facts([file])[0]
+    sys.stdout.write(f"whole {seconds(lambda: checksums.checksum(file), arguments.rounds)} s\n")
+    sys.stdout.write(f"blocks {seconds(lambda: checksums.changed({file: entry}), arguments.rounds)} s\n")
+    sys.stdout.write(f"making {seconds(lambda: checksums.facts([file]), arguments.rounds)} s\n")
     file.unlink()
 
 

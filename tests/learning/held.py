@@ -1,4 +1,4 @@
-"""Texts by id as a training reads them: tokens in memory, in the place of a cache on disk; and examples that name short texts."""
+"""Toy training data: texts tokenized in memory instead of a cache on disk, and examples of short texts."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,13 +20,13 @@ ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 
 
 def held(checkpoint: OpenCheckpoint, queries: Mapping[str, str], documents: Mapping[str, str], sets: int = 1) -> TokenTexts:
-    """One text after the other; `sets` sets that all have the same texts."""
+    """Queries, then documents; `datasets` data sets that all have the same texts."""
     ids, silent = [], []
     for side, texts in (("query", queries), ("document", documents)):
         for text in texts.values():
-            found, quiet = checkpoint.ids([text], side)
-            ids.append(found[0])
-            silent.append(quiet[0] if quiet else 0)
+            token_ids, silent_counts = checkpoint.ids([text], side)
+            ids.append(token_ids[0])
+            silent.append(silent_counts[0] if silent_counts else 0)
     rows = Rows({name: row for row, name in enumerate(queries)}, {name: row for row, name in enumerate(documents, len(queries))})
     starts = np.cumsum([0, *map(len, ids)])
     return TokenTexts(TokenCache(np.concatenate(ids).astype(np.uint16), starts, np.array(silent)), [rows] * sets)
@@ -34,15 +34,15 @@ def held(checkpoint: OpenCheckpoint, queries: Mapping[str, str], documents: Mapp
 
 def content(row: int) -> str:
     """A text of 1 to 13 animals and some verbs."""
-    return " ".join(ANIMALS[(row + place) % 8] + " hunts" * (place % 2) for place in range(1 + row % 13))
+    return " ".join(ANIMALS[(row + number) % 8] + " hunts" * (number % 2) for number in range(1 + row % 13))
 
 
 def table(folder: Path, name: str, count: int, shift: int = 0) -> tuple[Path, dict[str, str]]:
-    """A collection of such texts: its place, and what it holds."""
-    held = {f"{name[0]}{row}": content(row + shift) for row in range(count)}
+    """Write a collection of such texts; returns its path and the texts by id."""
+    texts_by_id = {f"{name[0]}{row}": content(row + shift) for row in range(count)}
     path = folder / f"{name}.tsv"
-    path.write_text("".join(f"{one}\t{text}\n" for one, text in held.items()))
-    return path, held
+    path.write_text("".join(f"{text_id}\t{text}\n" for text_id, text in texts_by_id.items()))
+    return path, texts_by_id
 
 
 def examples(count: int, negatives: int = 4) -> list[Example]:
@@ -52,7 +52,7 @@ def examples(count: int, negatives: int = 4) -> list[Example]:
 
 
 def whole(texts: Tokens | Dealt) -> Tokens:
-    """The texts of a batch that is neither shared nor cut."""
+    """The tokens of a batch that is neither shared nor split."""
     if isinstance(texts, Tokens):
         return texts
     (part,) = texts.parts
@@ -60,9 +60,9 @@ def whole(texts: Tokens | Dealt) -> Tokens:
     return part
 
 
-def same(read: Iterable[Tokens | Dealt], expected: Iterable[Tokens | Dealt]) -> None:
-    """Token for token, sorted by length."""
-    for one, other in zip(map(whole, read), map(whole, expected), strict=True):
+def same(actual: Iterable[Tokens | Dealt], expected: Iterable[Tokens | Dealt]) -> None:
+    """Batches are equal token by token, sorted by length."""
+    for one, other in zip(map(whole, actual), map(whole, expected), strict=True):
         other = other.sort_by_length()
         assert (one.order is None) == (other.order is None) and (one.order is None or torch.equal(one.order, other.order))
         assert one.side == other.side and one.lengths == other.lengths and one.segments is other.segments is None
@@ -72,7 +72,7 @@ def same(read: Iterable[Tokens | Dealt], expected: Iterable[Tokens | Dealt]) -> 
 
 
 def drop_nothing(model: nn.Module) -> None:
-    """No dropout, and no noise at an embedding's gate."""
+    """No dropout, and no noise in an embedding mixture's gate."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -1,4 +1,4 @@
-"""Batches made ahead of their steps: in order, from any step on, with their errors, in a thread that ends with the training."""
+"""Prefetched batches: in order, from any step on, with their errors, in a thread that ends with the training."""
 
 import threading
 
@@ -17,7 +17,7 @@ def threads():
 
 
 class Watched:
-    """A plan that notes which steps are asked for and in which thread, and fails at one."""
+    """A sampler that records the requested steps and their threads, and fails at one step."""
 
     size, steps_per_epoch = 15, 3
 
@@ -40,21 +40,21 @@ def texts(tiny_model):
 
 
 def test_batches_come_in_order_from_wherever_a_training_goes_on(texts):
-    plan = Watched()
-    batches = Batches(plan, texts, 9)
+    sampler = Watched()
+    batches = Batches(sampler, texts, 9)
     for step in (4, 5, 6, 7, 8):
-        read = batches.at(step)
-        assert read.drawn == plan._plan.at(step)
-        same(read[1:3], texts.read(read.drawn))
-        assert len(plan.asked) <= step - 4 + 1 + STEPS_AHEAD
-    assert plan.asked == [(step, "batches") for step in (4, 5, 6, 7, 8)]
+        batch = batches.at(step)
+        assert batch.drawn == sampler._plan.at(step)
+        same(batch[1:3], texts.read(batch.drawn))
+        assert len(sampler.asked) <= step - 4 + 1 + STEPS_AHEAD
+    assert sampler.asked == [(step, "batches") for step in (4, 5, 6, 7, 8)]
     assert not threads()
 
 
 def test_any_other_step_can_be_asked_for(texts):
-    plan = Watched()
-    batches = Batches(plan, texts, 9)
-    assert [batches.at(step).drawn for step in (0, 1, 7, 2, 8, 8)] == [plan._plan.at(step) for step in (0, 1, 7, 2, 8, 8)]
+    sampler = Watched()
+    batches = Batches(sampler, texts, 9)
+    assert [batches.at(step).drawn for step in (0, 1, 7, 2, 8, 8)] == [sampler._plan.at(step) for step in (0, 1, 7, 2, 8, 8)]
 
 
 def test_an_error_in_the_thread_is_raised_where_its_step_is_asked_for(texts):
@@ -75,9 +75,9 @@ def test_the_thread_ends_with_a_training_that_stops_early(texts):
 
 
 def test_an_epochs_order_is_made_once(monkeypatch):
-    plans = tuple(planned(examples(count), queries=2, negatives=3, seed=1, place="x") for count in (8, 12))
-    walk, made, generator = Sets(plans, (1.0, 1.0), 1), [], np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: (made.append(tuple(seed)), generator(seed))[1])
-    for step in range(2 * walk.steps_per_epoch):
-        walk.at(step)
-    assert sorted(made) == sorted([*[(1, epoch) for epoch in (0, 1)] * 2, *((1, epoch, 2) for epoch in (0, 1))])
+    samplers = tuple(planned(examples(count), queries=2, negatives=3, seed=1, place="x") for count in (8, 12))
+    multi_sampler, seeds, generator = Sets(samplers, (1.0, 1.0), 1), [], np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: (seeds.append(tuple(seed)), generator(seed))[1])
+    for step in range(2 * multi_sampler.steps_per_epoch):
+        multi_sampler.at(step)
+    assert sorted(seeds) == sorted([*[(1, epoch) for epoch in (0, 1)] * 2, *((1, epoch, 2) for epoch in (0, 1))])

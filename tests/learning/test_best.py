@@ -1,4 +1,4 @@
-"""The best weights are kept, become the checkpoint, and no kill changes them: two sets of examples judged now and then."""
+"""The best weights are saved and become the checkpoint, also after a kill: two data sets, evaluated every second step."""
 
 import json
 
@@ -22,7 +22,7 @@ STEPS = 6
 
 
 class Killed(Exception):
-    """The end of the machine's time."""
+    """Stands for a kill of the process."""
 
 
 def killing(at):
@@ -38,22 +38,22 @@ def killing(at):
 
 @pytest.fixture(scope="module")
 def learning(toy, tiny_model_with_head):
-    """Two sets of examples in turns, judged every second step."""
-    given = development(toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training={}, measure="nDCG@10", every=2)
-    documents = given.documents
+    """`learning(folder, …)` trains on two interleaved data sets, evaluated every second step -> weights and counts."""
+    dev_set = development(toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training={}, measure="nDCG@10", every=2)
+    documents = dev_set.documents
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
-    plans = tuple(planned(part, queries=2, negatives=3, seed=1, place="toy") for part in (examples[:6], examples[6:]))
+    samplers = tuple(planned(part, queries=2, negatives=3, seed=1, place="toy") for part in (examples[:6], examples[6:]))
 
     def learned(folder, *, at=None, patience=None, keep="best", **options):
         folder.mkdir(exist_ok=True)
         checkpoint = start(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
-        dev = Development(given.queries, given.documents, given.qrels, "nDCG@10", 2, patience, keep)
+        dev = Development(dev_set.queries, dev_set.documents, dev_set.qrels, "nDCG@10", 2, patience, keep)
         schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, rates={"towers": 2e-3}, save_minutes=0.0, **options)
-        texts, plan = held(checkpoint, queries, documents, sets=2), Sets(plans, (1.0, 0.5), 1)
+        texts, plan = held(checkpoint, queries, documents, sets=2), Sets(samplers, (1.0, 0.5), 1)
         task = Retrieval(checkpoint, plan, texts, killing(at), schedule.steps, torch.float32)
-        done = train(task, schedule, folder, device="cpu", judge=None if dev is None else Judge(checkpoint, dev, torch.float32))
-        return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, done
+        counts = train(task, schedule, folder, device="cpu", judge=None if dev is None else Judge(checkpoint, dev, torch.float32))
+        return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
 
     return learned
 
@@ -67,8 +67,8 @@ def lines(folder):
     return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in every]
 
 
-def untimed(done):
-    return done | {"last": {key: value for key, value in done["last"].items() if key != "tokens_per_second"}}
+def untimed(counts):
+    return counts | {"last": {key: value for key, value in counts["last"].items() if key != "tokens_per_second"}}
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def undisturbed(learning, tmp_path_factory):
 def test_a_killed_training_goes_on_to_the_same_bytes_and_the_same_best(at, learning, undisturbed, tmp_path):
     with pytest.raises(Killed):
         learning(tmp_path, at=at)
-    weights, done = learning(tmp_path)
-    folder, expected, told = undisturbed
-    assert identical(weights, expected) and lines(tmp_path) == lines(folder) and untimed(done) == untimed(told)
+    weights, counts = learning(tmp_path)
+    folder, expected, expected_counts = undisturbed
+    assert identical(weights, expected) and lines(tmp_path) == lines(folder) and untimed(counts) == untimed(expected_counts)
 
 
 def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning, undisturbed, tmp_path, monkeypatch):
@@ -104,46 +104,48 @@ def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning,
 
 
 def test_values_stand_in_the_metrics_and_the_best_is_told(undisturbed):
-    folder, _, done = undisturbed
-    told = {line["step"]: line["dev.fused.nDCG@10"] for line in lines(folder) if "dev.fused.nDCG@10" in line}
-    assert list(told) == [2, 4, 6]
+    folder, _, counts = undisturbed
+    value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in lines(folder) if "dev.fused.nDCG@10" in line}
+    assert list(value_by_step) == [2, 4, 6]
     assert all({"dev.lexical.nDCG@10", "dev.local.nDCG@10", "dev.global.nDCG@10"} <= line.keys() for line in lines(folder)[1::2])
-    said = done["development"]
-    assert said["value"] == max(told.values()) and said["step"] == min(step for step, value in told.items() if value == said["value"])
-    assert said | {"value": 0, "step": 0} == {
+    summary = counts["development"]
+    assert summary["value"] == max(value_by_step.values()) and summary["step"] == min(
+        step for step, value in value_by_step.items() if value == summary["value"]
+    )
+    assert summary | {"value": 0, "step": 0} == {
         "measure": "nDCG@10", "queries": 6, "documents": 12, "kept": "best", "value": 0, "step": 0, "evaluations": 3, "stopped_after": None,
     }  # fmt: skip
 
 
 @pytest.fixture
 def falling(monkeypatch):
-    """Values that get worse after the first evaluation."""
+    """Dev values that fall after the first evaluation."""
     values = {}
 
-    def told(checkpoint, given, dtype, world):
-        found = float(next(checkpoint.architecture.parameters()).detach().sum())
-        values.setdefault(found, 1.0 - 0.1 * len(values))
-        return {"dev.fused.nDCG@10": values[found]}
+    def fake_evaluate(checkpoint, dev_set, dtype, world):
+        weight_sum = float(next(checkpoint.architecture.parameters()).detach().sum())
+        values.setdefault(weight_sum, 1.0 - 0.1 * len(values))
+        return {"dev.fused.nDCG@10": values[weight_sum]}
 
-    monkeypatch.setattr("moeir.learning.retrieval.evaluated", told)
+    monkeypatch.setattr("moeir.learning.retrieval.evaluated", fake_evaluate)
 
 
 def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):
     best, _ = learning(tmp_path / "best")
-    last, told = learning(tmp_path / "last", keep="last")
+    last, counts = learning(tmp_path / "last", keep="last")
     with pytest.raises(Killed):
         learning(tmp_path / "two", at=2, keep="last")
     two = load_file(tmp_path / "two" / RESUME / STATE / checkpoints.WEIGHTS)
     assert identical(best, two) and not identical(best, last)
-    assert told["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST).exists()
+    assert counts["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST).exists()
 
 
 def test_training_stops_when_nothing_better_comes(learning, tmp_path, falling):
-    _, done = learning(tmp_path, patience=1)
-    assert done["steps"] == 4 and len(lines(tmp_path)) == 4
-    assert done["development"]["stopped_after"] == 4 and done["development"]["step"] == 2
-    _, done = learning(tmp_path / "patient", patience=3)
-    assert done["steps"] == STEPS
+    _, counts = learning(tmp_path, patience=1)
+    assert counts["steps"] == 4 and len(lines(tmp_path)) == 4
+    assert counts["development"]["stopped_after"] == 4 and counts["development"]["step"] == 2
+    _, counts = learning(tmp_path / "patient", patience=3)
+    assert counts["steps"] == STEPS
 
 
 def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model):

@@ -1,4 +1,4 @@
-"""Gradient caching and recomputed layers: the gradients of the plain step, with dropout, in a part of the memory."""
+"""Gradient caching and recomputed layers: the gradients of the plain step, with dropout, with a fraction of the memory."""
 
 from functools import partial
 
@@ -30,23 +30,23 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory, tiny_model_with_head):
-    """`stepped(kind, …)`: the loss of a batch, its facts and every gradient."""
+    """`stepped(kind, …)`: the loss of a batch, its metrics and every gradient."""
 
     def step(kind, *, at_once=None, recompute=False, seed=5, random=True):
         arch, objective = KINDS[kind]
         checkpoint = start(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
         texts = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
-        plan = planned(examples(8), queries=6, negatives=3, seed=1, place="toy")
-        task = Retrieval(checkpoint, plan, texts, objective, 2, torch.float32, at_once=at_once)
+        sampler = planned(examples(8), queries=6, negatives=3, seed=1, place="toy")
+        task = Retrieval(checkpoint, sampler, texts, objective, 2, torch.float32, at_once=at_once)
         model = checkpoint.architecture.train()
         model.recompute_layers(recompute)
         if not random:
             drop_nothing(model)
         torch.manual_seed(seed)
-        loss, facts, tokens = task.outcome(0)
+        loss, metrics, tokens = task.outcome(0)
         loss.backward()
         gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), read_facts([facts])[0], tokens, gradients
+        return loss.item(), read_facts([metrics])[0], tokens, gradients
 
     return step
 
@@ -55,21 +55,21 @@ def stepped(tmp_path_factory, tiny_model_with_head):
 @pytest.mark.parametrize("at_once", [1, 40, 100])
 @pytest.mark.parametrize("random", [False, True], ids=["nothing is dropped", "with dropout"])
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, stepped, monkeypatch):
-    """Where nothing is random, those of the whole batch; with dropout, those of the same parts with all their activations kept."""
+    """Without randomness, the gradients of the whole batch; with dropout, those of the same parts with all activations kept."""
     if random:
         with monkeypatch.context() as patch:
             patch.setattr(caching, "_encoded_again", lambda encode, tokens: encode(tokens))
-            loss, facts, tokens, gradients = stepped(kind, at_once=at_once)
+            loss, metrics, tokens, gradients = stepped(kind, at_once=at_once)
     else:
         monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
-        loss, facts, tokens, gradients = stepped(kind, random=False)
-    again, others, count, cached = stepped(kind, at_once=at_once, random=random)
-    assert again == pytest.approx(loss, abs=1e-5) and count == tokens
-    assert others == pytest.approx(facts, abs=1e-5, rel=1e-4)
+        loss, metrics, tokens, gradients = stepped(kind, random=False)
+    cached_loss, cached_metrics, count, cached = stepped(kind, at_once=at_once, random=random)
+    assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens
+    assert cached_metrics == pytest.approx(metrics, abs=1e-5, rel=1e-4)
     assert cached.keys() == gradients.keys()
-    most = max(float(one.abs().max()) for one in gradients.values())
+    largest = max(float(one.abs().max()) for one in gradients.values())
     for name, one in gradients.items():
-        torch.testing.assert_close(cached[name], one, atol=1e-6 * most, rtol=1e-4, msg=name)
+        torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
 
 
 def test_dropout_is_there_to_be_repeated(stepped):
@@ -78,9 +78,9 @@ def test_dropout_is_there_to_be_repeated(stepped):
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_recomputed_layers_change_no_byte(kind, stepped):
-    loss, facts, _, gradients = stepped(kind)
-    again, others, _, recomputed = stepped(kind, recompute=True)
-    assert again == loss and others == facts
+    loss, metrics, _, gradients = stepped(kind)
+    recomputed_loss, recomputed_metrics, _, recomputed = stepped(kind, recompute=True)
+    assert recomputed_loss == loss and recomputed_metrics == metrics
     assert all(torch.equal(recomputed[name], one) for name, one in gradients.items()) and recomputed.keys() == gradients.keys()
 
 
@@ -97,15 +97,15 @@ def test_parts_and_recomputation_save_memory(tiny_model_with_head):
     checkpoint = start(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
     long = "owl bat bee fox cat hen oak eel " * 8
     texts = held(checkpoint, {f"q{n}": "owl" for n in range(32)}, {f"d{n}": long for n in range(40)})
-    plan = planned(examples(32, 7), queries=32, negatives=7, seed=1, place="toy")
+    sampler = planned(examples(32, 7), queries=32, negatives=7, seed=1, place="toy")
     model = checkpoint.architecture.train()
 
-    def most(at_once=None, recompute=False):
+    def peak_bytes(at_once=None, recompute=False):
         model.recompute_layers(recompute)
-        task = Retrieval(checkpoint, plan, texts, objectives.contrastive, 1, torch.float32, at_once=at_once)
+        task = Retrieval(checkpoint, sampler, texts, objectives.contrastive, 1, torch.float32, at_once=at_once)
         return peak(lambda: task.outcome(0)[0].backward())
 
-    whole = most()
+    whole = peak_bytes()
     assert whole > 100e6  # bytes: 15,000 tokens
-    assert most(at_once=2000) < whole / 4
-    assert most(recompute=True) < whole / 1.5  # four layers are few
+    assert peak_bytes(at_once=2000) < whole / 4
+    assert peak_bytes(recompute=True) < whole / 1.5  # four layers are few

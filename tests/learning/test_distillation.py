@@ -1,4 +1,4 @@
-"""What is learned from a teacher, and what is learned of sums of experts: against loops."""
+"""Distillation from a teacher, and losses of sums of experts, against loops."""
 
 import pytest
 import torch
@@ -27,15 +27,15 @@ def groups(draw):
 @quick
 @given(groups(), st.sampled_from([0.5, 1.0, 3.0]))
 def test_divergence_is_that_of_the_loop(given_, temperature):
-    found = losses.divergence(*map(torch.tensor, given_), temperature)
-    assert found.tolist() == pytest.approx([oracles.divergence(*pair, temperature) for pair in zip(*given_, strict=True)], abs=1e-4)
+    values = losses.divergence(*map(torch.tensor, given_), temperature)
+    assert values.tolist() == pytest.approx([oracles.divergence(*pair, temperature) for pair in zip(*given_, strict=True)], abs=1e-4)
 
 
 @quick
 @given(groups())
 def test_margins_are_those_of_the_loop(given_):
-    found = losses.margins(*map(torch.tensor, given_))
-    assert found.tolist() == pytest.approx([oracles.margins(*pair) for pair in zip(*given_, strict=True)], abs=1e-4)
+    values = losses.margins(*map(torch.tensor, given_))
+    assert values.tolist() == pytest.approx([oracles.margins(*pair) for pair in zip(*given_, strict=True)], abs=1e-4)
 
 
 def test_a_student_that_agrees_with_its_teacher_costs_nothing():
@@ -77,36 +77,36 @@ def mean(costs):
 
 
 def test_kl_is_the_sum_over_experts_of_the_loop():
-    given, expected = batch(), {}
-    for name, matrix in scores(given).items():
+    toy_batch, expected = batch(), {}
+    for name, matrix in scores(toy_batch).items():
         expected[name] = mean([oracles.divergence(*pair, 2.0) for pair in zip(own(matrix), TEACHER.tolist(), strict=True)])
-    found = objectives.kl(given, temperature=2.0, **FREE)
-    assert found.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
-    assert {name: found.facts[f"loss.{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
+    output = objectives.kl(toy_batch, temperature=2.0, **FREE)
+    assert output.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
+    assert {name: output.facts[f"loss.{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 
 def test_margin_mse_is_the_sum_over_experts_of_the_loop():
-    given = batch()
+    toy_batch = batch()
     expected = sum(
-        mean([oracles.margins(*pair) for pair in zip(own(matrix), TEACHER.tolist(), strict=True)]) for matrix in scores(given).values()
+        mean([oracles.margins(*pair) for pair in zip(own(matrix), TEACHER.tolist(), strict=True)]) for matrix in scores(toy_batch).values()
     )
-    assert objectives.margin_mse(given, **FREE).loss.item() == pytest.approx(expected, rel=1e-4)
+    assert objectives.margin_mse(toy_batch, **FREE).loss.item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("objective", objectives.TAUGHT)
 def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objective):
-    given = batch()
-    plain = objectives.contrastive(given, **FREE)
-    alone, both = objective(given, **FREE), objective(given, contrastive=0.5, **FREE)
+    toy_batch = batch()
+    plain = objectives.contrastive(toy_batch, **FREE)
+    alone, both = objective(toy_batch, **FREE), objective(toy_batch, contrastive=0.5, **FREE)
     assert both.loss.item() - alone.loss.item() == pytest.approx(0.5 * plain.loss.item(), rel=1e-4)
     assert both.facts["contrastive.global"] == plain.facts["loss.global"] and both.facts["loss.global"] == alone.facts["loss.global"]
-    cost = objectives.contrastive(given, flops_query=0.3, flops_document=0.7).loss.item() - plain.loss.item()
-    assert objective(given, flops_query=0.3, flops_document=0.7).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
+    cost = objectives.contrastive(toy_batch, flops_query=0.3, flops_document=0.7).loss.item() - plain.loss.item()
+    assert objective(toy_batch, flops_query=0.3, flops_document=0.7).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
 
 
 @pytest.mark.parametrize("objective", objectives.TAUGHT)
 def test_a_teacher_and_negatives_are_needed(objective):
-    with pytest.raises(UsageError, match="distillation needs a teacher's scores in the examples"):
+    with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
         objective(batch(teacher=None))
     with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
         objective(batch(teacher=torch.ones(Q, 1), group=1))
@@ -119,28 +119,28 @@ def test_a_temperature_of_nothing_is_refused():
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_losses_are_taken_of_sums_of_experts(objective):
-    given = batch(sums=HYBRID)
-    added = sum(scores(given).values()).tolist()
-    expected = mean([oracles.contrastive(row, query * GROUP) for query, row in enumerate(added)])
-    found = objective(given, **FREE)
-    assert found.loss.item() == pytest.approx(expected, rel=1e-4) and found.facts["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
-    assert not {"loss.global", "loss.lexical", "share.global"} & found.facts.keys()
-    assert objective is objectives.contrastive or found.facts["share.hybrid"] == 1.0
+    toy_batch = batch(sums=HYBRID)
+    summed_scores = sum(scores(toy_batch).values()).tolist()
+    expected = mean([oracles.contrastive(row, query * GROUP) for query, row in enumerate(summed_scores)])
+    output = objective(toy_batch, **FREE)
+    assert output.loss.item() == pytest.approx(expected, rel=1e-4) and output.facts["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
+    assert not {"loss.global", "loss.lexical", "share.global"} & output.facts.keys()
+    assert objective is objectives.contrastive or output.facts["share.hybrid"] == 1.0
 
 
 def test_flops_is_free_within_a_sum_unless_it_is_asked_for():
     summed, alone = batch(sums=HYBRID), batch(sums={"hybrid": ("lexical",)})
     assert objectives.contrastive(summed).loss.item() == objectives.contrastive(summed, **FREE).loss.item()
-    asked = {"flops_query": 0.01, "flops_document": 0.01}
-    assert objectives.contrastive(alone).loss.item() == objectives.contrastive(alone, **asked).loss.item()
+    explicit_weights = {"flops_query": 0.01, "flops_document": 0.01}
+    assert objectives.contrastive(alone).loss.item() == objectives.contrastive(alone, **explicit_weights).loss.item()
     assert objectives.contrastive(alone).loss.item() > objectives.contrastive(alone, **FREE).loss.item()
-    assert objectives.contrastive(summed, **asked).loss.item() > objectives.contrastive(summed).loss.item()
+    assert objectives.contrastive(summed, **explicit_weights).loss.item() > objectives.contrastive(summed).loss.item()
 
 
 def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
-    given = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
+    toy_batch = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
     options = {"standardised": 0.0, "flops_query": 0.7, "flops_document": 0.7}
-    outside, inside = (objectives.competitive(given, flops_in_competition=word, **options) for word in (False, True))
-    free = objectives.competitive(given, standardised=0.0, **FREE).loss.item()
+    outside, inside = (objectives.competitive(toy_batch, flops_in_competition=word, **options) for word in (False, True))
+    free = objectives.competitive(toy_batch, standardised=0.0, **FREE).loss.item()
     share = float(outside.facts["share.hybrid"])
     assert inside.loss.item() - free == pytest.approx(share * (outside.loss.item() - free), rel=1e-3)

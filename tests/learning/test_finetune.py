@@ -1,4 +1,4 @@
-"""`moeir finetune` on the toy texts: several files, sets, teachers, rates and a development set, through the command line."""
+"""`moeir finetune` on the toy texts: several files, data sets, teachers, rates and a development set, through the command line."""
 
 import json
 
@@ -15,13 +15,13 @@ def shop(tmp_path_factory, toy):
     positives: dict[str, list[str]] = {}
     for query, _, document, _ in map(str.split, (toy / "train.qrels").read_text().splitlines()):
         positives.setdefault(query, []).append(document)
-    for name, asked, pool in (
+    for name, queries, pool in (
         ("a", list(positives), documents[:7]),
         ("b", list(positives)[:4], documents[5:]),
         ("c", list(positives), documents),
     ):
         with open(folder / f"{name}.jsonl", "w") as file:
-            for query in asked:
+            for query in queries:
                 negatives = [document for document in pool if document not in positives[query]]
                 example = {"query_id": query, "positive_ids": positives[query], "negative_ids": negatives}
                 if name != "c":
@@ -32,16 +32,16 @@ def shop(tmp_path_factory, toy):
 
 @pytest.fixture
 def finetune(moeir, toy, tiny_model_with_head, shop, tmp_path):
-    """`finetune(arch, files, …)` -> what was said, the manifest's counts and the metrics."""
+    """`finetune(arch, files, …)` -> the command's result, the manifest's counts and the metrics."""
 
     def run(arch, files, *options, name="out", **settings):
         sources = [part for file in files for part in ("--train", shop / f"{file}.jsonl")]
         sources += ["--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl"]
         sizes = ("--batch-size", 2, "--negatives", 3, "--query-length", 16, "--document-length", 32, "--dtype", "float32")
-        said = moeir("finetune", "--model", tiny_model_with_head, "--arch", arch, *sources, *sizes, *options, "--output", tmp_path / name)
-        assert said.code == 0, said.stderr
+        result = moeir("finetune", "--model", tiny_model_with_head, "--arch", arch, *sources, *sizes, *options, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
         counts = json.loads((tmp_path / name / "manifest.json").read_text())["counts"]
-        return said, counts, [json.loads(line) for line in (tmp_path / name / METRICS).read_text().splitlines()]
+        return result, counts, [json.loads(line) for line in (tmp_path / name / METRICS).read_text().splitlines()]
 
     return run
 
@@ -73,21 +73,27 @@ def test_a_teacher_is_learned_from(objective, finetune):
 
 
 def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune, toy, tmp_path, moeir):
-    said, counts, metrics = finetune("came:shared_layers=2,local_dim=8", ("a",), *development(toy), "--epochs", 3, "--learning-rate", 1e-3)
-    told = {line["step"]: line["dev.fused.nDCG@10"] for line in metrics if "dev.fused.nDCG@10" in line}
-    assert list(told) == [3, 6, 9] and said.stderr.count("development nDCG@10") == 3
-    found = counts["development"]
-    assert found["value"] == max(told.values()) and told[found["step"]] == found["value"] and found["documents"] == 12
+    result, counts, metrics = finetune(
+        "came:shared_layers=2,local_dim=8", ("a",), *development(toy), "--epochs", 3, "--learning-rate", 1e-3
+    )
+    value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in metrics if "dev.fused.nDCG@10" in line}
+    assert list(value_by_step) == [3, 6, 9] and result.stderr.count("development nDCG@10") == 3
+    dev_entry = counts["development"]
+    assert (
+        dev_entry["value"] == max(value_by_step.values())
+        and value_by_step[dev_entry["step"]] == dev_entry["value"]
+        and dev_entry["documents"] == 12
+    )
     assert not (tmp_path / "out" / "resume").exists()
     assert moeir("encode", "--model", tmp_path / "out", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc").code == 0
 
 
 def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
-    said, _, _ = finetune(
+    result, _, _ = finetune(
         "sbmoe:experts=2", ("a",), "--learning-rate", 1e-6, "--group-rate", "mixture=1e-4", "--schedule", "constant", "--warmup", 0
     )
-    words = [line for line in said.stderr.splitlines() if line.startswith("learning rate up to")]
-    assert [line.split(":")[0] for line in words] == ["learning rate up to 1e-06", "learning rate up to 0.0001"]
-    said, _, metrics = finetune("taser:routing=sequence", ("a",), "--layer-decay", 0.8, name="taser")
-    assert said.stderr.count("learning rate up to") == 5  # embeddings, four layers; the gate stands with the third
+    log_lines = [line for line in result.stderr.splitlines() if line.startswith("learning rate up to")]
+    assert [line.split(":")[0] for line in log_lines] == ["learning rate up to 1e-06", "learning rate up to 0.0001"]
+    result, _, metrics = finetune("taser:routing=sequence", ("a",), "--layer-decay", 0.8, name="taser")
+    assert result.stderr.count("learning rate up to") == 5  # embeddings, four layers; the gate has the depth of the third
     assert {"entropy.layer3", "usage.layer3.0", "usage.layer3.1"} <= metrics[0].keys()

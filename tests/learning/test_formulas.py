@@ -17,7 +17,7 @@ small = st.integers(-3, 3).map(lambda number: number / 2)  # many ties
 
 @st.composite
 def scored(draw):
-    """scores [Q, N], positives [Q], ignored [Q, N]; a positive is never ignored."""
+    """scores [Q, N], positives [Q], ignore_mask [Q, N]; a positive is never ignored."""
     queries, documents = draw(st.integers(1, 4)), draw(st.integers(1, 7))
     scores = draw(st.lists(st.lists(small, min_size=documents, max_size=documents), min_size=queries, max_size=queries))
     positives = draw(st.lists(st.integers(0, documents - 1), min_size=queries, max_size=queries))
@@ -35,13 +35,14 @@ def places(mask):
 @given(scored())
 def test_contrastive_is_the_loop_and_cross_entropy(given_):
     scores, positives, ignored = given_
-    found = losses.contrastive(scores, positives, ignored)
+    values = losses.contrastive(scores, positives, ignored)
     expected = [
-        oracles.contrastive(row, column, out) for row, column, out in zip(scores.tolist(), positives.tolist(), places(ignored), strict=True)
+        oracles.contrastive(row, column, ignored_columns)
+        for row, column, ignored_columns in zip(scores.tolist(), positives.tolist(), places(ignored), strict=True)
     ]
-    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    assert values.tolist() == pytest.approx(expected, abs=1e-5)
     masked = scores.masked_fill(ignored, float("-inf"))
-    assert torch.allclose(found, F.cross_entropy(masked, positives, reduction="none"), atol=1e-5)
+    assert torch.allclose(values, F.cross_entropy(masked, positives, reduction="none"), atol=1e-5)
 
 
 def test_an_ignored_document_has_no_gradient():
@@ -56,7 +57,8 @@ def test_an_ignored_document_has_no_gradient():
 def test_ranks_are_those_of_the_loop(given_, ties):
     scores, positives, ignored = given_
     expected = [
-        oracles.rank(row, column, out, ties) for row, column, out in zip(scores.tolist(), positives.tolist(), places(ignored), strict=True)
+        oracles.rank(row, column, ignored_columns, ties)
+        for row, column, ignored_columns in zip(scores.tolist(), positives.tolist(), places(ignored), strict=True)
     ]
     assert weighting.ranks(scores, positives, ignored, ties).tolist() == expected
 
@@ -82,8 +84,8 @@ def test_an_unknown_way_with_ties_is_refused():
     ],
 )
 def test_shares_are_the_worked_values_of_the_paper(ranks, temperature, expected):
-    found = weighting.shares(torch.tensor(ranks, dtype=torch.float32)[:, None], temperature)[:, 0].tolist()
-    assert found == pytest.approx(expected, abs=6e-5)
+    values = weighting.shares(torch.tensor(ranks, dtype=torch.float32)[:, None], temperature)[:, 0].tolist()
+    assert values == pytest.approx(expected, abs=6e-5)
 
 
 @quick
@@ -92,10 +94,10 @@ def test_shares_are_the_worked_values_of_the_paper(ranks, temperature, expected)
     st.sampled_from([0.2, 0.5, 3.0]),
 )
 def test_shares_are_those_of_the_loop_and_sum_to_one(ranks, temperature):
-    found = weighting.shares(torch.tensor(ranks).T, temperature).T
-    assert torch.allclose(found.sum(1), torch.ones(len(ranks)))
-    for row, places_ in zip(found.tolist(), ranks, strict=True):
-        assert row == pytest.approx(oracles.shares(places_, temperature), abs=1e-5)
+    shares = weighting.shares(torch.tensor(ranks).T, temperature).T
+    assert torch.allclose(shares.sum(1), torch.ones(len(ranks)))
+    for row, row_ranks in zip(shares.tolist(), ranks, strict=True):
+        assert row == pytest.approx(oracles.shares(row_ranks, temperature), abs=1e-5)
 
 
 def test_shares_are_constants_and_need_a_temperature():

@@ -1,4 +1,4 @@
-"""The training loop: the schedule, the same bytes after a kill, one line when numbers go wrong, and what the metrics hold."""
+"""The trainer: the schedule, the same bytes after a kill, one line for NaN, and the metrics."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ COMPETITIVE = partial(objectives.competitive, standardised=0.4, flops_query=1e-4
 
 @pytest.fixture(scope="module")
 def learning(toy, tiny_model_with_head):
-    """`learning(folder, …)` trains on the toy texts and gives back the checkpoint: each query's document against all others."""
+    """`learning(folder, …)` trains on the toy texts, each query's document against all others -> checkpoint and counts."""
     documents = {text.id: text.content for text in read(toy / "corpus.jsonl")}
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
@@ -40,10 +40,10 @@ def learning(toy, tiny_model_with_head):
         checkpoint = start(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
         if not random:
             drop_nothing(checkpoint.architecture)
-        plan = planned(examples, queries=4, negatives=3, seed=1, place="toy")
-        task = Retrieval(checkpoint, plan, held(checkpoint, queries, documents), objective, steps, dtype)
-        done = train(task, Schedule(steps, rate, **options), folder, device="cpu", log_every=log_every)
-        return checkpoint, done
+        sampler = planned(examples, queries=4, negatives=3, seed=1, place="toy")
+        task = Retrieval(checkpoint, sampler, held(checkpoint, queries, documents), objective, steps, dtype)
+        counts = train(task, Schedule(steps, rate, **options), folder, device="cpu", log_every=log_every)
+        return checkpoint, counts
 
     return learned
 
@@ -65,7 +65,7 @@ def untimed(folder):
 
 
 class Killed(Exception):
-    """Ctrl-C, or the end of the machine's time."""
+    """Stands for Ctrl-C or a kill of the process."""
 
 
 def killing(at):
@@ -134,7 +134,7 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_sav
         learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
     saved = tmp_path / RESUME / "state" / "state.json"
     assert json.loads(saved.read_text())["step"] == 2
-    assert [line["step"] for line in lines(tmp_path)] == [1, 2], "what came before is told"
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2], "earlier steps are logged"
 
 
 @pytest.mark.parametrize("moment", ["_sync", "_exchange"])
@@ -145,16 +145,16 @@ def test_a_kill_in_the_middle_of_a_save_loses_that_save_only(moment, learning, u
         calls.append(arguments)
         if len(calls) == 12 or (moment == "_exchange" and len(calls) == 3):
             raise Killed
-        return kept(*arguments)
+        return original(*arguments)
 
-    kept = getattr(making, moment)
+    original = getattr(making, moment)
     with monkeypatch.context() as patch:
         patch.setattr(making, moment, dying)
         with pytest.raises(Killed):
             learning(tmp_path, save_minutes=0.0)
     checkpoint, _ = learning(tmp_path)
     assert identical(weights(checkpoint), weights(undisturbed[1])) and untimed(tmp_path) == untimed(undisturbed[0])
-    assert {file.name for file in tmp_path.iterdir()} == {METRICS, RESUME}  # what a kill leaves goes with resume/
+    assert {file.name for file in tmp_path.iterdir()} == {METRICS, RESUME}  # the remains of a kill are deleted with resume/
 
 
 def test_half_precision_goes_on_to_the_same_bytes_too(learning, tmp_path):
@@ -162,8 +162,8 @@ def test_half_precision_goes_on_to_the_same_bytes_too(learning, tmp_path):
     whole, _ = half(tmp_path / "whole")
     with pytest.raises(Killed):
         half(tmp_path / "killed", objective=killing(3), save_minutes=0.0)
-    again, _ = half(tmp_path / "killed")
-    assert identical(weights(again), weights(whole))
+    resumed, _ = half(tmp_path / "killed")
+    assert identical(weights(resumed), weights(whole))
     assert {value.dtype for value in weights(whole).values() if value.is_floating_point()} == {torch.float32}
 
 
@@ -173,26 +173,26 @@ def test_routers_go_on_to_the_same_bytes_even_if_some_expert_has_met_no_text(spe
     with pytest.raises(Killed):
         learning(tmp_path / "killed", spec=spec, objective=killing(2), save_minutes=0.0, weight_decay=0.1)
     moments = load_file(tmp_path / "killed" / RESUME / "state" / "optimiser.safetensors")
-    met = len({key.split(".")[0] for key in moments})
-    assert (met < len(list(whole.architecture.parameters()))) == ("experts=24" in spec)
-    again, _ = learning(tmp_path / "killed", spec=spec, weight_decay=0.1)
-    assert identical(weights(again), weights(whole)) and untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
+    updated = len({key.split(".")[0] for key in moments})
+    assert (updated < len(list(whole.architecture.parameters()))) == ("experts=24" in spec)
+    resumed, _ = learning(tmp_path / "killed", spec=spec, weight_decay=0.1)
+    assert identical(weights(resumed), weights(whole)) and untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
 
 
 def test_metrics_hold_what_is_promised(undisturbed):
-    folder, _, done = undisturbed
-    every = lines(folder)
-    assert [line["step"] for line in every] == [1, 2, 3, 4, 5]
+    folder, _, counts = undisturbed
+    metrics = lines(folder)
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
     names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
     names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
     names |= {"step", "loss", "entropy.shares", "gradient_norm", "learning_rate", "tokens", "tokens_per_second", "seconds", "competing"}
-    assert all(line.keys() == names for line in every)
-    assert [line["competing"] for line in every] == [0.0, 0.0, 1.0, 1.0, 1.0]
-    assert [line["learning_rate"] for line in every] == [Schedule(STEPS, 1e-3).rate(step) for step in range(STEPS)]
-    for line in every:
+    assert all(line.keys() == names for line in metrics)
+    assert [line["competing"] for line in metrics] == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [line["learning_rate"] for line in metrics] == [Schedule(STEPS, 1e-3).rate(step) for step in range(STEPS)]
+    for line in metrics:
         assert sum(line[f"share.{expert}"] for expert in ("lexical", "local", "global")) == pytest.approx(1.0)
         assert line["tokens"] > 0 and line["tokens_per_second"] == pytest.approx(line["tokens"] / line["seconds"])
-    assert done["steps"] == STEPS and done["last"]["loss"] == every[-1]["loss"] and "seconds" not in done["last"]
+    assert counts["steps"] == STEPS and counts["last"]["loss"] == metrics[-1]["loss"] and "seconds" not in counts["last"]
 
 
 def test_trained_models_encode_without_dropout(undisturbed):
@@ -211,10 +211,10 @@ def test_trained_models_encode_without_dropout(undisturbed):
 )
 def test_losses_fall(spec, objective, learning, tmp_path):
     _, _ = learning(tmp_path, spec=spec, objective=objective, steps=40, rate=3e-3, random=False)
-    every = lines(tmp_path)
-    names = [name for name in every[0] if name.startswith("loss.")]
+    metrics = lines(tmp_path)
+    names = [name for name in metrics[0] if name.startswith("loss.")]
     for name in names:
-        assert sum(line[name] for line in every[-8:]) < 0.9 * sum(line[name] for line in every[:8]), name
+        assert sum(line[name] for line in metrics[-8:]) < 0.9 * sum(line[name] for line in metrics[:8]), name
 
 
 def broken(batch, *, gradient):
@@ -227,7 +227,7 @@ def broken(batch, *, gradient):
 @pytest.mark.parametrize(
     "gradient, message",
     [
-        (False, "step 1: the loss is nan; nothing is learned yet"),
+        (False, "step 1: the loss is nan; no update was made yet"),
         (True, "step 1: the gradient norm is (nan|inf); start over with a lower --learning-rate"),
     ],
 )
@@ -256,16 +256,16 @@ def test_weight_decay_shrinks_matrices_and_leaves_biases_and_norms_alone(learnin
 
 
 def test_the_gradient_is_clipped_and_zero_does_not_clip(learning, tmp_path, monkeypatch):
-    seen = []
+    norms = []
 
     class Watching(torch.optim.AdamW):
         def step(self, *arguments):
             parts = [p.grad.norm() for group in self.param_groups for p in group["params"] if p.grad is not None]
-            seen.append(float(torch.stack(parts).norm()))
+            norms.append(float(torch.stack(parts).norm()))
             return super().step(*arguments)
 
     monkeypatch.setattr(torch.optim, "AdamW", Watching)
     learning(tmp_path / "clipped", steps=1, clip=0.25)
     learning(tmp_path / "free", steps=1, clip=0.0)
-    assert seen[0] == pytest.approx(0.25, rel=1e-3) and seen[1] > 0.25
-    assert seen[1] == pytest.approx(lines(tmp_path / "free")[0]["gradient_norm"], rel=1e-4)
+    assert norms[0] == pytest.approx(0.25, rel=1e-3) and norms[1] > 0.25
+    assert norms[1] == pytest.approx(lines(tmp_path / "free")[0]["gradient_norm"], rel=1e-4)

@@ -1,4 +1,4 @@
-"""Share times loss, plus penalties: both objectives against a loop over queries and experts."""
+"""Share times loss, plus regularizers: both objectives against a loop over queries and experts."""
 
 import math
 
@@ -18,15 +18,15 @@ EXPERTS = ("lexical", "local", "global")
 
 
 def leaves(seed=0):
-    """The numbers behind both sides' representations, that gradients are asked of."""
-    made = torch.Generator().manual_seed(seed)
+    """Leaf tensors of both sides' representations."""
+    generator = torch.Generator().manual_seed(seed)
     sizes = {"lexical": V, "local": D, "global": D}
     shapes = {
         (side, name): (count * (2 if name == "local" else 1), sizes[name])
         for side, count in (("query", Q), ("document", Q * GROUP))
         for name in EXPERTS
     }
-    return {key: torch.randn(*shape, generator=made).requires_grad_() for key, shape in shapes.items()}
+    return {key: torch.randn(*shape, generator=generator).requires_grad_() for key, shape in shapes.items()}
 
 
 def encoded(numbers, side, count):
@@ -52,20 +52,20 @@ IGNORED = ((0, 4), (1, 2), (2, 11))
 
 def by_loop(numbers, *, ignored=IGNORED, temperature=0.5, scope="own", ties="average"):
     """Each expert's loss, rank and share of each query."""
-    given = batch(numbers, ignored=ignored)
-    found = {"loss": {}, "rank": {}}
+    toy_batch = batch(numbers, ignored=ignored)
+    values = {"loss": {}, "rank": {}}
     for name in EXPERTS:
-        scores = given.queries[name].scores(given.documents[name]).tolist()
+        scores = toy_batch.queries[name].scores(toy_batch.documents[name]).tolist()
         for query, row in enumerate(scores):
-            out = {document for owner, document in ignored if owner == query}
-            others = out | ({place for place in range(Q * GROUP) if place // GROUP != query} if scope == "own" else set())
-            found["loss"][name, query] = oracles.contrastive(row, query * GROUP, out)
-            found["rank"][name, query] = oracles.rank(row, query * GROUP, others, ties)
-    found["share"] = {}
+            ignored_columns = {document for owner, document in ignored if owner == query}
+            others = ignored_columns | ({column for column in range(Q * GROUP) if column // GROUP != query} if scope == "own" else set())
+            values["loss"][name, query] = oracles.contrastive(row, query * GROUP, ignored_columns)
+            values["rank"][name, query] = oracles.rank(row, query * GROUP, others, ties)
+    values["share"] = {}
     for query in range(Q):
-        shares = oracles.shares([found["rank"][name, query] for name in EXPERTS], temperature)
-        found["share"] |= {(name, query): share for name, share in zip(EXPERTS, shares, strict=True)}
-    return found
+        shares = oracles.shares([values["rank"][name, query] for name in EXPERTS], temperature)
+        values["share"] |= {(name, query): share for name, share in zip(EXPERTS, shares, strict=True)}
+    return values
 
 
 def penalties(numbers, strength=0.01):
@@ -75,10 +75,10 @@ def penalties(numbers, strength=0.01):
 
 def test_contrastive_is_the_plain_sum_of_the_experts_losses_and_the_penalty():
     numbers = leaves()
-    found, expected = objectives.contrastive(batch(numbers, ignored=IGNORED)), by_loop(numbers)
-    assert found.loss.item() == pytest.approx(sum(expected["loss"].values()) / Q + penalties(numbers), rel=1e-5)
+    output, expected = objectives.contrastive(batch(numbers, ignored=IGNORED)), by_loop(numbers)
+    assert output.loss.item() == pytest.approx(sum(expected["loss"].values()) / Q + penalties(numbers), rel=1e-5)
     for name in EXPERTS:
-        assert found.facts[f"loss.{name}"] == pytest.approx(sum(expected["loss"][name, query] for query in range(Q)) / Q, rel=1e-5)
+        assert output.facts[f"loss.{name}"] == pytest.approx(sum(expected["loss"][name, query] for query in range(Q)) / Q, rel=1e-5)
 
 
 @pytest.mark.parametrize("scope", ["own", "batch"])
@@ -86,22 +86,22 @@ def test_contrastive_is_the_plain_sum_of_the_experts_losses_and_the_penalty():
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temperature):
     numbers = leaves(1)
-    found = objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, temperature=temperature, rank_scope=scope, ties=ties)
+    output = objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, temperature=temperature, rank_scope=scope, ties=ties)
     expected = by_loop(numbers, temperature=temperature, scope=scope, ties=ties)
     weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
-    assert found.loss.item() == pytest.approx(weighed + penalties(numbers), rel=1e-5)
+    assert output.loss.item() == pytest.approx(weighed + penalties(numbers), rel=1e-5)
     entropy = -sum(share * math.log(share) for share in expected["share"].values()) / Q
-    assert found.facts["entropy.shares"] == pytest.approx(entropy, rel=1e-5)
+    assert output.facts["entropy.shares"] == pytest.approx(entropy, rel=1e-5)
     for name in EXPERTS:
         shares = [expected["share"][name, query] for query in range(Q)]
         mean = sum(shares) / Q
-        assert found.facts[f"share.{name}"] == pytest.approx(mean, rel=1e-5)
-        assert found.facts[f"spread.{name}"] == pytest.approx((sum((share - mean) ** 2 for share in shares) / Q) ** 0.5, abs=1e-6)
-        assert found.facts[f"rank.{name}"] == pytest.approx(sum(expected["rank"][name, query] for query in range(Q)) / Q)
+        assert output.facts[f"share.{name}"] == pytest.approx(mean, rel=1e-5)
+        assert output.facts[f"spread.{name}"] == pytest.approx((sum((share - mean) ** 2 for share in shares) / Q) ** 0.5, abs=1e-6)
+        assert output.facts[f"rank.{name}"] == pytest.approx(sum(expected["rank"][name, query] for query in range(Q)) / Q)
         wins = [
             all(expected["share"][name, q] > expected["share"][other, q] + 1e-7 for other in EXPERTS if other != name) for q in range(Q)
         ]
-        assert found.facts[f"wins.{name}"] == pytest.approx(sum(wins) / Q)
+        assert output.facts[f"wins.{name}"] == pytest.approx(sum(wins) / Q)
 
 
 @pytest.mark.parametrize("ratio, steps, first", [(0.0, 10, 0), (0.2, 10, 2), (0.25, 10, 2), (0.5, 9, 4), (1.0, 10, None), (1 / 3, 9, 3)])
@@ -115,35 +115,35 @@ def test_competition_starts_at_the_step_the_ratio_says(ratio, steps, first):
 
 def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
     numbers = leaves(3)
-    given = batch(numbers, ignored=IGNORED)
-    before = objectives.competitive(given, standardised=0.5)
-    assert before.loss.item() == pytest.approx(objectives.contrastive(given).loss.item(), rel=1e-6)
-    mean = objectives.competitive(given, standardised=0.5, normalise_standardised=True, flops_query=0.0, flops_document=0.0)
+    toy_batch = batch(numbers, ignored=IGNORED)
+    before = objectives.competitive(toy_batch, standardised=0.5)
+    assert before.loss.item() == pytest.approx(objectives.contrastive(toy_batch).loss.item(), rel=1e-6)
+    mean = objectives.competitive(toy_batch, standardised=0.5, normalise_standardised=True, flops_query=0.0, flops_document=0.0)
     assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3, rel=1e-5)
 
 
 def test_shares_carry_no_gradient():
-    given = leaves(4)
-    objectives.competitive(batch(given, ignored=IGNORED), standardised=0.0, flops_query=0.0, flops_document=0.0).loss.backward()
+    numbers = leaves(4)
+    objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, flops_query=0.0, flops_document=0.0).loss.backward()
     shares = by_loop(leaves(4))["share"]
-    other = leaves(4)
-    made = batch(other, ignored=IGNORED)
+    other_numbers = leaves(4)
+    other_batch = batch(other_numbers, ignored=IGNORED)
     total = torch.zeros(())
     for name in EXPERTS:
-        scores = made.queries[name].scores(made.documents[name]).masked_fill(made.ignored, float("-inf"))
-        costs = torch.nn.functional.cross_entropy(scores, made.positives, reduction="none")
+        scores = other_batch.queries[name].scores(other_batch.documents[name]).masked_fill(other_batch.ignored, float("-inf"))
+        costs = torch.nn.functional.cross_entropy(scores, other_batch.positives, reduction="none")
         total = total + sum(shares[name, query] * costs[query] for query in range(Q)) / Q
     total.backward()
-    for key in given:
-        assert torch.allclose(given[key].grad, other[key].grad, atol=1e-6), key
+    for key in numbers:
+        assert torch.allclose(numbers[key].grad, other_numbers[key].grad, atol=1e-6), key
 
 
 def test_ignored_documents_are_no_negatives():
     numbers = leaves(5)
-    given = batch(numbers, ignored=IGNORED)
+    toy_batch = batch(numbers, ignored=IGNORED)
     worse = {key: value.detach().clone() for key, value in numbers.items()}
-    before = objectives.competitive(given, standardised=0.0, rank_scope="batch", flops_query=0.0, flops_document=0.0)
-    ignored = [(0, place) for place in range(1, Q * GROUP)] + [(1, place) for place in range(Q * GROUP) if place != 4]
+    before = objectives.competitive(toy_batch, standardised=0.0, rank_scope="batch", flops_query=0.0, flops_document=0.0)
+    ignored = [(0, column) for column in range(1, Q * GROUP)] + [(1, column) for column in range(Q * GROUP) if column != 4]
     alone = objectives.competitive(batch(worse, ignored=ignored), standardised=0.0, flops_query=0.0, flops_document=0.0)
     assert alone.loss.item() < before.loss.item()
     only = by_loop(worse, ignored=tuple(ignored))
@@ -152,11 +152,11 @@ def test_ignored_documents_are_no_negatives():
 
 def test_flops_stands_outside_the_competition_unless_asked_in():
     numbers = leaves(6)
-    given = batch(numbers)
+    toy_batch = batch(numbers)
     expected, penalty = by_loop(numbers, ignored=()), penalties(numbers, strength=0.7)
     weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
     outside, inside = (
-        objectives.competitive(given, standardised=0.0, flops_query=0.7, flops_document=0.7, flops_in_competition=word).loss.item()
+        objectives.competitive(toy_batch, standardised=0.0, flops_query=0.7, flops_document=0.7, flops_in_competition=word).loss.item()
         for word in (False, True)
     )
     share = sum(expected["share"]["lexical", query] for query in range(Q)) / Q
@@ -191,13 +191,13 @@ def test_an_expert_that_scores_everything_alike_stands_in_the_middle():
 
 def test_one_expert_alone_has_the_whole_share():
     numbers = leaves(9)
-    given = batch(numbers)
+    toy_batch = batch(numbers)
     alone = objectives.Batch(
-        Encoded({"global": given.queries["global"]}), Encoded({"global": given.documents["global"]}), given.ignored, 9, 10
+        Encoded({"global": toy_batch.queries["global"]}), Encoded({"global": toy_batch.documents["global"]}), toy_batch.ignored, 9, 10
     )
-    found = objectives.competitive(alone)
-    assert found.facts["share.global"] == 1.0 and found.facts["wins.global"] == 1.0
-    assert found.loss.item() == pytest.approx(objectives.contrastive(alone).loss.item())
+    output = objectives.competitive(alone)
+    assert output.facts["share.global"] == 1.0 and output.facts["wins.global"] == 1.0
+    assert output.loss.item() == pytest.approx(objectives.contrastive(alone).loss.item())
 
 
 @pytest.mark.parametrize(

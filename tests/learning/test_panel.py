@@ -1,4 +1,4 @@
-"""The panel of a training: what it shows of each kind of training, at any width, and that a terminal is left as it was."""
+"""The live display: its lines for each kind of training, at any width, and a terminal that is restored afterwards."""
 
 import fcntl
 import io
@@ -29,10 +29,10 @@ DEVELOPED = {"loss": 2.0, "loss.global": 2.0, "dev.fused.nDCG@10": 0.5}
 
 
 def shown(facts, width=60, height=40, steps=20, done=20):
-    watch = watching.rebuilt({"step": step, **facts} for step in range(1, steps + 1))
+    monitor = watching.rebuilt({"step": step, **facts} for step in range(1, steps + 1))
     meter = Meter("training", 100, done=0)
     meter.done = done
-    return ["".join(words for words, _ in line) for line in panel.lines(watch, meter, width, height)]
+    return ["".join(words for words, _ in line) for line in panel.lines(monitor, meter, width, height)]
 
 
 def test_a_competition_shows_shares_losses_and_how_long_still():
@@ -42,7 +42,7 @@ def test_a_competition_shows_shares_losses_and_how_long_still():
     assert lines[3].split() == ["expert", "share", "largest", "loss"]
     assert lines[4].split() == ["lexical", "0.250", "→", "▃" * 11, "30.0%", "1.000", "→", "▁" * 11]
     assert lines[6].split() == ["entropy", "of", "shares", "1.00", "→", "█" * 11, "of", "0.69"]
-    assert "all experts learn alike" in shown(CAME | {"competing": 0.0}, width=80)[1]
+    assert "all experts learn equally" in shown(CAME | {"competing": 0.0}, width=80)[1]
 
 
 def test_other_trainings_show_what_they_have():
@@ -73,18 +73,18 @@ def test_no_line_is_longer_than_the_terminal_and_no_picture_higher(facts, width,
 
 
 def drawing(monkeypatch, *, terminal=True, encoding="utf-8", done=0):
-    """What a panel of ten steps writes to stderr, a tenth of a second each, with a log line in the middle."""
+    """Output on stderr of a display of ten steps, a tenth of a second each, with a log line in the middle."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     stream.isatty = lambda: terminal
     monkeypatch.setattr("sys.stderr", stream)
     console.start()
     now = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
-    watch = watching.Watch()
-    with panel.shown("training", 10, done, watch) as meter:
+    monitor = watching.Watch()
+    with panel.shown("training", 10, done, monitor) as meter:
         for step in range(10):
             now[0] += 0.1
-            watch.take({"step": step + 1, **CAME})
+            monitor.take({"step": step + 1, **CAME})
             if step == 5:
                 logging.getLogger("moeir").info("a line")
             meter.advance(1, "loss 3.000")
@@ -100,17 +100,17 @@ def coloured(monkeypatch):
 
 
 def test_a_terminal_is_drawn_four_times_a_second_at_most_and_left_clean(coloured, monkeypatch):
-    said = drawing(monkeypatch)
-    assert 3 <= said.count("entropy of shares") <= 6  # in one second, and once more for the line above, once at the end
-    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1 and said.rindex("\x1b[?25h") > said.rindex("training")
-    assert "a line" in said and re.search(r"\x1b\[[0-9;]*3[0-9]m", said)
+    output = drawing(monkeypatch)
+    assert 3 <= output.count("entropy of shares") <= 6  # in one second, once more for the log line, once at the end
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1 and output.rindex("\x1b[?25h") > output.rindex("training")
+    assert "a line" in output and re.search(r"\x1b\[[0-9;]*3[0-9]m", output)
 
 
 def test_without_colour_or_wide_letters_it_is_still_a_picture(coloured, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawing(monkeypatch))
-    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawing(monkeypatch, encoding="ascii"))
-    assert "training ==" in said and "0.250 = ---" in said
+    output = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawing(monkeypatch, encoding="ascii"))
+    assert "training ==" in output and "0.250 = ---" in output
 
 
 def test_elsewhere_it_is_a_line_now_and_then(coloured, monkeypatch):
@@ -123,13 +123,13 @@ def test_elsewhere_it_is_a_line_now_and_then(coloured, monkeypatch):
 
 
 def test_a_step_costs_little():
-    watch, facts = watching.Watch(), CAME | {f"usage.layer{layer}.{expert}": 0.25 for layer in range(6) for expert in range(4)}
+    monitor, facts = watching.Watch(), CAME | {f"usage.layer{layer}.{expert}": 0.25 for layer in range(6) for expert in range(4)}
     meter = Meter("training", 10_000)
     began = time.process_time()
     for step in range(1, 1001):
-        watch.take({"step": step, **facts})
+        monitor.take({"step": step, **facts})
         if step % 100 == 0:
-            panel.lines(watch, meter, 80, 40)
+            panel.lines(monitor, meter, 80, 40)
     assert (time.process_time() - began) / 1000 < 1e-3
 
 
@@ -153,25 +153,27 @@ cli.main()
 def test_ctrl_c_leaves_the_terminal_clean():
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
+    previous_handler = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a child of a background job would inherit that it is ignored
     child = subprocess.Popen([sys.executable, "-c", STOPPED], stderr=slave, env=os.environ | {"TERM": "xterm"})
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, previous_handler)
     os.close(slave)
-    said = b""
-    while said.count(b"loss") < 3:
-        said += os.read(master, 4096)
+    output = b""
+    while output.count(b"loss") < 3:
+        output += os.read(master, 4096)
     child.send_signal(signal.SIGINT)
     assert child.wait(timeout=120) == 130
     with open(master, "rb", buffering=0) as rest:
         while chunk := _read(rest):
-            said += chunk
-    end = said[said.rindex(b"\x1b[?25h") :].decode()
-    assert said.count(b"\x1b[?25l") == 1 and "loss" not in end, "the cursor is back, and nothing of the panel is drawn after that"
+            output += chunk
+    end = output[output.rindex(b"\x1b[?25h") :].decode()
+    assert output.count(b"\x1b[?25l") == 1 and "loss" not in end, "the cursor is back, and nothing of the panel is drawn after that"
     assert end.endswith("stopped\r\n") and "\x1b[2K" in end
 
 
 def _read(stream):
-    """What a pseudo-terminal still holds; one whose other end is closed is at its end."""
+    """The rest of a pseudo-terminal's output; a closed other end counts as end of file."""
     try:
         return stream.read(4096)
     except OSError:

@@ -1,4 +1,4 @@
-"""How fast each parameter learns: multipliers by hand, groups by name, and what is refused."""
+"""Parameter groups: multipliers by hand, groups by name, and errors."""
 
 import logging
 
@@ -43,36 +43,36 @@ def test_depths_and_multipliers_by_hand(arch, name, depth, architectures):
 
 
 def test_the_top_layer_gets_the_square_and_the_release_values_hold_for_twelve_layers(architectures):
-    found = parameters.decays(architectures["dense"], 0.8)
-    assert found["encoder.layers.3.attention.query.weight"] == pytest.approx(0.64)
-    assert found["encoder.embeddings.norm.weight"] == pytest.approx(0.8**6)
+    factors = parameters.decays(architectures["dense"], 0.8)
+    assert factors["encoder.layers.3.attention.query.weight"] == pytest.approx(0.64)
+    assert factors["encoder.embeddings.norm.weight"] == pytest.approx(0.8**6)
     assert round(2 * 12 / 3) == 8
 
 
 def peaks(architecture, **options):
     """name -> (peak, weight decay), each parameter in one group."""
     names = {id(parameter): name for name, parameter in architecture.named_parameters()}
-    made = parameters.groups(architecture, rate=1e-3, **options)
-    found = {names[id(one)]: (group["peak"], group["weight_decay"]) for group in made for one in group["params"]}
-    assert len(found) == len(names) == sum(len(group["params"]) for group in made)
-    return found
+    groups = parameters.groups(architecture, rate=1e-3, **options)
+    settings = {names[id(one)]: (group["peak"], group["weight_decay"]) for group in groups for one in group["params"]}
+    assert len(settings) == len(names) == sum(len(group["params"]) for group in groups)
+    return settings
 
 
 def test_without_more_words_there_are_matrices_and_the_rest(architectures):
-    made = parameters.groups(architectures["dense"], rate=1e-3, weight_decay=0.1)
-    assert [(group["peak"], group["weight_decay"]) for group in made] == [(1e-3, 0.1), (1e-3, 0.0)]
-    assert {parameter.ndim for parameter in made[0]["params"]} == {2} and {parameter.ndim for parameter in made[1]["params"]} == {1}
+    groups = parameters.groups(architectures["dense"], rate=1e-3, weight_decay=0.1)
+    assert [(group["peak"], group["weight_decay"]) for group in groups] == [(1e-3, 0.1), (1e-3, 0.0)]
+    assert {parameter.ndim for parameter in groups[0]["params"]} == {2} and {parameter.ndim for parameter in groups[1]["params"]} == {1}
 
 
 def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
-    found = peaks(
+    settings = peaks(
         architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
     )
-    assert found["mixture.experts.1.down.weight"] == (1e-4, 0.1)
-    assert found["mixture.gate.up.weight"] == (1e-4, 0.1) and found["mixture.gate.up.bias"] == (7e-4, 0.0)
-    assert found["encoder.layers.0.attention.query.weight"] == (3e-5, 0.1)
-    assert found["encoder.layers.1.attention.query.weight"][0] == pytest.approx(1e-3 * 0.5**4)
-    assert found["encoder.embeddings.words.weight"][0] == pytest.approx(1e-3 * 0.5**6)
+    assert settings["mixture.experts.1.down.weight"] == (1e-4, 0.1)
+    assert settings["mixture.gate.up.weight"] == (1e-4, 0.1) and settings["mixture.gate.up.bias"] == (7e-4, 0.0)
+    assert settings["encoder.layers.0.attention.query.weight"] == (3e-5, 0.1)
+    assert settings["encoder.layers.1.attention.query.weight"][0] == pytest.approx(1e-3 * 0.5**4)
+    assert settings["encoder.embeddings.words.weight"][0] == pytest.approx(1e-3 * 0.5**6)
 
 
 def test_the_order_of_the_groups_does_not_change(architectures):
@@ -84,7 +84,7 @@ def test_the_order_of_the_groups_does_not_change(architectures):
 
 
 def test_a_pattern_that_fits_nothing_is_refused_with_the_nearest_names(architectures):
-    with pytest.raises(UsageError, match=r"--group-rate mixtrue: no parameter has that in its name; the nearest names are mixture"):
+    with pytest.raises(UsageError, match=r"--group-rate mixtrue: matches no parameter name; the nearest names are mixture"):
         parameters.groups(architectures["sbmoe"], rate=1e-3, rates={"mixtrue": 1.0})
     with pytest.raises(UsageError, match=r"--group-rate xyz: .* the nearest names are encoder"):
         parameters.groups(architectures["dense"], rate=1e-3, rates={"xyz": 1.0})
@@ -95,8 +95,8 @@ def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplo
         parameters.groups(architectures["sbmoe"], rate=1e-6, rates={"mixture": 1e-4})
     mixture = sum(one.numel() for one in architectures["sbmoe"].mixture.parameters())
     rest = architectures["sbmoe"].parameter_count() - mixture
-    words = [line.getMessage() for line in caplog.records]
-    assert [word.split(" in ")[0] for word in words] == [
+    messages = [line.getMessage() for line in caplog.records]
+    assert [word.split(" in ")[0] for word in messages] == [
         f"learning rate up to 1e-06: {rest:,} parameters", f"learning rate up to 0.0001: {mixture:,} parameters",
     ]  # fmt: skip
 
@@ -114,8 +114,8 @@ def test_a_constant_rate_rises_and_stays():
 def test_shared_and_frozen_parameters_are_counted_once_or_not_at_all(architectures):
     architecture = architectures["taser"]
     architecture.encoder.embeddings.words.weight.requires_grad_(False)
-    made = parameters.groups(architecture, rate=1e-3)
+    groups = parameters.groups(architecture, rate=1e-3)
     architecture.encoder.embeddings.words.weight.requires_grad_(True)
-    every = [one for group in made for one in group["params"]]
-    assert len({id(one) for one in every}) == len(every)
-    assert all(one is not architecture.encoder.embeddings.words.weight for one in every) and isinstance(every[0], torch.nn.Parameter)
+    members = [one for group in groups for one in group["params"]]
+    assert len({id(one) for one in members}) == len(members)
+    assert all(one is not architecture.encoder.embeddings.words.weight for one in members) and isinstance(members[0], torch.nn.Parameter)

@@ -1,4 +1,4 @@
-"""Several processes learn what one does: the same losses and weights, each its part of the work; one that fails or is gone is named."""
+"""Several processes train as one does: the same losses and weights, shared work; a process that fails or terminates is named."""
 
 import json
 import os
@@ -46,41 +46,41 @@ def shop(tmp_path_factory):
 
 @pytest.fixture
 def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
-    """`learn(size, kind, *options)`: a training by so many processes -> its folder, and what each has said."""
+    """`learn(size, kind, *options)`: a training by so many processes -> its folder, and the result of each."""
 
     def learned(size, kind, *options, steps=4, name=None, dropout=False, **troubles):
         arch, objective = KINDS[kind]
-        place = tmp_path / (name or f"{kind}-{size}")
+        output = tmp_path / (name or f"{kind}-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
         sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
         weights = tiny_model_with_head if dropout else tiny_model_without_dropout
         model = ("--model", weights, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
-        command = ("finetune", *model, *sources, *sizes, *options, "--output", place)
+        command = ("finetune", *model, *sources, *sizes, *options, "--output", output)
 
         def trained(rank):
             trouble(rank, size, tmp_path, **troubles)
-            said = told(*command)
+            result = told(*command)
             (tmp_path / "told").touch()
-            return said
+            return result
 
         if size > 1:
-            return place, together(size, trained)
-        with pytest.MonkeyPatch.context() as patch:  # what goes wrong in this process goes wrong in no other test
+            return output, together(size, trained)
+        with pytest.MonkeyPatch.context() as patch:  # undoes the fault after the test
             patch.setattr(retrieval.Retrieval, "outcome", retrieval.Retrieval.outcome)
-            return place, [trained(0)]
+            return output, [trained(0)]
 
     return learned
 
 
 def trouble(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None, other=None, full=None):
-    """What goes wrong in a process: killed with all at a step, a broken disk, asleep until another has told of it, dead, other examples,
-    without memory."""
+    """Inject a fault: all killed at a step, a broken disk, a process asleep until another has reported it, killed alone, with other
+    examples, or without memory."""
     outcome = retrieval.Retrieval.outcome
 
     def late(self, batch):
         if batch == killed:
             (room / f"{batch}-{rank}").touch()
-            wait(lambda: len(list(room.glob(f"{batch}-*"))) == size)  # or one would only find that the other is gone
+            wait(lambda: len(list(room.glob(f"{batch}-*"))) == size)  # otherwise one would only report that the other has terminated
         if batch == killed or (batch == 1 and rank == dead):
             os.kill(os.getpid(), signal.SIGKILL)
         if batch == 1 and rank == full:
@@ -97,7 +97,7 @@ def trouble(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None
 
 
 def wait(until):
-    """Until it is so; no longer than a minute."""
+    """Wait for a condition, at most a minute."""
     began = time.monotonic()
     while not until() and time.monotonic() - began < 60:
         time.sleep(0.05)
@@ -109,22 +109,22 @@ def failing(*arguments, **options):
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
-    """Where nothing is random: without dropout, and the noise of a router is a number."""
+    """Without randomness: no dropout, and the noise of a router is a constant."""
     monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
-    alone, said = learn(1, kind)
-    assert said[0]["code"] == 0, said
-    both, said = learn(2, kind)
-    assert [one["code"] for one in said] == [0, 0], said
-    assert said[1]["stderr"] == ""  # one of them talks
+    alone, results = learn(1, kind)
+    assert results[0]["code"] == 0, results
+    both, results = learn(2, kind)
+    assert [one["code"] for one in results] == [0, 0], results
+    assert results[1]["stderr"] == ""  # only the main process logs
     alike(alone, both)
 
 
 def test_four_processes_with_a_development_set_parts_and_recomputation(learn, shop):
     dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2)
-    alone, said = learn(1, "came", *dev, "--accumulate", 2)
-    assert said[0]["code"] == 0, said
-    four, said = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
-    assert [one["code"] for one in said] == [0] * 4, said
+    alone, results = learn(1, "came", *dev, "--accumulate", 2)
+    assert results[0]["code"] == 0, results
+    four, results = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
+    assert [one["code"] for one in results] == [0] * 4, results
     alike(alone, four)
     assert [line["dev.fused.nDCG@10"] for line in facts(four) if "dev.fused.nDCG@10" in line]
 
@@ -134,85 +134,85 @@ def test_every_process_has_as_much_to_do(size):
     sizes = np.random.default_rng(1).integers(4, 180, 128)
     cache = TokenCache(np.arange(sizes.sum()).astype(np.int64), np.concatenate([[0], sizes.cumsum()]), np.zeros(128, dtype=np.int64))
     shares = [dealt(cache, range(128), "document", Share(rank, size, 2000)) for rank in range(size)]
-    read = [sum(len(part.ids) for part in share.parts) for share in shares]
-    assert sum(read) == sizes.sum() == shares[0].count
-    assert max(read) - min(read) <= 2 * 180
+    token_counts = [sum(len(part.ids) for part in share.parts) for share in shares]
+    assert sum(token_counts) == sizes.sum() == shares[0].count
+    assert max(token_counts) - min(token_counts) <= 2 * 180
     assert all(len(part.ids) <= 2000 for share in shares for part in share.parts)
     ids = torch.cat([text for share in shares for part in share.parts for text in part.ids.split(part.lengths)])
     lengths = [length for share in shares for part in share.parts for length in part.lengths]
     texts = ids.split(lengths)
-    assert torch.equal(torch.cat([texts[place] for place in shares[0].back]), torch.from_numpy(cache.ids))
+    assert torch.equal(torch.cat([texts[index] for index in shares[0].back]), torch.from_numpy(cache.ids))
 
 
 def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
     everything = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
     whole, _ = learn(2, "came", *everything, name="whole", dropout=True)
     for at in (3, 6):
-        place, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at, dropout=True)
-        assert said == [None, None]
-        assert not place.exists()
-        _, said = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", dropout=True)
-        assert "continuing after step" in said[0]["stderr"]
-        assert (place / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+        output, results = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at, dropout=True)
+        assert results == [None, None]
+        assert not output.exists()
+        _, results = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", dropout=True)
+        assert "continuing after step" in results[0]["stderr"]
+        assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_a_finished_training_is_left_alone_by_all(learn):
     learn(2, "sbmoe")
-    _, said = learn(2, "sbmoe")
-    assert [one["code"] for one in said] == [0, 0]
-    assert "already made" in said[0]["stderr"] and said[1]["stderr"] == ""
+    _, results = learn(2, "sbmoe")
+    assert [one["code"] for one in results] == [0, 0]
+    assert "already made" in results[0]["stderr"] and results[1]["stderr"] == ""
 
 
 def test_an_error_is_told_once(learn, shop):
-    _, said = learn(2, "came", "--corpus", shop / "nowhere.tsv", name="missing")
-    assert [one["code"] for one in said] == [3, 3]
-    assert said[0]["stderr"].count("nowhere.tsv: no such file") == 1 and said[1]["stderr"] == ""
+    _, results = learn(2, "came", "--corpus", shop / "nowhere.tsv", name="missing")
+    assert [one["code"] for one in results] == [3, 3]
+    assert results[0]["stderr"].count("nowhere.tsv: no such file") == 1 and results[1]["stderr"] == ""
 
 
 def test_an_error_of_one_is_told_by_the_main_process(learn):
-    _, said = learn(2, "came", name="torn", broken=1)
-    assert [one["code"] for one in said] == [3, 3]
-    assert "process 1 of 2" in said[0]["stderr"] and "the disk of process 1" in said[0]["stderr"]
-    assert said[1]["stderr"] == ""
+    _, results = learn(2, "came", name="torn", broken=1)
+    assert [one["code"] for one in results] == [3, 3]
+    assert "process 1 of 2" in results[0]["stderr"] and "the disk of process 1" in results[0]["stderr"]
+    assert results[1]["stderr"] == ""
 
 
 def test_one_that_does_not_come_is_named(learn):
-    _, said = learn(2, "came", "--stuck-minutes", 0.1, name="stuck", stuck=1)
-    assert said[0]["code"] == 1
-    assert "process 1 of 2" in said[0]["stderr"] and "did not come within 0.1 minutes" in said[0]["stderr"]
-    assert f"{os.uname().nodename}, process" in said[0]["stderr"]
+    _, results = learn(2, "came", "--stuck-minutes", 0.1, name="stuck", stuck=1)
+    assert results[0]["code"] == 1
+    assert "process 1 of 2" in results[0]["stderr"] and "did not respond within 0.1 minutes" in results[0]["stderr"]
+    assert f"{os.uname().nodename}, process" in results[0]["stderr"]
 
 
 def test_one_that_dies_is_named_at_once(learn):
-    _, said = learn(2, "came", name="dead", dead=1)
-    assert said[1] is None
-    assert said[0]["code"] == 1 and "process 1 of 2" in said[0]["stderr"] and "is gone" in said[0]["stderr"]
+    _, results = learn(2, "came", name="dead", dead=1)
+    assert results[1] is None
+    assert results[0]["code"] == 1 and "process 1 of 2" in results[0]["stderr"] and "has terminated" in results[0]["stderr"]
 
 
 @pytest.mark.parametrize("full", [0, 1])
 def test_one_that_runs_out_of_memory_says_so_to_all(learn, full):
-    _, said = learn(2, "came", name="full", full=full)
-    assert [one["code"] for one in said] == [1, 1]
-    words = f"error: process {full} of 2 ({os.uname().nodename}, process "
-    assert said[0]["stderr"].count(words) == said[0]["stderr"].count("out of memory on the CPU of") == 1
-    assert "2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute" in said[0]["stderr"]
-    assert "gone" not in said[0]["stderr"] and said[1]["stderr"] == ""
+    _, results = learn(2, "came", name="full", full=full)
+    assert [one["code"] for one in results] == [1, 1]
+    prefix = f"error: process {full} of 2 ({os.uname().nodename}, process "
+    assert results[0]["stderr"].count(prefix) == results[0]["stderr"].count("out of memory on the CPU of") == 1
+    assert "2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute" in results[0]["stderr"]
+    assert "terminated" not in results[0]["stderr"] and results[1]["stderr"] == ""
 
 
 def test_one_process_that_runs_out_of_memory_says_what_takes_less(learn):
-    _, said = learn(1, "came", name="full", full=0)
-    assert said[0]["code"] == 1
-    line = said[0]["stderr"].splitlines()[-1]
+    _, results = learn(1, "came", name="full", full=0)
+    assert results[0]["code"] == 1
+    line = results[0]["stderr"].splitlines()[-1]
     assert line.startswith(f"error: out of memory on the CPU of {os.uname().nodename}: this process has taken up to ")
     assert line.endswith("; 2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute")
 
 
 def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch):
-    """A process that cannot have it tells the others, who would wait for it in the collective otherwise."""
+    """A process that cannot allocate reports it; the others would otherwise wait for it in the collective."""
 
     def gathered(rank):
         world = joined("cpu").patient(0.2)
-        outcome = []
+        outcomes = []
         for length in (10, 11, 5000):
             if rank == 1 and length == 5000:
                 monkeypatch.setattr(Buffer, "grow", failing_for_memory)
@@ -220,10 +220,10 @@ def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch)
             try:
                 with world.together():
                     received = world.all_of([torch.full((length + rank,), float(rank))], "a test")
-                outcome.append([len(found[0]) for found in received])
+                outcomes.append([len(tensors[0]) for tensors in received])
             except (MoeirError, SystemExit) as problem:
-                outcome.append([type(problem).__name__, str(problem), time.monotonic() - began < 5])
-        return outcome
+                outcomes.append([type(problem).__name__, str(problem), time.monotonic() - began < 5])
+        return outcomes
 
     first, second = together(2, gathered)
     assert first[:2] == second[:2] == [[10, 11], [11, 12]]
@@ -243,7 +243,7 @@ def test_the_group_of_processes_ends_whoever_is_dead(dead):
         if rank == dead:
             os.kill(os.getpid(), signal.SIGKILL)
         if dead is not None:
-            with pytest.raises(MoeirError, match="is gone"):
+            with pytest.raises(MoeirError, match="has terminated"):
                 world.said(None, "a test")
         began = time.monotonic()
         leave()
@@ -259,12 +259,12 @@ def test_a_collective_that_another_process_leaves_names_that_process():
             world.said([[3]], "a test")
             os.kill(os.getpid(), signal.SIGKILL)
         world.buffer.grow(1000, torch.device("cpu"))
-        with pytest.raises(MoeirError) as told, world.together():
+        with pytest.raises(MoeirError) as caught, world.together():
             world.all_of([torch.ones(3)], "a test")
-        return str(told.value)
+        return str(caught.value)
 
     first, second = together(2, gathered)
-    assert second is None and "process 1 of 2" in first and "is gone" in first
+    assert second is None and "process 1 of 2" in first and "has terminated" in first
 
 
 def test_processes_have_a_device_each():
@@ -276,46 +276,46 @@ def test_processes_have_a_device_each():
 
 
 def test_processes_with_other_data_do_not_begin(learn):
-    _, said = learn(2, "came", name="other", other=1)
-    assert said[0]["code"] == 1
-    assert "process 1 (" in said[0]["stderr"] and "start all with the same files and settings" in said[0]["stderr"]
+    _, results = learn(2, "came", name="other", other=1)
+    assert results[0]["code"] == 1
+    assert "process 1 (" in results[0]["stderr"] and "start all with the same files and settings" in results[0]["stderr"]
 
 
 def test_more_processes_than_queries_are_refused(learn):
-    _, said = learn(4, "came", "--batch-size", 3, name="few")
-    assert [one["code"] for one in said] == [2] * 4
-    assert "--batch-size 3" in said[0]["stderr"]
+    _, results = learn(4, "came", "--batch-size", 3, name="few")
+    assert [one["code"] for one in results] == [2] * 4
+    assert "--batch-size 3" in results[0]["stderr"]
 
 
 def test_standard_input_is_not_shared(learn):
-    _, said = learn(2, "came", "--corpus", "-", name="streamed")
-    assert [one["code"] for one in said] == [2, 2]
-    assert "cannot share standard input" in said[0]["stderr"]
+    _, results = learn(2, "came", "--corpus", "-", name="streamed")
+    assert [one["code"] for one in results] == [2, 2]
+    assert "cannot share standard input" in results[0]["stderr"]
 
 
 def test_a_longer_document_of_another_process_is_heard_to_its_end():
-    """A bound of the own documents' lengths is none of the others', and CUDA would cut them there."""
+    """The bound of this process's document lengths does not hold for the others, whose documents CUDA would truncate."""
 
     def bounded(rank):
         size = 3 + 3 * rank
         own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), longest=size)
-        found = joined("cpu").gathered(Encoded({"local": own}), "a step")["local"]
-        return [found.longest, found.starts.tolist()]
+        gathered_local = joined("cpu").gathered(Encoded({"local": own}), "a step")["local"]
+        return [gathered_local.longest, gathered_local.starts.tolist()]
 
     assert together(2, bounded) == [[None, [0, 3, 9]]] * 2
 
 
 def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(learn, monkeypatch, tmp_path):
-    read = loop._Run.read_records
+    original = loop._Run.read_records
 
     def noted(self):
         with open(tmp_path / f"reads-{self.world.rank}", "a") as file:
             file.write(f"{self._steps[-1][0] + 1} ")
-        return read(self)
+        return original(self)
 
     monkeypatch.setattr(loop._Run, "read_records", noted)
-    _, said = learn(2, "came", "--log-every", 3, "--save-minutes", 1e-9, steps=6)
-    assert [one["code"] for one in said] == [0, 0], said
+    _, results = learn(2, "came", "--log-every", 3, "--save-minutes", 1e-9, steps=6)
+    assert [one["code"] for one in results] == [0, 0], results
     assert [(tmp_path / f"reads-{rank}").read_text() for rank in range(2)] == ["1 2 3 4 5 6 ", "3 6 "]
 
 
@@ -323,7 +323,7 @@ def test_tensors_of_any_type_and_length_come_to_all():
     def gathered(rank):
         world = joined("cpu")
         own = [torch.arange(rank + 2), torch.full((rank, 3), rank + 0.5, dtype=torch.bfloat16), torch.zeros(0)]
-        return [[part.tolist() for part in found] for found in world.all_of(own, "a test")]
+        return [[part.tolist() for part in tensors] for tensors in world.all_of(own, "a test")]
 
     expected = [[list(range(rank + 2)), [[rank + 0.5] * 3] * rank, []] for rank in range(3)]
     assert together(3, gathered) == [expected] * 3
@@ -346,4 +346,4 @@ def test_one_process_is_a_world():
     world = World()
     assert world.main and world.said("word", "now") == ["word"]
     with pytest.raises(DataError), world.together():
-        raise DataError("told by whoever catches it")
+        raise DataError("reported by whoever catches it")

@@ -1,4 +1,4 @@
-"""Cross-encoders learn: groups by hand, in parts and by several processes as the plain step, and after any kill the same bytes."""
+"""Training of cross-encoders: losses by hand; in parts and by several processes as the plain step; the same bytes after a kill."""
 
 import json
 import math
@@ -31,8 +31,8 @@ def group(*rows, teacher=None):
     pairs = Encoded({"relevance": Dense(torch.tensor([score for row in rows for score in row])[:, None])})
     owners = torch.arange(count * size) // size
     ignored = owners != torch.arange(count)[:, None]
-    asked = Encoded({"relevance": Dense(torch.ones(count, 1))})
-    return objectives.Batch(asked, pairs, ignored, 0, 1, None if teacher is None else torch.tensor(teacher))
+    unit_queries = Encoded({"relevance": Dense(torch.ones(count, 1))})
+    return objectives.Batch(unit_queries, pairs, ignored, 0, 1, None if teacher is None else torch.tensor(teacher))
 
 
 def test_lce_of_a_group_by_hand():
@@ -49,26 +49,26 @@ def test_bce_of_a_group_by_hand():
 
 
 def test_losses_of_groups_are_those_of_the_loop():
-    drawn = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
-    rows = drawn.tolist()
+    scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
+    rows = scores.tolist()
     expected = [oracles.contrastive(row, 0) for row in rows]
     assert float(objectives.lce(group(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)
     assert float(objectives.contrastive(group(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)  # there is no other candidate
     binary = [(math.log1p(math.exp(-row[0])) + sum(math.log1p(math.exp(score)) for score in row[1:])) / 4 for row in rows]
-    assert losses.binary(drawn, 1.0).tolist() == pytest.approx(binary, abs=1e-6)
+    assert losses.binary(scores, 1.0).tolist() == pytest.approx(binary, abs=1e-6)
 
 
 def test_a_teacher_is_followed_within_the_group():
     rows, teacher = [[1.0, 0.5, -1.0], [0.0, 2.0, 1.0]], [[3.0, 1.0, 0.0], [1.0, 0.0, 0.5]]
-    given = group(*rows, teacher=teacher)
+    toy_batch = group(*rows, teacher=teacher)
     pairs = list(zip(rows, teacher, strict=True))
-    assert float(objectives.kl(given).loss) == pytest.approx(np.mean([oracles.divergence(*pair, 1.0) for pair in pairs]), abs=1e-5)
-    assert float(objectives.margin_mse(given).loss) == pytest.approx(np.mean([oracles.margins(*pair) for pair in pairs]), abs=1e-5)
+    assert float(objectives.kl(toy_batch).loss) == pytest.approx(np.mean([oracles.divergence(*pair, 1.0) for pair in pairs]), abs=1e-5)
+    assert float(objectives.margin_mse(toy_batch).loss) == pytest.approx(np.mean([oracles.margins(*pair) for pair in pairs]), abs=1e-5)
 
 
 def test_lce_leaves_out_what_a_retriever_meets_of_other_queries():
-    made = torch.Generator().manual_seed(1)
-    queries, documents = (Encoded({"global": Dense(torch.randn(count, 5, generator=made))}) for count in (2, 6))
+    generator = torch.Generator().manual_seed(1)
+    queries, documents = (Encoded({"global": Dense(torch.randn(count, 5, generator=generator))}) for count in (2, 6))
     batch = objectives.Batch(queries, documents, torch.zeros(2, 6, dtype=torch.bool), 0, 1)
     scores = queries["global"].scores(documents["global"]).tolist()
     expected = [oracles.contrastive(scores[0][:3], 0), oracles.contrastive(scores[1][3:], 0)]
@@ -88,23 +88,23 @@ def test_options_that_mean_nothing_are_refused(loss, options, words):
 
 @pytest.fixture(scope="module")
 def stepped(tiny_model):
-    """`stepped(…)`: the loss of a batch, its facts and every gradient."""
+    """`stepped(…)`: the loss of a batch, its metrics and every gradient."""
 
     def step(objective=objectives.lce, *, at_once=None, seed=5, recompute=False, spec="cross-encoder", random=True):
         checkpoint = start(tiny_model, spec, RULES)
-        read = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
-        plan = planned(examples(8), queries=3, negatives=3, seed=1, place="toy")
-        texts = PairTexts(read.cache, read.rows, checkpoint.pairing)
-        task = Retrieval(checkpoint, plan, texts, objective, 2, torch.float32, at_once=at_once)
+        dataset = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
+        sampler = planned(examples(8), queries=3, negatives=3, seed=1, place="toy")
+        texts = PairTexts(dataset.cache, dataset.rows, checkpoint.pairing)
+        task = Retrieval(checkpoint, sampler, texts, objective, 2, torch.float32, at_once=at_once)
         model = checkpoint.architecture.train()
         model.recompute_layers(recompute)
         if not random:
             drop_nothing(model)
         torch.manual_seed(seed)
-        loss, said, tokens = task.outcome(0)
+        loss, metrics, tokens = task.outcome(0)
         loss.backward()
         gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), read_facts([said])[0], tokens, gradients, task
+        return loss.item(), read_facts([metrics])[0], tokens, gradients, task
 
     return step
 
@@ -112,13 +112,13 @@ def stepped(tiny_model):
 @pytest.mark.parametrize("objective", [objectives.lce, objectives.bce])
 @pytest.mark.parametrize("at_once", [1, 40, 100])
 def test_a_group_in_parts_has_the_gradients_of_the_whole(objective, at_once, stepped):
-    loss, said, tokens, gradients, _ = stepped(objective, random=False)
-    again, others, count, cached, _ = stepped(objective, at_once=at_once, random=False)
-    assert again == pytest.approx(loss, abs=1e-5) and count == tokens and others == pytest.approx(said, abs=1e-5)
+    loss, metrics, tokens, gradients, _ = stepped(objective, random=False)
+    cached_loss, cached_metrics, count, cached, _ = stepped(objective, at_once=at_once, random=False)
+    assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens and cached_metrics == pytest.approx(metrics, abs=1e-5)
     assert cached.keys() == gradients.keys()
-    most = max(float(one.abs().max()) for one in gradients.values())
+    largest = max(float(one.abs().max()) for one in gradients.values())
     for name, one in gradients.items():
-        torch.testing.assert_close(cached[name], one, atol=1e-6 * most, rtol=1e-4, msg=name)
+        torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
     assert stepped(objective, seed=6)[0] != stepped(objective)[0]  # dropout is there
     assert stepped(objective, recompute=True)[0] == stepped(objective)[0]
 
@@ -126,13 +126,13 @@ def test_a_group_in_parts_has_the_gradients_of_the_whole(objective, at_once, ste
 def test_a_step_is_the_loss_of_every_pair_read_alone(stepped):
     *_, task = stepped()
     task.model.eval()
-    drawn = task.plan.at(0)
+    ids = task.plan.at(0)
     checkpoint = task.checkpoint
     texts = {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)}
     expected = []
-    for number, query in enumerate(drawn.queries):
+    for number, query in enumerate(ids.queries):
         scores = []
-        for document in drawn.documents[4 * number : 4 * number + 4]:
+        for document in ids.documents[4 * number : 4 * number + 4]:
             one = held(checkpoint, {"q": texts[0][query]}, {"d": texts[1][document]})
             tokens = checkpoint.pairing.joined(one.cache, one.cache, np.array([0]), np.array([1])).packed([0])
             scores.append(float(checkpoint.architecture(tokens)["relevance"].vectors.detach()))
@@ -148,9 +148,9 @@ def shop(tmp_path_factory):
     table(folder, "documents", 30)
     with open(folder / "train.jsonl", "w") as file:
         for one in examples(20):
-            taught = {"positive_scores": [3.0, 2.0], "negative_scores": [0.5, 0.25, 0.0, -1.0]}
+            teacher_scores = {"positive_scores": [3.0, 2.0], "negative_scores": [0.5, 0.25, 0.0, -1.0]}
             ids = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
-            file.write(json.dumps(ids | taught) + "\n")
+            file.write(json.dumps(ids | teacher_scores) + "\n")
     (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
     lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} bm25\n" for query in range(12) for rank in range(7))
     (folder / "dev.trec").write_text("".join(lines))
@@ -159,15 +159,15 @@ def shop(tmp_path_factory):
 
 @pytest.fixture
 def learn(shop, tiny_model, tiny_model_without_dropout, tmp_path):
-    """`learn(size, *options)`: a training by so many processes -> its folder, and what each has said."""
+    """`learn(size, *options)`: a training by so many processes -> its folder, and the result of each."""
 
     def learned(size, *options, name=None, killed=None, dropout=True):
-        place = tmp_path / (name or f"by-{size}")
+        output = tmp_path / (name or f"by-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
         sizes = ("--batch-size", 2, "--negatives", 3, "--steps", 4, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
         weights = tiny_model if dropout else tiny_model_without_dropout
         model = ("--model", weights, "--arch", "cross-encoder", "--query-length", 12, "--document-length", 28)
-        command = ("finetune", *model, "--objective", "lce", *sources, *sizes, *options, "--output", place)
+        command = ("finetune", *model, "--objective", "lce", *sources, *sizes, *options, "--output", output)
 
         def trained(rank):
             outcome = retrieval.Retrieval.outcome
@@ -183,8 +183,8 @@ def learn(shop, tiny_model, tiny_model_without_dropout, tmp_path):
             finally:
                 retrieval.Retrieval.outcome = outcome
 
-        said = [trained(0)] if size == 1 and killed is None else together(size, trained)
-        return place, said
+        results = [trained(0)] if size == 1 and killed is None else together(size, trained)
+        return output, results
 
     return learned
 
@@ -194,46 +194,46 @@ def dev(shop):
 
 
 def test_processes_share_a_group_and_learn_what_one_does(learn, shop):
-    alone, said = learn(1, *dev(shop), dropout=False)
-    assert said[0]["code"] == 0, said
+    alone, results = learn(1, *dev(shop), dropout=False)
+    assert results[0]["code"] == 0, results
     assert [line["dev.fused.nDCG@10"] for line in facts(alone) if "dev.fused.nDCG@10" in line]
-    four, said = learn(3, *dev(shop), "--gradient-cache", 40, dropout=False)
-    assert [one["code"] for one in said] == [0] * 3, said
+    four, results = learn(3, *dev(shop), "--gradient-cache", 40, dropout=False)
+    assert [one["code"] for one in results] == [0] * 3, results
     alike(alone, four)
     card = (alone / "README.md").read_text()
     assert "Objective `lce`, 4 steps" in card and "moeir rerank --model by-1" in card
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(learn, shop):
-    whole, said = learn(1, *dev(shop), name="whole")
-    assert said[0]["code"] == 0, said
-    place, said = learn(1, *dev(shop), "--save-minutes", 1e-9, name="killed", killed=3)
-    assert said == [None] and not place.exists()
-    _, said = learn(1, *dev(shop), "--save-minutes", 1e-9, name="killed")
-    assert "continuing after step" in said[0]["stderr"]
-    assert (place / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    whole, results = learn(1, *dev(shop), name="whole")
+    assert results[0]["code"] == 0, results
+    output, results = learn(1, *dev(shop), "--save-minutes", 1e-9, name="killed", killed=3)
+    assert results == [None] and not output.exists()
+    _, results = learn(1, *dev(shop), "--save-minutes", 1e-9, name="killed")
+    assert "continuing after step" in results[0]["stderr"]
+    assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop, moeir, tmp_path):
-    place, said = learn(1, *dev(shop), "--keep", "last")
-    assert said[0]["code"] == 0, said
-    given = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
-    assert moeir("rerank", "--model", place, *given, "--output", tmp_path / "out.trec").code == 0
+    checkpoint, results = learn(1, *dev(shop), "--keep", "last")
+    assert results[0]["code"] == 0, results
+    flags = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    assert moeir("rerank", "--model", checkpoint, *flags, "--output", tmp_path / "out.trec").code == 0
     table = moeir("evaluate", "--run", tmp_path / "out.trec", "--qrels", shop / "dev.qrels", "--measure", "nDCG@10", "--form", "tsv").stdout
-    measured = [line["dev.fused.nDCG@10"] for line in facts(place) if "dev.fused.nDCG@10" in line]
+    measured = [line["dev.fused.nDCG@10"] for line in facts(checkpoint) if "dev.fused.nDCG@10" in line]
     assert float(table.split()[-1]) == pytest.approx(measured[-1], abs=1e-6)
 
 
 @pytest.mark.parametrize("objective", ["bce", "kl:temperature=2", "margin-mse", "contrastive"])
 def test_every_objective_trains_it(objective, learn):
-    place, said = learn(1, "--objective", objective, name=objective.split(":")[0])
-    assert said[0]["code"] == 0, said
-    assert all(math.isfinite(line["loss"]) for line in facts(place))
+    checkpoint, results = learn(1, "--objective", objective, name=objective.split(":")[0])
+    assert results[0]["code"] == 0, results
+    assert all(math.isfinite(line["loss"]) for line in facts(checkpoint))
 
 
 def test_more_processes_than_pairs_and_a_development_set_without_its_run_are_refused(learn, shop):
-    _, said = learn(3, "--batch-size", 1, "--negatives", 1, name="few")
-    assert [one["code"] for one in said] == [2] * 3
-    assert "2 pairs are too few for 3 processes" in said[0]["stderr"]
-    _, said = learn(1, "--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", name="bare")
-    assert said[0]["code"] == 2 and "a cross-encoder reranks; name the run with --dev-run" in said[0]["stderr"]
+    _, results = learn(3, "--batch-size", 1, "--negatives", 1, name="few")
+    assert [one["code"] for one in results] == [2] * 3
+    assert "2 pairs are too few for 3 processes" in results[0]["stderr"]
+    _, results = learn(1, "--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", name="bare")
+    assert results[0]["code"] == 2 and "a cross-encoder reranks; name the run with --dev-run" in results[0]["stderr"]

@@ -1,4 +1,4 @@
-"""Penalties on routers: entropy and load balance against loops, on which routers and sides they act, and what the metrics say of them."""
+"""Router regularizers: entropy and load balance against loops, the routers and sides that they apply to, and their metrics."""
 
 import pytest
 import torch
@@ -41,15 +41,15 @@ def test_load_balance_is_that_of_the_loop(counts):
 
 
 def test_a_certain_router_has_finite_gradients():
-    said = routing([[1.0, 0.0], [0.0, 1.0]])
-    (penalties.entropy(said) + penalties.entropy(said, "batch") + penalties.load_balance(said)).backward()
-    assert said.probabilities.grad.isfinite().all()
+    router = routing([[1.0, 0.0], [0.0, 1.0]])
+    (penalties.entropy(router) + penalties.entropy(router, "batch") + penalties.load_balance(router)).backward()
+    assert router.probabilities.grad.isfinite().all()
 
 
 def test_what_an_expert_wins_is_a_constant_for_load_balance():
-    said = routing([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
-    penalties.load_balance(said).backward()
-    assert torch.allclose(said.probabilities.grad, torch.tensor([[2 * 2 / 9, 2 * 1 / 9]]).expand(3, 2))
+    router = routing([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    penalties.load_balance(router).backward()
+    assert torch.allclose(router.probabilities.grad, torch.tensor([[2 * 2 / 9, 2 * 1 / 9]]).expand(3, 2))
 
 
 QUERIES = {"layer2": [[0.9, 0.1], [0.6, 0.4]], "layer4": [[0.5, 0.5], [0.2, 0.8]], "gate": [[0.7, 0.3], [0.8, 0.2]]}
@@ -58,14 +58,14 @@ DOCUMENTS = {name: [row[::-1] for row in rows] + [[0.3, 0.7], [1.0, 0.0]] for na
 
 def batch(queries=QUERIES, documents=DOCUMENTS):
     sides = [
-        Encoded({"global": Dense(torch.zeros(count, 3))}, {name: routing(rows) for name, rows in said.items()})
-        for count, said in ((2, queries), (4, documents))
+        Encoded({"global": Dense(torch.zeros(count, 3))}, {name: routing(rows) for name, rows in rows_by_router.items()})
+        for count, rows_by_router in ((2, queries), (4, documents))
     ]
     return objectives.Batch(*sides, torch.zeros(2, 4, dtype=torch.bool), 9, 10)
 
 
 def cost(objective=objectives.contrastive, given=None, **options):
-    """What the penalties add to a batch's loss."""
+    """The regularizers' part of a batch's loss."""
     given = given or batch()
     free = objective(given, entropy=0.0, load_balance=0.0)
     return objective(given, **options).loss.item() - free.loss.item()
@@ -93,9 +93,9 @@ def test_load_balance_is_asked_of_every_router(objective):
 
 def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():
     for sign, opens in (("working", True), ("printed", False)):
-        given = batch({"layer2": [[0.9, 0.1], [0.9, 0.1]]}, {"layer2": [[0.9, 0.1]] * 4})
-        objectives.contrastive(given, entropy=1.0, entropy_sign=sign).loss.backward()
-        gradient = given.queries.routing["layer2"].probabilities.grad
+        toy_batch = batch({"layer2": [[0.9, 0.1], [0.9, 0.1]]}, {"layer2": [[0.9, 0.1]] * 4})
+        objectives.contrastive(toy_batch, entropy=1.0, entropy_sign=sign).loss.backward()
+        gradient = toy_batch.queries.routing["layer2"].probabilities.grad
         assert bool((gradient[:, 0] > gradient[:, 1]).all()) == opens  # a step against it moves mass from the likely expert
 
 
@@ -111,8 +111,8 @@ def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
 
 def test_without_routers_there_is_neither_cost_nor_fact():
     given = batch({}, {})
-    found = objectives.contrastive(given, entropy=9.0, load_balance=9.0)
-    assert found.facts.keys() == {"loss", "loss.global"} and cost(given=given, entropy=9.0, load_balance=9.0) == 0.0
+    output = objectives.contrastive(given, entropy=9.0, load_balance=9.0)
+    assert output.facts.keys() == {"loss", "loss.global"} and cost(given=given, entropy=9.0, load_balance=9.0) == 0.0
 
 
 @pytest.mark.parametrize("options, message", [

@@ -1,4 +1,4 @@
-"""Several sets of examples: whose turn it is, what a rate means, whose texts the ids are of, and what a teacher said of them."""
+"""Several data sets: interleaving, sampling rates, texts by set, and teacher scores."""
 
 from collections import Counter
 
@@ -23,48 +23,48 @@ def sets(rates, sizes=(8, 4, 6)):
     return Sets(tuple(plan(name, size) for name, size in zip("abc", sizes, strict=False)), rates, 3)
 
 
-def epoch(made, number):
-    return [made.at(step) for step in range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch)]
+def epoch(sampler, number):
+    return [sampler.at(step) for step in range(number * sampler.steps_per_epoch, (number + 1) * sampler.steps_per_epoch)]
 
 
 def test_every_batch_is_of_one_set_and_an_epoch_walks_each_as_often_as_its_rate_says():
-    made = sets((1.0, 2.0, 0.5))
-    assert made.turns == [4, 4, 2] and made.steps_per_epoch == 10 and made.size == 18
+    sampler = sets((1.0, 2.0, 0.5))
+    assert sampler.turns == [4, 4, 2] and sampler.steps_per_epoch == 10 and sampler.size == 18
     for number in range(3):
-        drawn = epoch(made, number)
-        assert Counter(one.place for one in drawn) == {0: 4, 1: 4, 2: 2}
-        assert all({query[0] for query in one.queries} == {"abc"[one.place]} for one in drawn)
-        seen = Counter(query for one in drawn for query in one.queries)
-        assert {query: count for query, count in seen.items() if query[0] == "a"} == {f"a{n}": 1 for n in range(8)}
-        assert {query: count for query, count in seen.items() if query[0] == "b"} == {f"b{n}": 2 for n in range(4)}
+        batches = epoch(sampler, number)
+        assert Counter(one.place for one in batches) == {0: 4, 1: 4, 2: 2}
+        assert all({query[0] for query in one.queries} == {"abc"[one.place]} for one in batches)
+        counts = Counter(query for one in batches for query in one.queries)
+        assert {query: count for query, count in counts.items() if query[0] == "a"} == {f"a{n}": 1 for n in range(8)}
+        assert {query: count for query, count in counts.items() if query[0] == "b"} == {f"b{n}": 2 for n in range(4)}
 
 
 def test_a_set_walked_twice_meets_other_negatives_and_half_a_set_waits_for_the_next_epoch():
-    made = sets((1.0, 2.0, 0.5))
-    second = [one for one in epoch(made, 0) if one.place == 1]
+    sampler = sets((1.0, 2.0, 0.5))
+    second = [one for one in epoch(sampler, 0) if one.place == 1]
     first_walk, second_walk = (
         {query: one.documents[3 * n : 3 * n + 3] for one in part for n, query in enumerate(one.queries)}
         for part in (second[:2], second[2:])
     )
     assert first_walk.keys() == second_walk.keys() and first_walk != second_walk
-    halves = [[query for one in epoch(made, number) if one.place == 2 for query in one.queries] for number in (0, 1)]
+    halves = [[query for one in epoch(sampler, number) if one.place == 2 for query in one.queries] for number in (0, 1)]
     assert len(halves[0]) == len(halves[1]) == 4
     order = [query for step in range(4) for query in plan("c", 6).at(step).queries]
     assert halves[0] + halves[1] == order
 
 
 def test_within_a_set_batches_are_those_it_has_alone():
-    made, alone = sets((1.0, 1.0, 1.0)), plan("b", 4)
-    found = [one for number in range(3) for one in epoch(made, number) if one.place == 1]
+    sampler, alone = sets((1.0, 1.0, 1.0)), plan("b", 4)
+    batches = [one for number in range(3) for one in epoch(sampler, number) if one.place == 1]
     expected = [alone.at(step) for step in range(6)]
-    assert [(one.queries, one.documents) for one in found] == [(one.queries, one.documents) for one in expected]
+    assert [(one.queries, one.documents) for one in batches] == [(one.queries, one.documents) for one in expected]
 
 
 def test_turns_are_shuffled_anew_each_epoch_and_depend_on_the_seed():
-    made, alone = sets((1.0, 1.0, 1.0), (40, 40, 40)), Sets((plan("a", 8),), (1.0,), 4)
-    turns = [[one.place for one in epoch(made, number)] for number in (0, 1)]
+    sampler, alone = sets((1.0, 1.0, 1.0), (40, 40, 40)), Sets((plan("a", 8),), (1.0,), 4)
+    turns = [[one.place for one in epoch(sampler, number)] for number in (0, 1)]
     assert turns[0] != turns[1] and turns[0] != sorted(turns[0])
-    changed = Sets(made.plans, made.rates, 4)
+    changed = Sets(sampler.plans, sampler.rates, 4)
     assert [one.place for one in epoch(changed, 0)] != turns[0]
     assert [one.queries for one in epoch(alone, 0)] == [plan("a", 8).at(step).queries for step in range(4)]
 
@@ -85,12 +85,14 @@ def test_a_teachers_scores_go_with_the_documents_drawn():
         Example(f"q{n}", ("a", "b"), ("c", "d", "e"), positive_scores=(n + 0.1, n + 0.2), negative_scores=(n + 0.3, n + 0.4, n + 0.5))
         for n in range(4)
     ]
-    worth = dict(zip("abcde", (0.1, 0.2, 0.3, 0.4, 0.5), strict=True))
-    made = planned(scored, queries=2, negatives=2, seed=1, place="x")
+    score_by_document = dict(zip("abcde", (0.1, 0.2, 0.3, 0.4, 0.5), strict=True))
+    sampler = planned(scored, queries=2, negatives=2, seed=1, place="x")
     for step in range(6):
-        drawn = made.at(step)
-        expected = [[int(query[1:]) + worth[one] for one in drawn.documents[3 * n : 3 * n + 3]] for n, query in enumerate(drawn.queries)]
-        assert drawn.teacher().flatten().tolist() == pytest.approx([score for one in expected for score in one])
+        batch = sampler.at(step)
+        expected = [
+            [int(query[1:]) + score_by_document[one] for one in batch.documents[3 * n : 3 * n + 3]] for n, query in enumerate(batch.queries)
+        ]
+        assert batch.teacher().flatten().tolist() == pytest.approx([score for one in expected for score in one])
     assert plan("a", 4).at(0).teacher() is None
 
 
@@ -104,10 +106,12 @@ def tsv(path, **texts):
     return path
 
 
-def contents(needed):
+def contents(stream):
     """The texts of each set, by id."""
-    walked = [found.content for found in needed.walk()]
-    return [Rows(*({name: walked[row] for name, row in part.items()} for part in (one.queries, one.documents))) for one in needed.rows]
+    contents_by_row = [text.content for text in stream.walk()]
+    return [
+        Rows(*({name: contents_by_row[row] for name, row in part.items()} for part in (one.queries, one.documents))) for one in stream.rows
+    ]
 
 
 ONE, TWO = [Example("q", ("d",), ("e",))], [Example("q", ("d",), ())]
@@ -137,9 +141,9 @@ def test_one_set_can_have_its_collection_in_parts(tmp_path):
 
 def test_texts_that_examples_bring_need_no_collection():
     inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
-    found = contents(gathered([[inline]], ["1"], queries=[], corpora=[]))[0]
-    assert (found.queries, found.documents) == ({"q": "who?"}, {"d": "owl"})
-    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; say where they are with --queries"):
+    texts = contents(gathered([[inline]], ["1"], queries=[], corpora=[]))[0]
+    assert (texts.queries, texts.documents) == ({"q": "who?"}, {"d": "owl"})
+    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; name their files with --queries"):
         gathered([[inline], TWO], ["one.jsonl", "two.jsonl"], queries=[], corpora=[])
     other = Example("r", ("d",), (), (), Text("r", "what?"), (Text("d", "bee"),))
     with pytest.raises(DataError, match=r"one\.jsonl: passage 'd' has two texts"):

@@ -1,4 +1,4 @@
-"""Tokens read once: every batch is what the checkpoint would read of its texts; a cache is made whole or not at all."""
+"""The token cache: every batch equals the checkpoint's own tokens of its texts; a cache is written whole or not at all."""
 
 import gc
 import json
@@ -41,10 +41,10 @@ READERS = {
 }
 
 
-def reads(checkpoint, queries, documents, drawn):
-    """The texts of a batch as the checkpoint reads them anew."""
-    return checkpoint.read([queries[one] for one in drawn.queries], "query"), checkpoint.read(
-        [documents[one] for one in drawn.documents], "document"
+def reads(checkpoint, queries, documents, ids):
+    """The texts of a batch, tokenized by the checkpoint."""
+    return checkpoint.read([queries[one] for one in ids.queries], "query"), checkpoint.read(
+        [documents[one] for one in ids.documents], "document"
     )
 
 
@@ -59,32 +59,32 @@ def needed(tmp_path):
     """`needed(count)` -> the texts of that many examples, from two collections."""
 
     def made(count=12):
-        queries, documents = table(tmp_path, "queries", count)[0], table(tmp_path, "documents", count + 2)[0]
-        return gathered([examples(count)], ["train.jsonl"], queries=[queries], corpora=[documents])
+        query_file, document_file = table(tmp_path, "queries", count)[0], table(tmp_path, "documents", count + 2)[0]
+        return gathered([examples(count)], ["train.jsonl"], queries=[query_file], corpora=[document_file])
 
     return made
 
 
 def files(folder):
-    """Every file of the caches in a folder, but for manifests, which hold times."""
+    """Every file of the caches in a folder, except manifests, which contain times."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
 
 
-# What a batch reads
+# Batches
 
 
 def test_a_worked_example(tmp_path, tiny_model):
     checkpoint = start(tiny_model, "colbert:dim=8,markers=true,augmentation=true", {"query_length": 6, "document_length": 6})
     inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
-    found = learned.cached(tmp_path, gathered([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
-    words = [" ".join(map(checkpoint.reader.token, found.cache.ids[begin:end])) for begin, end in pairwise(found.cache.starts)]
+    dataset = learned.cached(tmp_path, gathered([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
+    words = [" ".join(map(checkpoint.reader.token, dataset.cache.ids[begin:end])) for begin, end in pairwise(dataset.cache.starts)]
     assert words == [
         "[CLS] [unused0] owl [SEP] [MASK] [MASK]",
         "[CLS] [unused1] bat hunts bee [SEP]",
         "[CLS] [unused1] hen [SEP]",
     ]
-    assert found.cache.silent.tolist() == [2, 0, 0] and found.cache.ids.dtype == np.uint16
-    queries, documents = map(whole, found.read(Drawn(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2)))
+    assert dataset.cache.silent.tolist() == [2, 0, 0] and dataset.cache.ids.dtype == np.uint16
+    queries, documents = map(whole, dataset.read(Drawn(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2)))
     assert queries.silent.tolist() == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2
     assert documents.lengths == (4, 4, 6, 6) and documents.order.tolist() == [0, 2, 1, 3] and documents.silent is None
 
@@ -93,20 +93,20 @@ def test_a_worked_example(tmp_path, tiny_model):
 def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_head):
     spec, rules = READERS[name]
     checkpoint = start(tiny_model_with_head, spec, rules)
-    (asked, queries), (corpus, documents) = table(tmp_path, "queries", 15), table(tmp_path, "documents", 17, shift=5)
-    found = learned.cached(tmp_path / "cache", gathered([examples(15)], ["x"], queries=[asked], corpora=[corpus]), checkpoint)
-    plan = planned(examples(15), queries=4, negatives=3, seed=1, place="x")
+    (query_file, queries), (corpus, documents) = table(tmp_path, "queries", 15), table(tmp_path, "documents", 17, shift=5)
+    dataset = learned.cached(tmp_path / "cache", gathered([examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint)
+    sampler = planned(examples(15), queries=4, negatives=3, seed=1, place="x")
     for step in range(8):
-        drawn = plan.at(step)
-        same(found.read(drawn), reads(checkpoint, queries, documents, drawn))
+        ids = sampler.at(step)
+        same(dataset.read(ids), reads(checkpoint, queries, documents, ids))
 
 
 def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
-    """A set by ids and a set that brings its texts, some of which a collection of its own says otherwise."""
-    (asked, queries), (corpus, documents) = table(tmp_path, "queries", 8), table(tmp_path, "documents", 10)
+    """A data set by ids, and one with inline texts, some of which its own collection replaces."""
+    (query_file, queries), (corpus, documents) = table(tmp_path, "queries", 8), table(tmp_path, "documents", 10)
     other, others = table(tmp_path, "d-others", 3, shift=40)
     own = {name: f"the {text} {number}" for number, (name, text) in enumerate(documents.items())}
-    bringing = [
+    inline_examples = [
         Example(
             one.query_id,
             one.positive_ids,
@@ -116,19 +116,19 @@ def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
         )
         for one in examples(8)
     ]
-    sets = [examples(8), bringing]
-    plans = tuple(planned(bare(part), queries=2, negatives=3, seed=1, place="x") for part in sets)
-    needed = gathered(sets, ["1", "2"], queries=[asked, table(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
-    found = learned.cached(tmp_path / "cache", needed, reader)
-    wanted = [(queries, documents), ({name: "what " + text for name, text in queries.items()}, own | others)]
-    walk = Sets(plans, (1.0, 0.5), 1)
-    places = set()
+    sets = [examples(8), inline_examples]
+    samplers = tuple(planned(bare(part), queries=2, negatives=3, seed=1, place="x") for part in sets)
+    needed = gathered(sets, ["1", "2"], queries=[query_file, table(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
+    dataset = learned.cached(tmp_path / "cache", needed, reader)
+    expected = [(queries, documents), ({name: "what " + text for name, text in queries.items()}, own | others)]
+    multi_sampler = Sets(samplers, (1.0, 0.5), 1)
+    numbers = set()
     for step in range(12):
-        drawn = walk.at(step)
-        places.add(drawn.place)
-        same(found.read(drawn), reads(reader, *wanted[drawn.place], drawn))
-    assert places == {0, 1} and not any(one.passages or one.query for plan in plans for one in plan.examples)
-    assert [needed.queries[place] for place in (0, 1)] == [wanted[0][0], wanted[1][0]]
+        ids = multi_sampler.at(step)
+        numbers.add(ids.place)
+        same(dataset.read(ids), reads(reader, *expected[ids.place], ids))
+    assert numbers == {0, 1} and not any(one.passages or one.query for plan in samplers for one in plan.examples)
+    assert [needed.queries[dataset_number] for dataset_number in (0, 1)] == [expected[0][0], expected[1][0]]
 
 
 def test_the_first_documents_are_those_of_the_first_set_and_a_collection_corrects_them(tmp_path, monkeypatch):
@@ -140,8 +140,8 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
 
 
 def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
-    found = needed()
-    assert list(found.walk()) == list(found.walk()) and found.count == len(list(found.walk())) == 25
+    stream = needed()
+    assert list(stream.walk()) == list(stream.walk()) and stream.count == len(list(stream.walk())) == 25
 
 
 # The cache
@@ -155,8 +155,8 @@ def test_a_cache_is_opened_again_and_anything_else_is_another_folder(tmp_path, t
         assert learned.cached(tmp_path / "cache", needed(), reader).cache.ids.tolist() == first.cache.ids.tolist()
     assert files(tmp_path / "cache") == before
     other = shutil.copytree(tiny_model, tmp_path / "other")
-    facts = json.loads((other / "tokenizer.json").read_text())
-    (other / "tokenizer.json").write_text(json.dumps(facts, indent=3))
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer, indent=3))
     for number, (weights, spec, rules) in enumerate(
         (
             (other, "dense:head=false", SHORT),
@@ -177,8 +177,8 @@ def test_a_cache_is_opened_again_and_anything_else_is_another_folder(tmp_path, t
 def test_a_torn_cache_is_made_again(tmp_path, reader, needed):
     learned.cached(tmp_path / "cache", needed(), reader)
     before = files(tmp_path / "cache")
-    (place,) = (tmp_path / "cache").iterdir()
-    (place / "starts.npy").write_bytes(b"torn")
+    (cache,) = (tmp_path / "cache").iterdir()
+    (cache / "starts.npy").write_bytes(b"torn")
     learned.cached(tmp_path / "cache", needed(), reader)
     assert files(tmp_path / "cache") == before
 
@@ -186,57 +186,59 @@ def test_a_torn_cache_is_made_again(tmp_path, reader, needed):
 def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatch):
     monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
     learned.cached(tmp_path / "whole", needed(), reader)
-    wanted = files(tmp_path / "whole")
+    expected = files(tmp_path / "whole")
     for moment in deaths(every=5):
         folder = tmp_path / f"killed{moment}"
         if not died(lambda folder=folder: learned.cached(folder, needed(), reader), moment):
             break
         learned.cached(folder, needed(), reader)
-        assert files(folder) == wanted
+        assert files(folder) == expected
     assert moment > 20
 
 
 def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):
     monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
     learned.cached(tmp_path / "whole", needed(), reader)
-    found, before = needed(), (tmp_path / "documents.tsv").read_text()
+    stream, before = needed(), (tmp_path / "documents.tsv").read_text()
     (tmp_path / "documents.tsv").write_text(before.replace("owl", "bee"))
     with pytest.raises(DataError, match="the texts have changed while they were read; run the same command again"):
-        learned.cached(tmp_path / "cache", found, reader)
+        learned.cached(tmp_path / "cache", stream, reader)
     (tmp_path / "documents.tsv").write_text(before)
-    learned.cached(tmp_path / "cache", found, reader)
+    learned.cached(tmp_path / "cache", stream, reader)
     assert files(tmp_path / "cache") == files(tmp_path / "whole")
 
 
 def test_chunks_are_of_one_side_and_end_at_their_characters_too(needed, monkeypatch):
     monkeypatch.setattr(learned, "CHUNK_CHARACTERS", 100)
-    walked = list(needed().walk())
-    chunks = list(learned._chunks(iter(walked)))
-    assert [found for chunk in chunks for found in chunk] == walked
-    assert all(len({found.side for found in chunk}) == 1 for chunk in chunks)
-    assert all(sum(len(found.content) for found in chunk[:-1]) < 100 for chunk in chunks) and len(chunks) > 5
+    streamed = list(needed().walk())
+    chunks = list(learned._chunks(iter(streamed)))
+    assert [text for chunk in chunks for text in chunk] == streamed
+    assert all(len({text.side for text in chunk}) == 1 for chunk in chunks)
+    assert all(sum(len(text.content) for text in chunk[:-1]) < 100 for chunk in chunks) and len(chunks) > 5
 
 
 def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
-    """Neither while they are read nor afterwards does memory grow with what the documents say: fifteen times as long costs the same."""
+    """Memory does not grow with the length of the documents, neither while they are read nor afterwards."""
     monkeypatch.setattr(learned, "CHUNK_TEXTS", 5)
     monkeypatch.setattr("moeir.learning.texts.FIRST", 5)
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr("moeir.artifacts.checksums.MOST_THREADS", 1)  # each holds 256 KiB of a file, and how many do at once is chance
-    count, peaks, left = 200, [], []
-    asked, _ = table(tmp_path, "queries", count)
+    monkeypatch.setattr("moeir.artifacts.checksums.MOST_THREADS", 1)  # each thread holds 256 KiB, and how many run at once is chance
+    count, peaks, remaining = 200, [], []
+    query_file, _ = table(tmp_path, "queries", count)
     for times in (20, 20, 300):  # the first warms up
         corpus = tmp_path / "documents.tsv"
         corpus.write_text("".join(f"d{row}\t{content(row) * times}\n" for row in range(count + 2)))
         gc.collect()
         tracemalloc.start()
-        found = learned.cached(tmp_path / str(len(peaks)), gathered([examples(count)], ["x"], queries=[asked], corpora=[corpus]), reader)
+        dataset = learned.cached(
+            tmp_path / str(len(peaks)), gathered([examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
+        )
         peaks.append(tracemalloc.get_traced_memory()[1])
         gc.collect()
-        left.append(tracemalloc.get_traced_memory()[0])
+        remaining.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
-        assert len(found.cache) == 2 * count + 1
+        assert len(dataset.cache) == 2 * count + 1
     grown = corpus.stat().st_size * (1 - 20 / 300)
     assert grown > 2_500_000
     assert (peaks[2] - peaks[1]) < grown / 3  # five texts of a chunk at once, never two hundred
-    assert (left[2] - left[1]) < grown / 10
+    assert (remaining[2] - remaining[1]) < grown / 10

@@ -1,4 +1,4 @@
-"""Trackers: every step is told once, a training that goes on continues its curves, and nothing of it touches the product."""
+"""Trackers: every step is logged once, a resumed training continues its curves, and the checkpoint does not change."""
 
 import importlib.util
 import json
@@ -20,10 +20,10 @@ needs_tensorboard = pytest.mark.skipif(
 
 
 class Wandb(types.ModuleType):
-    """A Weights & Biases of this process: runs by id, and what they were told."""
+    """A fake wandb module: runs by id, and the values logged to them."""
 
     class Error(Exception):
-        """What the real one raises without an account."""
+        """Raised by wandb without an account."""
 
     def __init__(self):
         super().__init__("wandb")
@@ -34,8 +34,8 @@ class Wandb(types.ModuleType):
         if self.refuses:
             raise self.Error("api_key not configured\n(no-tty)")
         self.begun.append(options)
-        told = self.told.setdefault(options["id"], [])
-        return types.SimpleNamespace(log=lambda values, step: told.append((step, values)), finish=self.end)
+        steps = self.told.setdefault(options["id"], [])
+        return types.SimpleNamespace(log=lambda values, step: steps.append((step, values)), finish=self.end)
 
     def end(self):
         self.finished += 1
@@ -51,28 +51,28 @@ def wandb(monkeypatch):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory, toy, tiny_model_with_head):
-    place = tmp_path_factory.mktemp("tracked") / "train.jsonl"
-    place.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
+    path = tmp_path_factory.mktemp("tracked") / "train.jsonl"
+    path.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
     texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
     sizes = ("--steps", 4, "--batch-size", 1, "--negatives", 1, "--dtype", "float32", "--save-minutes", 0)
     arch = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
-    return ("finetune", "--model", tiny_model_with_head, *arch, "--train", place, *texts, *sizes)
+    return ("finetune", "--model", tiny_model_with_head, *arch, "--train", path, *texts, *sizes)
 
 
 def finetuned(sources, output, *flags):
-    said = run_here(*sources, *flags, "--output", output)
-    assert said.code == 0, said.stderr
+    result = run_here(*sources, *flags, "--output", output)
+    assert result.code == 0, result.stderr
     return (output / "model.safetensors").read_bytes()
 
 
 def dying(monkeypatch, after):
-    """A training that is killed before the step behind `after`."""
-    kept = loop._Run.step
+    """Kill the training before step number `after`, counted from 0."""
+    original = loop._Run.step
 
     def step(run, number):
         if number == after:
             raise KeyboardInterrupt
-        return kept(run, number)
+        return original(run, number)
 
     monkeypatch.setattr(loop._Run, "step", step)
 
@@ -86,18 +86,18 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
     first, second = wandb.begun
     assert first["project"] == "moeir" and first["name"] == "out" and first["dir"] == str(tmp_path / "out.wandb")
     assert first["id"] == second["id"] and second["resume"] == "allow" and first["config"]["steps"] == 4
-    (told,) = wandb.told.values()
+    (logged,) = wandb.told.values()
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert [step for step, _ in told] == [1, 2, 3, 4] and wandb.finished == 2
+    assert [step for step, _ in logged] == [1, 2, 3, 4] and wandb.finished == 2
     grouped = [{name.replace(".", "/", 1): value for name, value in line.items() if name != "step"} for line in lines[2:]]
-    assert [values for _, values in told][2:] == grouped
-    assert told[0][1].keys() > {"loss", "loss/lexical", "share/global", "entropy/shares", "tokens_per_second"}
+    assert [values for _, values in logged][2:] == grouped
+    assert logged[0][1].keys() > {"loss", "loss/lexical", "share/global", "entropy/shares", "tokens_per_second"}
     files = json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]
     assert not [name for name in files if "wandb" in name]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.wandb", "plain"]
     assert "already made" in run_here(*sources, "--output", tmp_path / "out").stderr
     finetuned(sources, tmp_path / "out", "--track", "wandb", "--force")
-    assert len(wandb.told) == 2, "what starts over is another run"
+    assert len(wandb.told) == 2, "starting over begins another run"
 
 
 @needs_tensorboard
@@ -109,8 +109,8 @@ def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sourc
     files = sorted((tmp_path / "out.tensorboard" / "moeir").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert len(files) == 2 and not list((tmp_path / "out").rglob("*tfevents*"))
     assert [b"share/lexical" in path.read_bytes() for path in files] == [True, True]
-    steps, begun = zip(*map(scalars, files), strict=True)
-    assert steps == ([1, 2, 3], [4]) and begun == ([1], [4]), "the second says that what comes from step 4 on counts from here"
+    steps, starts = zip(*map(scalars, files), strict=True)
+    assert steps == ([1, 2, 3], [4]) and starts == ([1], [4]), "the second file purges the steps from 4 on"
 
 
 def test_an_alarm_comes_at_its_step_whatever_was_killed_before(sources, tmp_path, monkeypatch):
@@ -119,37 +119,37 @@ def test_an_alarm_comes_at_its_step_whatever_was_killed_before(sources, tmp_path
     with monkeypatch.context() as patch:
         dying(patch, 2)
         assert "largest share" not in run_here(*sources, "--output", tmp_path / "out").stderr
-    said = run_here(*sources, "--output", tmp_path / "out").stderr.splitlines()
-    alarms = [line.split(" had")[0] for line in said if "largest share" in line]
+    log_lines = run_here(*sources, "--output", tmp_path / "out").stderr.splitlines()
+    alarms = [line.split(" had")[0] for line in log_lines if "largest share" in line]
     assert alarms == [f"step 3: {name}" for name in ("lexical", "local", "global")]
 
 
 def scalars(path):
-    """Steps of the loss in a file of events, and of the beginnings in it."""
+    """Steps of the loss in an event file, and of its session starts."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
-    content, steps, begun, place = path.read_bytes(), [], [], 0
-    while place < len(content):
-        size = int.from_bytes(content[place : place + 8], "little")
-        event = event_pb2.Event.FromString(content[place + 12 : place + 12 + size])
+    content, steps, starts, offset = path.read_bytes(), [], [], 0
+    while offset < len(content):
+        size = int.from_bytes(content[offset : offset + 8], "little")
+        event = event_pb2.Event.FromString(content[offset + 12 : offset + 12 + size])
         steps += [event.step for value in event.summary.value if value.tag == "loss"]
-        begun += [event.step] if event.HasField("session_log") else []
-        place += 12 + size + 4
-    return steps, begun
+        starts += [event.step] if event.HasField("session_log") else []
+        offset += 12 + size + 4
+    return steps, starts
 
 
 def test_what_cannot_be_tracked_is_refused_in_a_line_before_any_work(sources, wandb, tmp_path, monkeypatch):
     wandb.refuses = True
-    said = run_here(*sources, "--track", "wandb", "--output", tmp_path / "out")
-    assert (said.code, said.stderr.splitlines()[-1]) == (
+    result = run_here(*sources, "--track", "wandb", "--output", tmp_path / "out")
+    assert (result.code, result.stderr.splitlines()[-1]) == (
         2, "error: --track wandb: api_key not configured (no-tty); wandb login, or WANDB_MODE=offline without an account",
     )  # fmt: skip
     assert not (tmp_path / "out").exists()
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name.startswith("tensorboard") else find(name, *more))
+    original = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name.startswith("tensorboard") else original(name, *more))
     for stage in (sources, ("pretrain", "--model", "absent", "--corpus", "absent")):
-        said = run_here(*stage, "--track", "tensorboard", "--output", tmp_path / "out")
-        words = "error: --track tensorboard: the package tensorboard is not installed; pip install 'moeir[track]'\n"
-        assert (said.code, said.stderr) == (2, words)
+        result = run_here(*stage, "--track", "tensorboard", "--output", tmp_path / "out")
+        message = "error: --track tensorboard: the package tensorboard is not installed; pip install 'moeir[track]'\n"
+        assert (result.code, result.stderr) == (2, message)
 
 
 def test_names_come_one_by_one_or_with_commas(wandb):

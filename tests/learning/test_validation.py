@@ -1,4 +1,4 @@
-"""Retrieval while training: what is measured is what a search would find, and the development set is what its files say."""
+"""Evaluation during training: the values are those of search and evaluate, and the development set is read from its files."""
 
 from functools import partial
 
@@ -24,17 +24,17 @@ def given(toy):
 
 
 def by_loop(checkpoint, given, kinds):
-    """Every expert's list of every query, scored pair by pair."""
+    """Every expert's hits of every query, scored pair by pair."""
     queries = checkpoint.encode(list(given.queries.values()), "query")
     names = list(given.documents)
     documents = checkpoint.encode(list(given.documents.values()), "document")
-    found = {}
+    hits = {}
     for expert, kind in kinds.items():
         scores = queries[expert].scores(documents[expert]).tolist()
         for query, row in zip(given.queries, scores, strict=True):
-            kept = {name: score for name, score in zip(names, row, strict=True) if kind not in ("sparse", "exact-match") or score > 0}
-            found[expert, query] = ranked(kept)
-    return found
+            candidates = {name: score for name, score in zip(names, row, strict=True) if kind not in ("sparse", "exact-match") or score > 0}
+            hits[expert, query] = ranked(candidates)
+    return hits
 
 
 @pytest.mark.parametrize("spec", [CAME, "mote", "dense", "splade", "coil:dim=4,cls_dim=8", "coil:dim=4,cls_dim=0"])
@@ -59,24 +59,24 @@ def test_scores_that_are_trained_as_a_sum_are_added_before_the_cut(given, tiny_m
     checkpoint = start(tiny_model_with_head, "mote", RULES)
     runs = validation.searched(checkpoint, shallow, torch.float32)
     queries, documents = checkpoint.encode(list(given.queries.values()), "query"), checkpoint.encode(list(given.documents.values()))
-    added = (queries["global"].scores(documents["global"]) + queries["lexical"].scores(documents["lexical"])).tolist()
-    for query, row in zip(given.queries, added, strict=True):
+    summed_scores = (queries["global"].scores(documents["global"]) + queries["lexical"].scores(documents["lexical"])).tolist()
+    for query, row in zip(given.queries, summed_scores, strict=True):
         assert runs["fused"].documents_of(query) == ranked(dict(zip(given.documents, row, strict=True)))[:2]
 
 
 def test_the_measure_is_that_of_search_and_evaluate(given, came_checkpoint, index, toy, tmp_path, moeir):
     from moeir.architectures.checkpoint import open_checkpoint
 
-    found = validation.evaluated(open_checkpoint(came_checkpoint), given, torch.float32)
+    values_by_metric = validation.evaluated(open_checkpoint(came_checkpoint), given, torch.float32)
     assert moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs").code == 0
     for name in ("lexical", "local", "global", "fused"):
-        said = moeir("evaluate", "--run", tmp_path / f"runs/{name}.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "nDCG@10",
+        result = moeir("evaluate", "--run", tmp_path / f"runs/{name}.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "nDCG@10",
                      "--per-query", "--output", tmp_path / f"{name}.tsv")  # fmt: skip
-        assert said.code == 0, said.stderr
+        assert result.code == 0, result.stderr
         values = {
             line.split("\t")[1]: line.split("\t")[-1] for line in (tmp_path / f"{name}.tsv").read_text().splitlines() if "nDCG" in line
         }
-        assert found[f"dev.{name}.nDCG@10"] == pytest.approx(float(values["all"]), abs=1e-4)
+        assert values_by_metric[f"dev.{name}.nDCG@10"] == pytest.approx(float(values["all"]), abs=1e-4)
 
 
 def test_evaluating_leaves_the_architecture_in_training(given, tiny_model):
@@ -97,12 +97,12 @@ def test_of_equal_values_the_earlier_is_best_and_patience_counts_the_others():
 def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path, caplog):
     queries = {text.id: text.content for text in read(toy / "test-queries.tsv")}
     files = (toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"])
-    made = development(*files, training={"q1": queries["q1"], "q2": "another text", "t1": queries["q3"]}, measure="RR@10", every=3)
+    dev_set = development(*files, training={"q1": queries["q1"], "q2": "another text", "t1": queries["q3"]}, measure="RR@10", every=3)
     assert "1 of 6 queries are trained on, with the same id and text" in caplog.text
-    assert made.queries.keys() == made.qrels.keys() and made.measure == "RR@10" and made.depth == 100
+    assert dev_set.queries.keys() == dev_set.qrels.keys() and dev_set.measure == "RR@10" and dev_set.depth == 100
     (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n')
     development(*files[:2], [tmp_path / "few.jsonl"], training={}, measure="RR@10", every=3)
-    assert "relevant documents are not in the development corpus" in caplog.text
+    assert "relevant documents are missing from the development corpus" in caplog.text
     assert development(*files, training={}, measure="R@1000", every=1).depth == 1000
 
 

@@ -34,7 +34,7 @@ def read_arguments() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def device(options: argparse.Namespace) -> Iterator[None]:
-    """The first card inside, or all for a part that needs them; pretended ones if they are asked for."""
+    """Make the first card visible, or all cards for a part that needs them, or pretended ones."""
     several = options.part in NEED_ALL_CARDS
     if not several and not options.pretend:  # the trainers that are compared would use all there are
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -51,7 +51,7 @@ def device(options: argparse.Namespace) -> Iterator[None]:
 
 
 def measure(options: argparse.Namespace) -> bool:
-    """Run a part, unless it is done; whether all is well."""
+    """Run a part unless it is done; true if it succeeded."""
     import torch
 
     work = Path(os.environ.get("WORK", "build/gpu")).resolve()

@@ -1,4 +1,4 @@
-"""Part 4: the largest batches that the card has room for, plain, with --recompute, with --gradient-cache, and what they cost."""
+"""Part 4: the largest batches that fit on the card, plain, with --recompute, with --gradient-cache, and their costs."""
 
 import contextlib
 import statistics
@@ -13,7 +13,7 @@ TOY_CARD_BYTES = 150_000  # a tensor larger than that is refused
 
 
 def find_largest_batches(context: Context) -> None:
-    """Double the queries of a batch from 128 on until the card has no room for them, or there are 4,096."""
+    """Double the queries of a batch from 128 on until the card is out of memory, or there are 4,096."""
     batches, tokens = ([8, 16], 256) if context.toy else ([128 << power for power in range(6)], 32_768)
     sizes = texts.sizes_of(context)
     examples = texts.write_examples(context.folder / "examples", sizes, count=batches[-1])
@@ -63,7 +63,7 @@ def climb(plan: Plan, architecture: str, flags: tuple[object, ...], batches: lis
 
 @contextlib.contextmanager
 def scarce_memory(context: Context) -> Iterator[None]:
-    """A pretended card with so little memory that the toy batches come to its end."""
+    """A pretended card with so little memory that the toy batches exceed it."""
     if not context.pretend:
         yield
         return

@@ -21,22 +21,22 @@ TOKENS_AT_ONCE, TEXTS_AT_ONCE = 65_536, 256
 
 
 def measure_encoding(context: Context) -> None:
-    """Each way in turns. Of ours the seconds for many texts less those for few, so that opening the model is not counted."""
+    """Each way in turns. Ours are the seconds for many texts minus those for few, so that opening the model is not counted."""
     few, many = (8, 24) if context.toy else (4_000, 64_000)
     sizes = texts.sizes_of(context)
     weights = texts.write_weights(context.folder / "weights", sizes)
-    drawn = texts.draw_texts(many, sizes.document_words, sizes.vocabulary, seed=5)
+    random_texts = texts.draw_texts(many, sizes.document_words, sizes.vocabulary, seed=5)
     corpora = {count: context.folder / f"{count}.jsonl" for count in (few, many)}
     for count, path in corpora.items():
-        texts.write_texts(path, "d", drawn[:count])
+        texts.write_texts(path, "d", random_texts[:count])
     ways: dict[tuple[str, str], Callable[[], float]] = {}
     for architecture in ENCODERS:
         model = make_checkpoint(context, architecture, sizes, weights)
         ways[architecture, "moeir encode"] = partial(encode_more, context, model, corpora[few], corpora[many])
-    ids = [[texts.CLS, *(text + texts.FIRST).tolist(), texts.SEP] for text in drawn[few:]]
+    ids = [[texts.CLS, *(text + texts.FIRST).tolist(), texts.SEP] for text in random_texts[few:]]
     ways["dense", "transformers"] = lambda: encode_with_bert(weights, ids)
     if peers.has_sentence_transformers():
-        ways["dense", "sentence-transformers"] = lambda: encode_with_sentence_transformer(weights, drawn[few:])
+        ways["dense", "sentence-transformers"] = lambda: encode_with_sentence_transformer(weights, random_texts[few:])
     runs, memory = measure_in_turns(context, ways)
     lengths = np.array([len(one) for one in ids])
     peak = stages.measure_peak(context.toy)
@@ -81,15 +81,15 @@ def measure_in_turns(context: Context, ways: dict[tuple[str, str], Callable[[], 
 
 
 def make_checkpoint(context: Context, architecture: str, sizes: texts.Sizes, weights: Path) -> Path:
-    """An architecture with the drawn weights."""
-    place, spec = context.folder / architecture, ARCHITECTURES[architecture][0].format(shared=max(1, sizes.layers - 2))
+    """A checkpoint of an architecture with the random weights."""
+    checkpoint, spec = context.folder / architecture, ARCHITECTURES[architecture][0].format(shared=max(1, sizes.layers - 2))
     length = min(sizes.document_words[1] + 2, sizes.positions)
-    stages.run_stage("init", "--model", weights, "--arch", spec, "--query-length", 32, "--document-length", length, "--output", place)
-    return place
+    stages.run_stage("init", "--model", weights, "--arch", spec, "--query-length", 32, "--document-length", length, "--output", checkpoint)
+    return checkpoint
 
 
 def encode_more(context: Context, model: Path, few: Path, many: Path) -> float:
-    """Seconds that the texts take which one corpus has more than another."""
+    """Seconds for the texts that one corpus has in addition to another."""
     return _encode(context, model, many) - _encode(context, model, few)
 
 
@@ -103,7 +103,7 @@ def _encode(context: Context, model: Path, corpus: Path) -> float:
 
 @torch.inference_mode()
 def encode_with_bert(weights: Path, ids: Ids) -> float:
-    """Seconds of BertModel for the first token's vectors, in batches of like length, after a few of them."""
+    """Seconds of BertModel for the first token's vectors, in batches of similar length, after warm-up batches."""
     model = BertModel(peers.bert_config(weights), add_pooling_layer=False).to("cuda", torch.bfloat16).eval()
 
     def encode(rows: Ids) -> None:
@@ -122,13 +122,13 @@ def encode_with_bert(weights: Path, ids: Ids) -> float:
     return time.perf_counter() - began
 
 
-def encode_with_sentence_transformer(weights: Path, drawn: list[np.ndarray]) -> float:
-    """Seconds of sentence-transformers' encode for mean-pooled vectors, after a few of them."""
+def encode_with_sentence_transformer(weights: Path, random_texts: list[np.ndarray]) -> float:
+    """Seconds of sentence-transformers' encode for mean-pooled vectors, after warm-up batches."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(weights), device="cuda", model_kwargs={"dtype": torch.bfloat16})
-    written = [" ".join(f"w{word}" for word in text.tolist()) for text in drawn]
-    model.encode(written[:2048], batch_size=TEXTS_AT_ONCE, show_progress_bar=False)
+    contents = [" ".join(f"w{word}" for word in text.tolist()) for text in random_texts]
+    model.encode(contents[:2048], batch_size=TEXTS_AT_ONCE, show_progress_bar=False)
     began = time.perf_counter()
-    model.encode(written, batch_size=TEXTS_AT_ONCE, show_progress_bar=False)
+    model.encode(contents, batch_size=TEXTS_AT_ONCE, show_progress_bar=False)
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Parts 2 and 7: trainings that have to be equal, byte by byte on one device, in their losses on two."""
+"""Parts 2 and 7: reproducibility of trainings, byte by byte on one device, in their losses on two."""
 
 import filecmp
 import statistics
@@ -46,7 +46,7 @@ def compare_trainings(context: Context) -> None:
 
 
 def train_three_times(context: Context, command: Sequence[str], folder: Path, data: Path, killed_after: int) -> list[Path]:
-    """The same training twice beside one that is killed and then run again; their checkpoints."""
+    """The same training twice and once killed and resumed; their checkpoints."""
     outputs = [folder / name for name in ("one", "two", "killed")]
     one, two, killed = (stages.with_flags(command, {"--output": output, "--save-minutes": 0}) for output in outputs)
     running = [stages.start_stage(context, *own, folder=data) for own in (one, two)]
@@ -59,7 +59,7 @@ def train_three_times(context: Context, command: Sequence[str], folder: Path, da
 
 
 def compare(one: Path, other: Path) -> tuple[str, ...]:
-    """Whether the weights are equal and whether the metrics are, the largest difference of a weight, and of a loss."""
+    """Whether weights and metrics are equal, and the largest difference of a weight and of a loss."""
     weights = filecmp.cmp(one / WEIGHTS, other / WEIGHTS, shallow=False)
     mine, theirs = (stages.read_metrics(place, without=TIMES) for place in (one, other))
     before, after = (load_file(place / WEIGHTS) for place in (one, other))

@@ -1,4 +1,4 @@
-"""The same trainings with transformers' BertModel, and with sentence-transformers' own trainer."""
+"""Baselines: the same trainings with transformers' BertModel and with sentence-transformers' trainer."""
 
 import importlib.util
 from collections.abc import Callable
@@ -55,7 +55,7 @@ TRAINER_ARCHITECTURES = ("dense", "splade")
 
 
 def train_bert(architecture: str, folder: Path, batches: list[tuple[Ids, Ids]], *, group: int, attention_dropout: float | None) -> None:
-    """As many steps as batches, each padded to its longest text and in pinned memory before the first."""
+    """One step a batch; batches are padded to their longest text and pinned before the first step."""
     make, loss_of = BERT_ARCHITECTURES[architecture]
     options = {} if attention_dropout is None else {"attention_probs_dropout_prob": attention_dropout}
     model = make(bert_config(folder, **options)).to("cuda").train()
@@ -72,7 +72,7 @@ def train_bert(architecture: str, folder: Path, batches: list[tuple[Ids, Ids]], 
 
 
 def bert_config(folder: Path, **options: Any) -> BertConfig:
-    """The sizes of a folder's weights; peers draw their own, which cost the same."""
+    """The sizes of a folder's weights; baselines use random weights of these sizes."""
     return BertConfig.from_pretrained(folder, attn_implementation="sdpa", num_labels=1, **options)
 
 

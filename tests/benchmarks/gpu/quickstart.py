@@ -1,4 +1,4 @@
-"""Part 6: the quickstart on the card with ten times the steps, beside what results/quickstart.md says of the CPU."""
+"""Part 6: the quickstart on the card with ten times the steps, compared with the CPU's results in results/quickstart.md."""
 
 import platform
 import re
@@ -54,6 +54,6 @@ def read_values(path: Path) -> dict[str, float]:
 
 
 def read_published(path: Path) -> dict[str, str]:
-    """The same of the table in results/quickstart.md."""
-    found = re.findall(r"^\| ([^|]+?) \| (0\.\d{4}) \|", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return dict(found)
+    """The measure of each run in the table of results/quickstart.md."""
+    matches = re.findall(r"^\| ([^|]+?) \| (0\.\d{4}) \|", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return dict(matches)

@@ -1,4 +1,4 @@
-"""What a part of the first hour has measured: tables in a JSON file of its own, and the Markdown page of all parts."""
+"""Results: the tables of each part in a JSON file, and the Markdown page of all parts."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PAGE = ROOT / "tests" / "benchmarks" / "results" / "gpu.md"
 
 
 class Part(NamedTuple):
-    """A part: the module and function that measure it, and what it is about."""
+    """A part: the module and function that measure it, and its title."""
 
     module: str
     function: str
@@ -53,14 +53,14 @@ runs at toy size on the pretended device (`tests/device/test_gpu_script.py`), wh
 
 @dataclass
 class Table:
-    """Rows of words and numbers under column names."""
+    """Rows of text and numbers under column names."""
 
     title: str
     columns: list[str]
     rows: list[list[str]] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
-        """Append a row, numbers as people read them; empty cells where there are fewer than columns."""
+        """Append a row with formatted numbers; missing cells stay empty."""
         words = [format_number(cell) if isinstance(cell, float) else str(cell) for cell in cells]
         self.rows.append(words + [""] * (len(self.columns) - len(words)))
 
@@ -72,7 +72,7 @@ class Table:
 
 @dataclass
 class Piece:
-    """What one part has found, and where: `failures` are what should have been and was not."""
+    """The results of one part and their environment; `failures` are the expectations that did not hold."""
 
     part: str
     facts: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Piece:
 
     @classmethod
     def read(cls, path: Path) -> "Piece":
-        """A piece as it was written."""
+        """Read a piece from its file."""
         values = json.loads(path.read_text(encoding="utf-8"))
         return cls(**values | {"tables": [Table(**table) for table in values["tables"]]})
 
@@ -108,7 +108,7 @@ class Piece:
 
 @dataclass
 class Context:
-    """What a part is given: where it may write, whether it is tiny, how long it has; and the piece that it fills."""
+    """The context of a part: its folders, toy size or not, its time limit, and the piece that it fills."""
 
     piece: Piece
     work: Path
@@ -124,7 +124,7 @@ class Context:
         return self.work / f"part-{self.piece.part}"
 
     def seconds_left(self) -> float:
-        """Until the part has to be done."""
+        """Seconds until the time limit of the part."""
         return self.minutes * 60 - (time.monotonic() - self.started)
 
     def table(self, title: str, *columns: str) -> Table:
@@ -134,21 +134,21 @@ class Context:
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
-        """Go on if what is measured inside fails: the first hour has to tell of everything that does not work, not of the first thing."""
+        """Record an error inside the block as a failure and continue, so that all failures are reported, not only the first."""
         try:
             yield
-        except Exception as problem:  # noqa: BLE001 - told, and the part is not done
+        except Exception as error:  # noqa: BLE001 - recorded, and the part is not done
             traceback.print_exc()
-            self.piece.failures.append(f"{what}: {type(problem).__name__}: {' '.join(str(problem).split())[:300]}")
+            self.piece.failures.append(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
         self.save()
 
     def require(self, holds: bool, what: str) -> None:
-        """Note a failure unless something holds."""
+        """Record a failure unless a condition holds."""
         if not holds:
             self.piece.failures.append(what)
 
     def has_time(self, seconds: float, what: str) -> bool:
-        """Whether so many seconds are left; if not, the page says what was left out."""
+        """Whether so many seconds are left; if not, the page notes the omission."""
         if self.seconds_left() < seconds:
             self.piece.notes.append(f"Left out, for the {self.minutes:g} minutes were over: {what}.")
             return False
@@ -215,7 +215,7 @@ def _outcome(piece: Piece) -> str:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """A file that is there whole or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".part").write_text(content, encoding="utf-8")
     path.with_suffix(".part").replace(path)
@@ -237,5 +237,5 @@ def spread(values: Sequence[float]) -> str:
 
 
 def log(words: Any) -> None:
-    """A line for who watches."""
+    """Log a line to stderr."""
     sys.stderr.write(f"== {words}\n")

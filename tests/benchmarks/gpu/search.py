@@ -1,6 +1,6 @@
 """Parts 5a and 5b: exact search on the card gives the CPU's ids and scores, to the bit, and how fast it is.
 
-Documents are drawn from a seed, around centres as encodings are; a query is a document's vectors with noise, so that it has near ones.
+Documents are random with a seed, around centres as encodings are; a query is a document's vectors with noise, so that it has neighbours.
 """
 
 import time
@@ -27,7 +27,7 @@ COLUMNS = ("engine", "where", "queries", "queries/s", "ms for one alone", "of th
 
 @dataclass(frozen=True)
 class Collection:
-    """Representations of documents in shards, queries drawn from them, and the operations of an exact search for one query."""
+    """Representations of documents in shards, queries sampled from them, and the operations of an exact search for one query."""
 
     engine: str
     shards: list[Any]
@@ -73,7 +73,7 @@ def search_token_lists(context: Context) -> None:
 
 
 def compare(context: Context, collection: Collection, table: Table, peak: float) -> np.ndarray:
-    """A line for the card and one for the CPU; the rows that the card has found."""
+    """A line for the card and one for the CPU; returns the rows that the card retrieved."""
     make = variants.bind("indexes", collection.engine)
     index = make(device="cuda")
     for shard in collection.shards:
@@ -105,7 +105,7 @@ def compare(context: Context, collection: Collection, table: Table, peak: float)
 
 
 def measure_plain(collection: Collection, table: Table, peak: float, rows: np.ndarray) -> None:
-    """What torch does in one line."""
+    """Plain torch: a product and topk."""
     documents = torch.cat([shard.vectors for shard in collection.shards]).to("cuda")
     queries = collection.queries.vectors.to("cuda", torch.float16)
 
@@ -113,10 +113,10 @@ def measure_plain(collection: Collection, table: Table, peak: float, rows: np.nd
         return torch.cat([(part @ documents.T).topk(collection.depth).indices for part in some.split(1024)]).cpu()
 
     with stages.peak_memory() as used:
-        found = search(queries).numpy()
+        hits = search(queries).numpy()
     seconds = stages.time_on_device(lambda: search(queries), 3)
     alone = stages.time_on_device(lambda: search(queries[:1]), 10)
-    share, same = f"{len(queries) * collection.flops / seconds / peak:.1%}", float((found == rows).mean())
+    share, same = f"{len(queries) * collection.flops / seconds / peak:.1%}", float((hits == rows).mean())
     memory, words = stages.gib(used["bytes"] + documents.nbytes), f"{same:.1%} of flat's ids in their ranks"
     table.add("a product and topk", "the card", len(queries), len(queries) / seconds, 1000 * alone, share, memory, words)
 
@@ -125,18 +125,20 @@ def draw_vectors(documents: int, width: int, queries: int, depth: int, *, sample
     """Unit vectors around centres."""
     centres = unit(torch.randn(CENTRES, width, generator=torch.Generator().manual_seed(0)))
     shards = in_blocks(documents, lambda first, count: Dense(near_centres(centres, count, seed=1 + first)[0]))
-    asked = Dense(with_noise(shards[0].vectors[torch.arange(queries) % len(shards[0])]))
-    return Collection("flat", shards, asked, sample, depth, 2.0 * documents * width)
+    query_vectors = Dense(with_noise(shards[0].vectors[torch.arange(queries) % len(shards[0])]))
+    return Collection("flat", shards, query_vectors, sample, depth, 2.0 * documents * width)
 
 
 def draw_token_lists(documents: int, width: int, queries: int, depth: int, *, sample: int) -> Collection:
     """Documents of 10 to 50 token vectors; queries are 32 of a document's with noise."""
     centres = unit(torch.randn(CENTRES, width, generator=torch.Generator().manual_seed(0)))
     shards = in_blocks(documents, lambda first, count: MultiVector(*_token_vectors(centres, count, seed=1 + first)[:2]))
-    asked = _queries_of(shards[0], queries, 32)
-    vectors = with_noise(shards[0].vectors[asked])
+    positions = _queries_of(shards[0], queries, 32)
+    vectors = with_noise(shards[0].vectors[positions])
     tokens = sum(len(shard.vectors) for shard in shards)
-    return Collection("maxsim", shards, MultiVector(vectors, torch.arange(0, len(asked) + 1, 32)), sample, depth, 2.0 * 32 * tokens * width)
+    return Collection(
+        "maxsim", shards, MultiVector(vectors, torch.arange(0, len(positions) + 1, 32)), sample, depth, 2.0 * 32 * tokens * width
+    )
 
 
 def draw_terms(documents: int, width: int, queries: int, depth: int, *, sample: int) -> Collection:
@@ -149,15 +151,20 @@ def draw_terms(documents: int, width: int, queries: int, depth: int, *, sample: 
         return ExactMatch(terms, vectors, starts)
 
     shards = in_blocks(documents, shard)
-    asked = _queries_of(shards[0], queries, 8)
-    vectors = with_noise(shards[0].vectors[asked])
+    positions = _queries_of(shards[0], queries, 8)
+    vectors = with_noise(shards[0].vectors[positions])
     return Collection(
-        "exact-match", shards, ExactMatch(shards[0].terms[asked], vectors, torch.arange(0, len(asked) + 1, 8)), sample, depth, 0.0
+        "exact-match",
+        shards,
+        ExactMatch(shards[0].terms[positions], vectors, torch.arange(0, len(positions) + 1, 8)),
+        sample,
+        depth,
+        0.0,
     )
 
 
 def in_blocks(documents: int, draw: Callable[[int, int], Any]) -> list[Any]:
-    """Shards of so many documents, each from its own seed, so that threads can draw them at once."""
+    """Shards of documents, each with its own seed, so that threads can generate them in parallel."""
     starts = range(0, documents, BLOCK)
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda first: draw(first, min(BLOCK, documents - first)), starts))

@@ -30,11 +30,11 @@ PEAK_SIDE, TOY_SIDE = 8192, 128
 
 
 class OutOfMemory(Exception):
-    """The card has no room for it."""
+    """The card is out of memory."""
 
 
 def run_stage(*arguments: object) -> None:
-    """`moeir ARGUMENTS` in this process; whatever it raises, OutOfMemory in place of what torch and moeir say of that."""
+    """`moeir ARGUMENTS` in this process; errors pass, those of memory as OutOfMemory."""
     console.start()
     problem, code = None, 0
     torch.use_deterministic_algorithms(False)
@@ -85,25 +85,25 @@ def start(command: Sequence[str], folder: Path | None = None) -> "subprocess.Pop
 
 
 def wait(context: Context, process: "subprocess.Popen[str]", expected: int = 0) -> None:
-    """RuntimeError with the last words of a process that does not end as expected, or in time."""
+    """RuntimeError with the last output of a process that does not end as expected or in time."""
     try:
-        said, _ = process.communicate(timeout=max(1.0, context.seconds_left()))
+        output, _ = process.communicate(timeout=max(1.0, context.seconds_left()))
     except subprocess.TimeoutExpired:
         process.kill()
-        said, _ = process.communicate()
-        raise RuntimeError(f"not done in time; its last words: {said[-300:]}") from None
+        output, _ = process.communicate()
+        raise RuntimeError(f"not done in time; its last words: {output[-300:]}") from None
     if process.returncode != expected:
-        raise RuntimeError(f"ended with {process.returncode}, not {expected}: {said[-1500:]}")
+        raise RuntimeError(f"ended with {process.returncode}, not {expected}: {output[-1500:]}")
 
 
 def read_metrics(checkpoint: Path, *, without: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The lines of a training's metrics, without some of the facts."""
+    """The lines of a training's metrics file, without some of the metrics."""
     lines = map(json.loads, (checkpoint / METRICS).read_text(encoding="utf-8").splitlines())
     return [{name: value for name, value in line.items() if name not in without} for line in lines]
 
 
 class StepTimes:
-    """Inside, notes on the device's own clock when each optimiser step ended, and the most memory that tensors held by then."""
+    """Records the end of each optimiser step on the device's clock, and peak memory of tensors by then."""
 
     def __init__(self, on_step: Callable[[], None] | None = None) -> None:
         self._on_step = on_step
@@ -130,13 +130,13 @@ class StepTimes:
         return len(self._events)
 
     def seconds(self, warm: int) -> list[float]:
-        """Of each step after the first `warm`."""
+        """Seconds of each step after the first `warm`."""
         torch.cuda.synchronize()
         return [before.elapsed_time(after) / 1000 for before, after in pairwise(self._events[max(0, warm - 1) :])]
 
 
 def time_on_device(work: Callable[[], Any], repeats: int = 5) -> float:
-    """Median seconds of some work with the device idle before and after it; it is done once before."""
+    """Median seconds of some work with the device synchronized before and after it, after one warm-up run."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -156,20 +156,20 @@ def measure_peak(toy: bool, dtype: torch.dtype = torch.bfloat16) -> float:
 
 
 def release_memory() -> None:
-    """Give what nobody holds back to the card."""
+    """Free cached memory of the card."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager
 def peak_memory() -> Iterator[dict[str, int]]:
-    """The most bytes that tensors held on the card inside, beyond what they held before."""
+    """Peak bytes of tensors on the card in the block, beyond those before it."""
     release_memory()
     torch.cuda.reset_peak_memory_stats()
-    found = {"before": torch.cuda.memory_allocated()}
-    yield found
+    used_bytes = {"before": torch.cuda.memory_allocated()}
+    yield used_bytes
     torch.cuda.synchronize()
-    found["bytes"] = torch.cuda.max_memory_allocated() - found["before"]
+    used_bytes["bytes"] = torch.cuda.max_memory_allocated() - used_bytes["before"]
 
 
 def gib(count: float) -> float:
@@ -183,10 +183,10 @@ def with_flags(arguments: Sequence[str], flags: Mapping[str, object]) -> list[st
     >>> with_flags(["finetune", "--steps", "120", "--seed", "1"], {"--steps": 4, "--device": "cuda"})
     ['finetune', '--seed', '1', '--steps', '4', '--device', 'cuda']
     """
-    kept, words = [], iter(arguments)
+    other_arguments, words = [], iter(arguments)
     for word in words:
         if word in flags:
             next(words)
         else:
-            kept.append(word)
-    return kept + [str(part) for pair in flags.items() for part in pair]
+            other_arguments.append(word)
+    return other_arguments + [str(part) for pair in flags.items() for part in pair]

@@ -1,4 +1,4 @@
-"""Parts 3a and 3b: what a training step of BERT-base's sizes takes, beside transformers' BertModel and sentence-transformers' trainer.
+"""Parts 3a and 3b: a training step of BERT-base's sizes, compared with transformers' BertModel and sentence-transformers' trainer.
 
 Every way reads the same queries and documents in bfloat16 under autocast, with AdamW and gradients clipped by their norm. A token is a real
 one: padding counts for nobody, and the share of the peak is of the products that the real tokens need. Ways run in turns, as often as the
@@ -32,7 +32,7 @@ NOT_KERNELS = ("ProfilerStep", "Optimizer.", "## ")
 
 
 def train_command(architecture: str, sizes: texts.Sizes) -> list[object]:
-    """finetune for an architecture, its objective and its lengths, nothing of data."""
+    """Flags of finetune for an architecture, its objective and its lengths, without data."""
     spec, objective = ARCHITECTURES[architecture]
     queries, documents = sizes.query_words[1] + 2, sizes.document_words[1] + 2
     pair = queries + documents if architecture == "cross-encoder" else documents
@@ -42,7 +42,7 @@ def train_command(architecture: str, sizes: texts.Sizes) -> list[object]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What every way trains on: weights, examples, so many steps, the first of which are to warm up."""
+    """The inputs of every way: weights, examples, number of steps and of warm-up steps."""
 
     context: Context
     sizes: texts.Sizes
@@ -93,12 +93,12 @@ class Way:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What tells it from the others."""
+        """Key of the way."""
         return self.architecture, self.batch, self.name
 
 
 def make_plan(context: Context, batch: int, steps: int, warm: int) -> Plan:
-    """Weights and examples for so many steps of so many queries."""
+    """Weights and examples for a number of steps of a number of queries."""
     sizes = texts.sizes_of(context)
     examples = texts.write_examples(context.folder / "examples", sizes, count=batch * steps)
     return Plan(context, sizes, texts.write_weights(context.folder / "weights", sizes), examples, steps, warm)
@@ -123,7 +123,7 @@ def measure_steps(context: Context) -> None:
 
 
 def ways_to_train(plan: Plan, batch: int, *, every: bool) -> list[Way]:
-    """Of one batch size; all of them, or the plain ones."""
+    """The ways of one batch size; all of them, or the plain ones."""
     ways, quiet = [], " ".join([OURS, *NO_ATTENTION_DROPOUT])
     for architecture in ARCHITECTURES:
         beside = (architecture, THEIRS) if architecture in peers.BERT_ARCHITECTURES else ("dense", OURS)
@@ -142,7 +142,7 @@ def ways_to_train(plan: Plan, batch: int, *, every: bool) -> list[Way]:
 
 
 def measure_in_turns(context: Context, plan: Plan, ways: Sequence[Way], *, seconds_to_keep: float) -> dict[Any, list[dict[str, float]]]:
-    """Up to three turns of all ways: of each run the median step, the peak of memory, and the seconds of all of it."""
+    """Up to three turns of all ways: of each run the median step, peak memory, and total seconds."""
     measured: dict[Any, list[dict[str, float]]] = {way.key: [] for way in ways}
     longest = 0.0
     for turn in range(1 if context.toy else 3):
@@ -212,7 +212,7 @@ def list_kernels(profiler: profile, *, pretend: bool) -> list[tuple[str, int, fl
 
 
 def measure_compiled(context: Context) -> None:
-    """The same steps with --compile, beside those without, with dropout and without that of attention."""
+    """The same steps with and without --compile, with dropout and without that of attention."""
     batches, steps, warm = ((2,), 3, 1) if context.toy else ((8, 64), 60, 30)
     plan = make_plan(context, batches[-1], steps, warm)
     compiled = () if context.pretend else ("--compile",)  # the compiler does not know the pretended device

@@ -1,4 +1,4 @@
-"""Part 1: the tests of tests/device, on the device that is there."""
+"""Part 1: the tests of tests/device, on the available device."""
 
 import importlib.util
 import signal
@@ -16,23 +16,23 @@ SECONDS_TO_STOP = 20
 
 
 def run_suite(context: Context) -> None:
-    """Run pytest in a process of its own; when the time is over it is interrupted, and what was run by then counts."""
+    """Run pytest in a process of its own; at the time limit it is interrupted, and the tests run by then count."""
     if importlib.util.find_spec("pytest") is None:
         context.piece.skipped = "pytest is not installed: pip install -e '.[dev]'"
         return
-    report, words = context.folder / "report.xml", context.results / "gpu" / "1.log"
+    report, log_path = context.folder / "report.xml", context.results / "gpu" / "1.log"
     chosen = [TOY_TESTS] if context.toy else [FOLDER, f"--ignore={THIS}"]
     command = [sys.executable, "-m", "pytest", *chosen, f"--junitxml={report}", "-p", "no:cacheprovider", "-rs"]
     process = stages.start(command, ROOT)
     try:
-        said, _ = process.communicate(timeout=context.seconds_left() - SECONDS_TO_STOP)
+        output, _ = process.communicate(timeout=context.seconds_left() - SECONDS_TO_STOP)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         context.piece.failures.append("the suite was interrupted: the minutes were over")
-    words.write_text(said, encoding="utf-8")
+    log_path.write_text(output, encoding="utf-8")
     if process.returncode not in (0, 1, 2):  # all well, some failed, interrupted
-        raise RuntimeError(f"pytest ended with {process.returncode}: {said[-1000:]}")
+        raise RuntimeError(f"pytest ended with {process.returncode}: {output[-1000:]}")
     report_tests(context, ElementTree.parse(report).getroot())
 
 

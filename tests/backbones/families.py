@@ -1,4 +1,4 @@
-"""One small model for each family, with what sets the family apart: made by transformers with random weights, read by us."""
+"""One tiny model per family with its special features: created by transformers with random weights, read by moeir."""
 
 import torch
 import transformers

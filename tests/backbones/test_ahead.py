@@ -1,4 +1,4 @@
-"""Threads before and behind the work: order, depth, errors where they belong, and no thread left."""
+"""Prefetching and background writing: order, depth, errors at the right item, and no thread left."""
 
 import threading
 import time

@@ -102,7 +102,7 @@ def test_segments_are_those_of_transformers(tmp_path):
 
 @torch.no_grad()
 def test_silent_tokens_are_an_attention_mask_of_transformers(tmp_path):
-    """ColBERT's [MASK]s look at the query and give vectors, but nothing looks at them."""
+    """ColBERT's [MASK]s attend to the query and yield vectors, but are not attended to."""
     theirs, ours = pair(tmp_path)
     ids, silent = texts(), (2, 0, 3, 0, 1, 11)
     states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
@@ -159,7 +159,7 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
-    """By what torch.compile traces; the kernels that it writes for CUDA are compared on a real device."""
+    """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
     shape = Shape(61, 24, 2, 4, 40, positions=16, spread=0.3, dropout=0.0, attention_dropout=0.0)
     encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
@@ -182,7 +182,7 @@ def test_the_dropout_of_attention_weights_can_be_set_whatever_the_configuration_
     encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
     if kind == "prenorm":
         for layer in encoder.layers:
-            layer.attention.dropout.p = 0.0  # of what attention hands on: ModernBERT names both by one number
+            layer.attention.dropout.p = 0.0  # of the attention output: ModernBERT has one rate for both
     tokens = Tokens.pack(texts(), "document")
     assert not torch.equal(encoder(tokens), encoder(tokens))
     set_attention_dropout(encoder, 0.0)

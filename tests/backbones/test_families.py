@@ -134,7 +134,7 @@ def test_a_tower_ends_as_normalised_as_the_encoder(start, tmp_path):
 @pytest.mark.parametrize("name", SMALL)
 @torch.no_grad()
 def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
-    """What mixtures rely on: change and joined make the whole, the normalisation is called `norm`, the width is that of `down`."""
+    """Mixtures rely on this: update and residual make the whole, the normalisation is named `norm`, the width is that of `down`."""
     _, ours = pair(name, tmp_path, head=False)
     states = torch.randn(7, 24)
     for layer in ours.layers:

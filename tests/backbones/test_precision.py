@@ -1,4 +1,4 @@
-"""One device by name, and the number format that it multiplies: by compute capability on CUDA, with what torch makes of float32 said."""
+"""Device and dtype selection: by compute capability on CUDA, with a log message on TF32."""
 
 import logging
 
@@ -13,7 +13,7 @@ from moeir.kernels.full_precision import full_precision
 
 @pytest.fixture
 def cards(monkeypatch):
-    """`cards(count, capability)`: torch says that it sees so many CUDA devices; a list of those that were selected."""
+    """`cards(count, capability)`: torch reports this many CUDA devices; returns the list of selected ones."""
     selected = []
 
     def pretend(count, capability=(9, 0)):

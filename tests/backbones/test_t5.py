@@ -1,4 +1,4 @@
-"""T5 as a writer of queries: its draws follow the distribution they should, and folders that hold no whole T5 are refused."""
+"""Query generation with T5: samples follow the expected distribution, and incomplete T5 folders are refused."""
 
 import json
 import os

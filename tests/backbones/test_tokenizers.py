@@ -1,4 +1,4 @@
-"""Tokenizers of the families beside BERT: byte pairs, sentence pieces, and the signs of their vocabularies."""
+"""Tokenizers of the families beside BERT: byte pairs, sentence pieces, and their special tokens."""
 
 import json
 import string

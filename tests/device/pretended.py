@@ -105,8 +105,8 @@ class Machine:
 def out_of_memory(size: int, card: Card) -> torch.OutOfMemoryError:
     """torch's out-of-memory error."""
     wanted, free = size / 2**20, card.free_bytes / 2**20
-    words = f"CUDA out of memory. Tried to allocate {wanted:.2f} MiB. GPU {card.index} has a total capacity of {TOTAL_BYTES / 2**30:.2f} GiB"
-    return torch.OutOfMemoryError(f"{words} of which {free:.2f} MiB is free.")
+    text = f"CUDA out of memory. Tried to allocate {wanted:.2f} MiB. GPU {card.index} has a total capacity of {TOTAL_BYTES / 2**30:.2f} GiB"
+    return torch.OutOfMemoryError(f"{text} of which {free:.2f} MiB is free.")
 
 
 _machines: list[Machine] = []

@@ -1,4 +1,4 @@
-"""The most memory that torch's tensors take at once while something runs, beyond those that were there before."""
+"""Peak memory of torch's tensors while a function runs, beyond those allocated before."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak(function: Callable[[], object]) -> int:
-    """In bytes, of the processor's memory, from the allocator's own record."""
+    """Peak bytes of host memory, from the profiler's allocation events."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()
     allocated = highest = 0

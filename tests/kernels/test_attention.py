@@ -1,4 +1,4 @@
-"""Packed attention: every form gives what a loop over single texts gives, within a window or without; positions turn queries and keys."""
+"""Packed attention: every form equals a loop over single texts, with and without a window; rotary positions."""
 
 import math
 import sys
@@ -67,8 +67,8 @@ def test_grouped_and_masked_attention_have_the_same_gradients():
     for grouped, masked in zip(*results, strict=True):
         assert torch.allclose(grouped, masked, atol=1e-5)
     silent = batch.silent
-    assert results[0][1][silent].abs().max() == 0 and results[0][2][silent].abs().max() == 0  # nobody looks at silent keys and values
-    assert results[0][0][silent].abs().max() > 0  # but they look
+    assert results[0][1][silent].abs().max() == 0 and results[0][2][silent].abs().max() == 0  # silent keys and values are not attended to
+    assert results[0][0][silent].abs().max() > 0  # but silent queries attend
 
 
 @settings(deadline=None, max_examples=25)
@@ -138,7 +138,7 @@ def test_a_window_hides_what_lies_further_away_than_its_half(lengths, window, se
 
 
 def test_windowed_attention_has_finite_gradients_that_agree_in_both_forms():
-    """One text is shorter than the batch and ends with tokens that hear nobody: neither may poison the others."""
+    """One text is shorter than the batch and ends with tokens that have no visible key: neither may put NaN into the others."""
     lengths, results = [2, 7, 7, 1], []
     batch = layout(lengths, (0, 5, 0, 0))
     for form in (lambda *inputs: attention(*inputs, 4), lambda *inputs: padded(*inputs, 2)):
@@ -157,7 +157,7 @@ def test_a_window_wider_than_every_text_is_none():
 
 @pytest.mark.parametrize("reach, expected", [(None, (-1, -1)), (2, (2, 2))])
 def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, monkeypatch):
-    """Stands in for CUDA's kernel, which counts a window as so many tokens to the left and to the right."""
+    """Replaces CUDA's kernel, whose window is the number of tokens to the left and to the right."""
     arguments = {}
 
     def varlen_attn(query, key, value, starts, key_starts, longest, longest_key, *, window_size):

@@ -16,7 +16,7 @@ LEFT = [
 
 
 def cut(text, width=1, limit=1):
-    """Keys and numbers of lines whose first word is a number and whose others are keys; or what `cut` says instead."""
+    """Keys and numbers of lines whose first word is a number and whose others are keys; or the negative code."""
     roles = np.array([cutting.NUMBER, *range(0, limit * (width - 1), limit)])
     keys, numbers = np.zeros((99999, max(limit * (width - 1), 1)), np.uint64), np.zeros(99999, np.float32)
     letters = np.frombuffer(text.encode(), np.uint8)

@@ -1,4 +1,4 @@
-"""Matches of equal terms: who wins, in blocks of any size, and the gradients of the plain form."""
+"""Matches of equal terms: the best pairs in blocks of any size, and the gradients of the plain form."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
 
 
 def texts(lengths, seed=0, width=3, values=None):
-    """Packed vectors of texts with these numbers of tokens; of few different ones, if `values` says how many."""
+    """Packed vectors of texts with these numbers of tokens; with `values`, of few distinct integers."""
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(sum(lengths), width, generator=generator)
     if values is not None:
@@ -30,7 +30,7 @@ def plain(queries, documents):
 
 
 def first_wins(queries, documents):
-    """The plain form, where of equal tokens the first learns and not each a part."""
+    """The plain form, with the gradient of ties going to the first token instead of being split."""
     (query_vectors, query_mask), (tokens, document_mask) = queries.padded(), documents.padded()
     similarity = torch.einsum("qld,nmd->qnlm", query_vectors, tokens).masked_fill(~document_mask[None, :, None], float("-inf"))
     return similarity.max(-1).values.masked_fill(~query_mask[:, None], 0.0).sum(-1)

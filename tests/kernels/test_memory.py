@@ -1,4 +1,4 @@
-"""Free memory goes back to the system, and what a device has left is known."""
+"""Returning free memory to the system, available device memory, and out-of-memory messages."""
 
 import sys
 
@@ -17,7 +17,7 @@ def resident() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's malloc_trim")
 def test_what_lies_free_between_what_is_kept_is_handed_back():
     give_back()
-    blocks = [torch.ones(16_000) for _ in range(4000)]  # 64 KB each, 250 MB: below what is mapped one by one
+    blocks = [torch.ones(16_000) for _ in range(4000)]  # 64 KB each, 250 MB: below the mmap threshold
     survivors, filled = blocks[::40], resident()
     del blocks
     give_back()

@@ -28,7 +28,7 @@ def plain(query, key, value, mask):
 
 
 def own(texts, length):
-    """Another pattern for each text: what divides the sum of the places and the text's number."""
+    """A different pattern for each text: the sum of both positions and the text's index is divisible by 3."""
     positions = torch.arange(length)
     return ((positions[:, None] + positions + texts[:, None, None]) % 3 == 0) | (positions == 0)
 

@@ -110,7 +110,7 @@ def test_a_batch_without_any_positive_term_has_no_pairs(monkeypatch, few):
 @pytest.mark.parametrize("few", [0.0, 1.0])
 @pytest.mark.parametrize("pooling", FORMS)
 def test_half_precision_costs_no_more_than_in_the_plain_form(monkeypatch, pooling, few):
-    """Only factors of products are of half precision: what comes out and every gradient is float32, as near to the whole as the plain."""
+    """Only factors of products are in half precision: outputs and gradients are float32, as close to full precision as the plain form."""
     monkeypatch.setattr(saturated, "FEW", few)
     whole, errors = outcome(partial(plain, pooling=pooling), inputs(4)), {}
     for name, form in (("ours", FORMS[pooling]), ("plain", partial(plain, pooling=pooling))):
@@ -133,7 +133,7 @@ def test_the_same_bytes_each_time(monkeypatch, pooling, few):
 @pytest.mark.parametrize("pooling", FORMS)
 @pytest.mark.parametrize("share", ["few", "many"])
 def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
-    """64 documents of at most 128 tokens and 8 queries, forward and backward, beyond what goes in and its gradients and comes out."""
+    """64 documents of at most 128 tokens and 8 queries, forward and backward, without inputs, outputs and gradients."""
     terms, width = 4000, 16
     generator = torch.Generator().manual_seed(7)
     sides = [torch.randint(low, high, (count,), generator=generator).tolist() for count, low, high in ((8, 8, 33), (64, 50, 129))]

@@ -190,7 +190,7 @@ ARTIFACTS = [
     Bad("no tokenizer", tokenizer(lambda path: (path.unlink(), path.with_name("vocab.txt").unlink())),
         START, 4, "bad: no tokenizer.json or vocab.txt"),
     Bad("broken tokenizer", tokenizer(writes("{}")), START, 4, "tokenizer cannot be opened"),
-    Bad("weights nowhere", None, "init --model owner/absent --arch dense --output out", 2, "not a folder, and the hub could not give it"),
+    Bad("weights nowhere", None, "init --model owner/absent --arch dense --output out", 2, "not a folder, and it cannot be loaded from the hub"),
 ]  # fmt: skip
 
 FLAGS = [

@@ -1,4 +1,4 @@
-"""What a step needs is made in a thread while the steps before it are computed, and what it leaves is written while the next is."""
+"""Background threads: prefetching the inputs of coming steps, and writing the results of past ones."""
 
 import sys
 from collections import deque
@@ -11,37 +11,37 @@ Made = TypeVar("Made")
 
 
 def ahead(make: Callable[[int], Made], first: int, last: int, *, depth: int = 2) -> Iterator[Made]:
-    """What `make` makes of the steps from `first` to below `last`, in a thread and up to `depth` steps ahead of its use.
+    """Yield `make(step)` for the steps from `first` to below `last`, computed in a thread up to `depth` steps ahead.
 
-    An error in the thread is raised where its step is asked for; the thread ends when the steps do, or when this is closed.
+    An error in the thread is raised when its step is consumed; the thread ends after the last step, or when the generator is closed.
 
     >>> list(ahead(lambda step: step * step, 2, 5))
     [4, 9, 16]
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        waiting: deque[Future[Made]] = deque()
+        futures: deque[Future[Made]] = deque()
         try:
             for step in range(first, last):
-                waiting.append(pool.submit(make, step))
-                if len(waiting) > depth:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                futures.append(pool.submit(make, step))
+                if len(futures) > depth:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
         finally:
-            for future in waiting:
+            for future in futures:
                 future.cancel()
 
 
 def walked_ahead(items: Iterable[Made], *, depth: int = 2) -> Iterator[Made]:
-    """The same items, walked over in a thread and up to `depth` ahead of their use.
+    """Iterate over items in a thread, up to `depth` items ahead.
 
     >>> list(walked_ahead(number * number for number in (2, 3, 4)))
     [4, 9, 16]
     """
-    walked, end = iter(items), object()
-    made: Any = ahead(lambda _: next(walked, end), 0, sys.maxsize, depth=depth)
-    with closing(made):
-        for item in made:
+    iterator, end = iter(items), object()
+    prefetched: Any = ahead(lambda _: next(iterator, end), 0, sys.maxsize, depth=depth)
+    with closing(prefetched):
+        for item in prefetched:
             if item is end:
                 return
             yield item
@@ -49,25 +49,25 @@ def walked_ahead(items: Iterable[Made], *, depth: int = 2) -> Iterator[Made]:
 
 @contextmanager
 def behind() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """A function that takes pieces of work, which are done in a thread, one at a time and in their order.
+    """A function that submits tasks to a thread, which runs them one at a time and in order.
 
-    It waits for the piece before, and raises its error; no piece is begun behind one that failed.
+    It waits for the previous task and raises its error; no task starts after one that failed.
 
     >>> done = []
-    >>> with behind() as later:
-    ...     later(lambda: done.append(1))
-    ...     later(lambda: done.append(2))
+    >>> with behind() as submit:
+    ...     submit(lambda: done.append(1))
+    ...     submit(lambda: done.append(2))
     >>> done
     [1, 2]
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="writing") as pool:
         last: list[Future[object]] = []
 
-        def later(work: Callable[[], object]) -> None:
+        def submit(work: Callable[[], object]) -> None:
             while last:
                 last.pop().result()
             last.append(pool.submit(work))
 
-        yield later
+        yield submit
         while last:
             last.pop().result()

@@ -1,4 +1,4 @@
-"""Our own encoder of BERT and its kin: embeddings, layers, vocabulary head. The numbers are those of `transformers`, the batch packed."""
+"""Encoder of the BERT family on packed batches: embeddings, layers, vocabulary head. Its numbers equal those of `transformers`."""
 
 import copy
 from collections.abc import Callable
@@ -16,61 +16,62 @@ from moeir.backbones.tokens import Tokens
 
 __all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "first_states", "run"]
 
-class Embeddings(nn.Module):
-    """Word, segment and position embeddings, as many as a family has of them, added, normalised and brought to the width of the states."""
 
-    def __init__(self, shape: Shape) -> None:
+class Embeddings(nn.Module):
+    """Sum of word, segment and position embeddings (those that a family has), normalised and projected to the hidden size."""
+
+    def __init__(self, config: Shape) -> None:
         super().__init__()
-        prenorm, width = shape.prenorm, shape.width
-        self.words = nn.Embedding(shape.vocabulary, width)
-        self.places = nn.Embedding(shape.first_position + shape.positions, width) if prenorm is None else None
-        self.kinds = nn.Embedding(shape.segments, width) if shape.segments else None
-        self.norm = nn.LayerNorm(width, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.dropout = nn.Dropout(shape.dropout if prenorm is None else prenorm.embedding_dropout)
-        self.project = None if shape.embedding is None else nn.Linear(width, shape.hidden)
-        self.first_position = shape.first_position
+        prenorm, width = config.prenorm, config.width
+        self.words = nn.Embedding(config.vocabulary, width)
+        self.places = nn.Embedding(config.first_position + config.positions, width) if prenorm is None else None
+        self.kinds = nn.Embedding(config.segments, width) if config.segments else None
+        self.norm = nn.LayerNorm(width, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
+        self.dropout = nn.Dropout(config.dropout if prenorm is None else prenorm.embedding_dropout)
+        self.project = None if config.embedding is None else nn.Linear(width, config.hidden)
+        self.first_position = config.first_position
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """[T, H]; segments that a family does not tell apart are one."""
-        added: Tensor = self.words(tokens.ids)
+        """[T, H]; a family with a single segment type ignores segments."""
+        embeddings: Tensor = self.words(tokens.ids)
         if self.kinds is not None:
-            known = tokens.segments is not None and self.kinds.num_embeddings > 1
-            added = added + self.kinds(tokens.segments if known else torch.zeros_like(tokens.ids))
+            has_segments = tokens.segments is not None and self.kinds.num_embeddings > 1
+            embeddings = embeddings + self.kinds(tokens.segments if has_segments else torch.zeros_like(tokens.ids))
         if self.places is not None:
-            added = added + self.places(tokens.positions() + self.first_position)
-        normed: Tensor = self.dropout(self.norm(added))
-        return normed if self.project is None else self.project(normed)
+            embeddings = embeddings + self.places(tokens.positions() + self.first_position)
+        normalized: Tensor = self.dropout(self.norm(embeddings))
+        return normalized if self.project is None else self.project(normalized)
 
 
 class VocabularyHead(nn.Module):
-    """The masked-language-model head up to its decoder, whose weights are the word embeddings: [T, H] -> [T, E], and a bias [V].
+    """Masked-language-model head without its decoder, which is tied to the word embeddings: [T, H] -> [T, E], and a bias [V].
 
-    E is the width of the word embeddings: H, but for ELECTRA's small models.
+    E is the embedding size: H, except in ELECTRA's small models.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: Shape) -> None:
         super().__init__()
-        prenorm = shape.prenorm
-        self.transform = nn.Linear(shape.hidden, shape.width, bias=prenorm is None or prenorm.head_bias)
-        self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
-        self.activation = ACTIVATIONS[shape.head_activation or shape.activation]
+        prenorm = config.prenorm
+        self.transform = nn.Linear(config.hidden, config.width, bias=prenorm is None or prenorm.head_bias)
+        self.norm = nn.LayerNorm(config.width, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.activation = ACTIVATIONS[config.head_activation or config.activation]
 
     def forward(self, states: Tensor) -> Tensor:
-        normed: Tensor = self.norm(self.activation(self.transform(states)))
-        return normed
+        normalized: Tensor = self.norm(self.activation(self.transform(states)))
+        return normalized
 
 
 class Encoder(nn.Module):
-    """Embeddings, layers and, if asked for, a vocabulary head and a pooler. All tokens of a batch are packed."""
+    """Embeddings, layers and, optionally, a vocabulary head and a pooler. All tokens of a batch are packed."""
 
-    def __init__(self, shape: Shape, *, vocabulary_head: bool = False, pooler: bool = False) -> None:
+    def __init__(self, config: Shape, *, vocabulary_head: bool = False, pooler: bool = False) -> None:
         super().__init__()
-        self.shape = shape
-        self.embeddings = Embeddings(shape)
-        self.layers = nn.ModuleList(Layer(shape, number) for number in range(shape.layers))
-        self.vocabulary_head = VocabularyHead(shape) if vocabulary_head else None
-        self.pooler = nn.Linear(shape.hidden, shape.hidden) if pooler else None
+        self.shape = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
+        self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
+        self.pooler = nn.Linear(config.hidden, config.hidden) if pooler else None
         self.apply(self._start)
 
     def _start(self, module: nn.Module) -> None:
@@ -80,15 +81,15 @@ class Encoder(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """States [T, H] of the last layer; fastest if texts of one length are neighbours."""
+        """States [T, H] of the last layer; fastest if texts of equal length are neighbours."""
         return run(self.layers, self.embeddings(tokens), tokens)
 
     def firsts(self, tokens: Tokens) -> Tensor:
-        """What `forward` gives for the first token of each text, [B, H], for less."""
+        """The states of `forward` at the first ([CLS]) token of each text, [B, H], without computing the others in the last layer."""
         return first_states(self.layers, self.embeddings(tokens), tokens)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Vocabulary logits [T, V] in full; what learned sparse heads avoid."""
+        """Vocabulary logits [T, V] in full, which learned sparse heads avoid."""
         assert self.vocabulary_head is not None
         return F.linear(self.vocabulary_head(states), self.embeddings.words.weight, self.vocabulary_head.bias)
 
@@ -103,38 +104,38 @@ class Encoder(nn.Module):
 
 
 def first_states(layers: nn.ModuleList, states: Tensor, tokens: Tokens) -> Tensor:
-    """States [T, H] through a stack of layers, of the last of which nobody needs but the first token of each text: [B, H]."""
+    """Run states [T, H] through a stack of layers and return the last layer's output at the first ([CLS]) positions only: [B, H]."""
     if not len(layers):
         return states.index_select(0, tokens.starts[:-1])
     return _computed(layers[-1], layers[-1].firsts, run(layers[:-1], states, tokens), tokens)
 
 
 def run(layers: nn.ModuleList, states: Tensor, tokens: Tokens) -> Tensor:
-    """States [T, H] through a stack of layers."""
+    """Run states [T, H] through a stack of layers."""
     layout = tokens.layout
     for layer in layers:
         states = _computed(layer, layer, states, tokens, layout)
     return states
 
 
-def _computed(layer: nn.Module, work: Callable[..., Tensor], *given: object) -> Tensor:
-    """What a layer makes of states, computed again for its gradient if it is one of those."""
+def _computed(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
+    """Call a layer's function, with gradient checkpointing if the layer uses it."""
     if not (layer.recomputed and torch.is_grad_enabled()):
-        return work(*given)
-    made: Tensor = checkpoint(work, *given, context_fn=partial(_again, layer), use_reentrant=False, preserve_rng_state=True)
-    return made
+        return function(*inputs)
+    output: Tensor = checkpoint(function, *inputs, context_fn=partial(_again, layer), use_reentrant=False, preserve_rng_state=True)
+    return output
 
 
 def _again(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """What surrounds a layer's computation, and what surrounds the one for its gradient."""
+    """Contexts of a layer's forward pass and of its recomputation."""
     return nullcontext(), _Unsaid(layer)
 
 
 class _Unsaid(AbstractContextManager[None]):
-    """What the router of a layer says when the layer is computed again, which may happen more than once: it has said it before."""
+    """Discards the routing that a layer records when it is recomputed, possibly more than once: the forward pass has recorded it."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
 
-    def __exit__(self, *problem: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._layer.feedforward.routed = None

@@ -14,12 +14,12 @@ from moeir.kernels.attention import Layout, apply_rotary, attention, first_atten
 class Attention(nn.Module):
     """Multi-head self-attention, its residual and normalisation."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: Shape) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.output = (nn.Linear(shape.hidden, shape.hidden) for _ in range(4))
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
-        self.heads = shape.heads
+        self.query, self.key, self.value, self.output = (nn.Linear(config.hidden, config.hidden) for _ in range(4))
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
+        self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
+        self.heads = config.heads
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """states [T, H] -> [T, H]."""
@@ -27,13 +27,13 @@ class Attention(nn.Module):
         return self._add_and_norm(states, attention(query, key, value, layout, dropout=self._dropout_rate))
 
     def forward_cls(self, states: Tensor, layout: Layout) -> Tensor:
-        """What `forward` gives for the first token of each text: [T, H] -> [B, H]."""
-        first_states = states.index_select(0, layout.starts[:-1])
-        (query,), (key, value) = self._project(first_states, self.query), self._project(states, self.key, self.value)
-        return self._add_and_norm(first_states, first_attention(query, key, value, layout, self._dropout_rate))
+        """The output of `forward` at the first token of each text: [T, H] -> [B, H]."""
+        cls_states = states.index_select(0, layout.starts[:-1])
+        (query,), (key, value) = self._project(cls_states, self.query), self._project(states, self.key, self.value)
+        return self._add_and_norm(cls_states, first_attention(query, key, value, layout, self._dropout_rate))
 
     def _project(self, states: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
-        """The heads [n, heads, width] of each map, by one product."""
+        """The heads [n, heads, width] of each map, by a single matrix product."""
         weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
         return F.linear(states, weight, bias).unflatten(-1, (len(maps), self.heads, -1)).unbind(1)
 
@@ -42,24 +42,24 @@ class Attention(nn.Module):
         return self.attention_dropout if self.training else 0.0
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
-        added: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
-        return added
+        output: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
+        return output
 
 
 class RotaryAttention(nn.Module):
     """Normalisation, multi-head self-attention with rotary positions, residual; over all tokens of a text or a window of them.
 
-    The first layer reads what the embeddings have normalised and normalises nothing.
+    The first layer has no normalisation, since the embeddings are normalised.
     """
 
-    def __init__(self, shape: Shape, prenorm: PreNorm, number: int) -> None:
+    def __init__(self, config: Shape, prenorm: PreNorm, number: int) -> None:
         super().__init__()
-        hidden, bias = shape.hidden, prenorm.attention_bias
-        self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
+        hidden, bias = config.hidden, prenorm.attention_bias
+        self.norm = nn.LayerNorm(hidden, eps=config.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
         self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
         self.output = nn.Linear(hidden, hidden, bias=bias)
-        self.dropout, self.attention_dropout = nn.Dropout(shape.attention_dropout), shape.attention_dropout
-        self.heads = shape.heads
+        self.dropout, self.attention_dropout = nn.Dropout(config.attention_dropout), config.attention_dropout
+        self.heads = config.heads
         self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
@@ -68,58 +68,58 @@ class RotaryAttention(nn.Module):
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
         mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0)
-        added: Tensor = states + self.dropout(self.output(mixed.flatten(-2)))
-        return added
+        output: Tensor = states + self.dropout(self.output(mixed.flatten(-2)))
+        return output
 
 
 class FeedForward(nn.Module):
-    """Two linear maps around an activation, with residual and normalisation: what a mixture of experts replaces."""
+    """Two linear maps around an activation, with residual and normalisation; mixtures of experts replace it."""
 
-    routed: object = None  # what a router in its place has said
+    routed: object = None  # routing of the last forward pass, set by a mixture of experts
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: Shape) -> None:
         super().__init__()
-        self.up = nn.Linear(shape.hidden, shape.inner)
-        self.down = nn.Linear(shape.inner, shape.hidden)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.activation = ACTIVATIONS[shape.activation]
+        self.up = nn.Linear(config.hidden, config.inner)
+        self.down = nn.Linear(config.inner, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+        self.activation = ACTIVATIONS[config.activation]
 
     def change(self, states: Tensor) -> Tensor:
-        """What is added to the states, before dropout: [n, H] -> [n, H]."""
-        added: Tensor = self.down(self.activation(self.up(states)))
-        return added
+        """The update of the states before dropout and residual: [n, H] -> [n, H]."""
+        update: Tensor = self.down(self.activation(self.up(states)))
+        return update
 
     def joined(self, states: Tensor, change: Tensor) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        normed: Tensor = self.norm(states + self.dropout(change))
-        return normed
+        normalized: Tensor = self.norm(states + self.dropout(change))
+        return normalized
 
     def transform(self, states: Tensor) -> Tensor:
-        """All of it: [n, H] -> [n, H]."""
+        """The whole layer: [n, H] -> [n, H]."""
         return self.joined(states, self.change(states))
 
     def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
-        """states [T, H] after attention; `block` [T, H], what the layer was given, is for mixtures whose gate reads it."""
+        """states [T, H] after attention; `layer_input` [T, H], the states before attention, is for mixtures whose gate reads it."""
         return self.transform(states)
 
 
 class GatedFeedForward(FeedForward):
-    """One half of the upper map, activated, times its other half; normalised before, only added after (Shazeer 2020, GEGLU)."""
+    """GEGLU (Shazeer 2020): one half of the up projection, activated, times its other half; pre-normalised, with a plain residual."""
 
-    def __init__(self, shape: Shape, prenorm: PreNorm) -> None:
+    def __init__(self, config: Shape, prenorm: PreNorm) -> None:
         nn.Module.__init__(self)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=prenorm.norm_bias)
-        self.up = nn.Linear(shape.hidden, 2 * shape.inner, bias=prenorm.feedforward_bias)
-        self.down = nn.Linear(shape.inner, shape.hidden, bias=prenorm.feedforward_bias)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.activation = ACTIVATIONS[shape.activation]
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias)
+        self.up = nn.Linear(config.hidden, 2 * config.inner, bias=prenorm.feedforward_bias)
+        self.down = nn.Linear(config.inner, config.hidden, bias=prenorm.feedforward_bias)
+        self.dropout = nn.Dropout(config.dropout)
+        self.activation = ACTIVATIONS[config.activation]
 
     def change(self, states: Tensor) -> Tensor:
-        """What is added to the states: [n, H] -> [n, H]."""
-        opened, gate = self.up(self.norm(states)).chunk(2, dim=-1)
-        added: Tensor = self.down(self.dropout(self.activation(opened) * gate))
-        return added
+        """The update of the states before the residual: [n, H] -> [n, H]."""
+        value, gate = self.up(self.norm(states)).chunk(2, dim=-1)
+        update: Tensor = self.down(self.dropout(self.activation(value) * gate))
+        return update
 
     def joined(self, states: Tensor, change: Tensor) -> Tensor:
         """The residual alone: [n, H] -> [n, H]."""
@@ -127,33 +127,33 @@ class GatedFeedForward(FeedForward):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward: [T, H] -> [T, H]. `number` is its place in the encoder, from 0.
+    """Attention, then feed-forward: [T, H] -> [T, H]. `number` is its index in the encoder, from 0.
 
-    Where layers normalise before, the last one also holds the encoder's `closing` normalisation: every tower that ends with a copy of
-    it ends normalised.
+    With pre-normalisation the last layer also holds the encoder's final normalisation, `closing`, so that every tower that ends with a
+    copy of the last layer ends normalised.
     """
 
-    recomputed = False  # whether it keeps its input only, and is computed again for its gradient
+    recomputed = False  # whether only its input is stored and the layer is recomputed for its gradient
 
-    def __init__(self, shape: Shape, number: int = 0) -> None:
+    def __init__(self, config: Shape, number: int = 0) -> None:
         super().__init__()
-        prenorm = shape.prenorm
-        self.attention: nn.Module = Attention(shape) if prenorm is None else RotaryAttention(shape, prenorm, number)
-        self.feedforward: nn.Module = FeedForward(shape) if prenorm is None else GatedFeedForward(shape, prenorm)
-        closes = prenorm is not None and number == shape.layers - 1
-        self.closing = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=prenorm.norm_bias) if prenorm is not None and closes else None
+        prenorm = config.prenorm
+        self.attention: nn.Module = Attention(config) if prenorm is None else RotaryAttention(config, prenorm, number)
+        self.feedforward: nn.Module = FeedForward(config) if prenorm is None else GatedFeedForward(config, prenorm)
+        is_last = prenorm is not None and number == config.layers - 1
+        self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
 
     def forward(self, states: Tensor, tokens: Tokens, layout: Layout) -> Tensor:
-        mixed: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
-        return mixed if self.closing is None else self.closing(mixed)
+        output: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
+        return output if self.closing is None else self.closing(output)
 
     @property
     def plain(self) -> bool:
-        """Whether it can work out the first token of each text alone: nothing is routed, nothing normalised before."""
+        """Whether `forward_cls` can skip the other tokens: no routed feed-forward and no pre-normalisation."""
         return isinstance(self.attention, Attention) and type(self.feedforward) is FeedForward
 
     def firsts(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """What `forward` gives for the first token of each text: [T, H] -> [B, H]; a plain layer works out nothing else."""
+        """The output of `forward` at the first token of each text: [T, H] -> [B, H]; cheaper if `supports_cls_only`."""
         layout = tokens.layout
         if not self.plain:
             return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
@@ -162,16 +162,16 @@ class Layer(nn.Module):
 
 
 def set_attention_dropout(model: nn.Module, rate: float) -> None:
-    """Drop attention weights with this probability in every layer of a model, whatever its configuration says."""
+    """Set the dropout probability of attention weights in every layer of a model, overriding its configuration."""
     for module in model.modules():
         if "attention_dropout" in vars(module):
             module.attention_dropout = rate
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:
-    """Have torch compile what a layer does before and after attention; `options` are those of `torch.compile`.
+    """Compile the parts of a layer before and after attention; `options` are those of `torch.compile`.
 
-    Attention itself is one kernel already. Shapes are dynamic: a batch's number of tokens is another at every step.
+    Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch.
     """
     compiled = {Attention: ("_project", "_add_and_norm"), FeedForward: ("transform",), GatedFeedForward: ("transform",)}
     for module in model.modules():

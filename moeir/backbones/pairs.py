@@ -1,4 +1,4 @@
-"""Queries and documents that are read together: their tokens are made once each, and joined where a batch wants them."""
+"""Query-document pairs for cross-encoders: each text is tokenized once, and pairs are assembled per batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Frame:
-    """What a tokenizer puts before a query, between it and a document, and behind that; `kinds` are the token types of the five parts."""
+    """Special tokens before a query, between query and document, and after the document; `token_types` of the five parts."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
@@ -25,12 +25,12 @@ class Frame:
 
     @property
     def size(self) -> int:
-        """Special tokens of a pair."""
+        """Number of special tokens of a pair."""
         return len(self.before) + len(self.between) + len(self.after)
 
 
 class Bodies(Protocol):
-    """Texts without special tokens: row n has ids starts[n] to starts[n + 1]."""
+    """Token ids of texts without special tokens: row n is ids[starts[n] : starts[n + 1]]."""
 
     @property
     def ids(self) -> Numbers:
@@ -50,13 +50,13 @@ class Ragged:
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int]]) -> "Ragged":
-        """From id lists.
+        """Build from lists of ids.
 
         >>> Ragged.of([[4, 5], [], [6]]).starts.tolist()
         [0, 2, 2, 3]
         """
         starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)]).astype(np.int64)
-        return cls(np.fromiter((number for text in texts for number in text), np.int64, int(starts[-1])), starts)
+        return cls(np.fromiter((token_id for text in texts for token_id in text), np.int64, int(starts[-1])), starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -64,7 +64,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pair n is query `query[n]` with the `sizes[n]` tokens of document `document[n]` from its token `begins[n]` on; all [n]."""
+    """Pair n: query `query_rows[n]`, and `document_lengths[n]` tokens of document `document_rows[n]` from `document_offsets[n]` on."""
 
     frame: Frame
     queries: Bodies
@@ -81,7 +81,7 @@ class Pairs:
 
     @cached_property
     def starts(self) -> Numbers:
-        """[n+1] where each pair begins, if all are laid end to end."""
+        """[n+1] start of each pair, if all are concatenated."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
@@ -90,29 +90,31 @@ class Pairs:
 
     def packed(self, rows: Sequence[int] | Numbers, side: str = "pair") -> Tokens:
         """The pairs of `rows`, in that order, with their token types."""
-        chosen, frame = np.asarray(rows, dtype=np.int64), self.frame
-        asked, told = self._asked[chosen], self.sizes[chosen]
-        parts = np.empty((len(chosen), 5), dtype=np.int64)  # the lengths of what stands one behind the other
-        for column, size in enumerate((len(frame.before), asked, len(frame.between), told, len(frame.after))):
+        pairs, template = np.asarray(rows, dtype=np.int64), self.frame
+        query_lengths, document_lengths = self._asked[pairs], self.sizes[pairs]
+        parts = np.empty((len(pairs), 5), dtype=np.int64)  # lengths of the five parts
+        for column, size in enumerate((len(template.before), query_lengths, len(template.between), document_lengths, len(template.after))):
             parts[:, column] = size
         ends = parts.cumsum().reshape(parts.shape)
         ids = np.empty(int(parts.sum()), dtype=np.int64)
-        for column, signs in ((0, frame.before), (2, frame.between), (4, frame.after)):
-            for place, sign in enumerate(signs):
-                ids[ends[:, column] - len(signs) + place] = sign
-        ids[_places(ends[:, 1] - asked, asked)] = self.queries.ids[_places(self.queries.starts[self.query[chosen]], asked)]
-        begins = self.documents.starts[self.document[chosen]] + self.begins[chosen]
-        ids[_places(ends[:, 3] - told, told)] = self.documents.ids[_places(begins, told)]
+        for column, special_ids in ((0, template.before), (2, template.between), (4, template.after)):
+            for offset, token_id in enumerate(special_ids):
+                ids[ends[:, column] - len(special_ids) + offset] = token_id
+        ids[_places(ends[:, 1] - query_lengths, query_lengths)] = self.queries.ids[
+            _places(self.queries.starts[self.query[pairs]], query_lengths)
+        ]
+        first_tokens = self.documents.starts[self.document[pairs]] + self.begins[pairs]
+        ids[_places(ends[:, 3] - document_lengths, document_lengths)] = self.documents.ids[_places(first_tokens, document_lengths)]
         lengths = parts.sum(axis=1)
         starts = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
         segments = None
-        if any(frame.kinds):
-            segments = torch.from_numpy(np.repeat(np.tile(np.array(frame.kinds, dtype=np.int64), len(chosen)), parts.ravel()))
+        if any(template.kinds):
+            segments = torch.from_numpy(np.repeat(np.tile(np.array(template.kinds, dtype=np.int64), len(pairs)), parts.ravel()))
         return Tokens(torch.from_numpy(ids), starts, side, tuple(lengths.tolist()), segments=segments)
 
 
 def _places(begins: Numbers, sizes: Numbers) -> Numbers:
-    """Runs of places, one behind the other.
+    """Concatenate the ranges of `sizes` numbers from `begins` on.
 
     >>> _places(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

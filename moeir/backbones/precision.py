@@ -1,6 +1,6 @@
-"""On which device a stage computes, and in which number format: bfloat16 where the device multiplies it in hardware, else float32.
+"""Device and dtype of a stage: bfloat16 if the device multiplies it in hardware, else float32.
 
-Scores stay float32. float16 is never chosen: its range does not hold what bfloat16's does.
+Scores stay float32. float16 is never selected: its range is smaller than bfloat16's.
 """
 
 import logging
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 def resolve_device(name: str) -> str:
-    """The one device that is meant: `auto` is the first CUDA device, or the CPU where there is none; `cuda` is `cuda:0`.
+    """The device for a --device value: `auto` is the first CUDA device, or the CPU if there is none; `cuda` is `cuda:0`.
 
-    UsageError for a device that is not there.
+    UsageError for a device that does not exist.
     """
     if name == "auto":
         return "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -36,36 +36,38 @@ def resolve_device(name: str) -> str:
 
 
 def device_for(name: str) -> str:
-    """`resolve_device`, and every CUDA call without a device of its own goes there from now on; each stage begins with this."""
+    """`resolve_device`, and make it the current CUDA device; every stage calls this first."""
     device = resolve_device(name)
     if device != "cpu":
         torch.cuda.set_device(device)
-        if torch.is_deterministic_algorithms_warn_only_enabled():  # of a training on the CPU before, in the same process
+        if torch.is_deterministic_algorithms_warn_only_enabled():  # set by an earlier training on the CPU in this process
             torch.use_deterministic_algorithms(False)
     return device
 
 
 def devices_for(name: str) -> list[str]:
-    """All devices that processes of this machine may share out: every CUDA device for `auto` and `cuda`, else the one that is named."""
+    """Devices for the processes of this machine: every CUDA device for `auto` and `cuda`, else the named one."""
     device = resolve_device(name)
-    every = device != "cpu" and name in ("auto", "cuda")
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if every else [device]
+    all_devices = device != "cpu" and name in ("auto", "cuda")
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if all_devices else [device]
 
 
 def dtype_for(name: str, device: str) -> torch.dtype:
-    """`auto` asks the device; what is computed in, and why, is logged. UsageError for bfloat16 on a CUDA device that has none."""
+    """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. UsageError for bfloat16 on a CUDA device without it."""
     if name not in ("auto", *NAMES):
         raise UsageError(f"--dtype {name}: expected auto, {' or '.join(NAMES)}")
     on_cuda, native = device.startswith("cuda"), multiplies_bfloat16(device)
-    where = _describe(device) if on_cuda else "this processor"
+    device_name = _describe(device) if on_cuda else "this processor"
     if name == "bfloat16" and on_cuda and not native:
-        raise UsageError(f"--dtype bfloat16: {where} has no bfloat16 units, expected {_needed()} or more; use --dtype auto or float32")
-    chosen = name if name != "auto" else "bfloat16" if native else "float32"
+        raise UsageError(
+            f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {_needed()} or more; use --dtype auto or float32"
+        )
+    dtype_name = name if name != "auto" else "bfloat16" if native else "float32"
     if name == "auto" or on_cuda:
-        probed = f"{where} multiplies bfloat16 in hardware" if native else f"{where} has no bfloat16 units"
-        why = probed if name == "auto" else f"--dtype {name}"
-        log.info("dtype: %s; %s%s", chosen, why, _tf32() if on_cuda and chosen == "float32" else "")
-    return NAMES[chosen]
+        support = f"{device_name} multiplies bfloat16 in hardware" if native else f"{device_name} has no bfloat16 units"
+        reason = support if name == "auto" else f"--dtype {name}"
+        log.info("dtype: %s; %s%s", dtype_name, reason, _tf32() if on_cuda and dtype_name == "float32" else "")
+    return NAMES[dtype_name]
 
 
 def _describe(device: str) -> str:
@@ -79,21 +81,21 @@ def _needed() -> str:
 
 
 def _tf32() -> str:
-    """Whether products of float32 are rounded to TF32, which is torch's setting and is left as it is."""
+    """Log note on whether float32 products are rounded to TF32; torch's setting is not changed."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":  # type: ignore[attr-defined]
         return "; products of float32 are computed in TF32, as this process has set torch; scores are not"
     return "; products of float32 are computed in float32: TF32 is off, torch's default"
 
 
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
-    """Half precision for the products inside; nothing for float32."""
+    """Autocast for half precision; disabled for float32."""
     return torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32)
 
 
 def set_determinism(device: str, asked: bool) -> None:
-    """The same bytes from the same work: always on a CPU, on CUDA where it is `asked` for, which is slower.
+    """Bitwise reproducible results: always on a CPU; on CUDA if `deterministic`, which is slower.
 
-    On CUDA strictly so: what has no such form ends with torch's own error. To be called before CUDA starts: cuBLAS reads its setting once.
+    On CUDA an operation without a deterministic form raises torch's error. Call before CUDA starts: cuBLAS reads its setting once.
     """
     cuda = device.startswith("cuda")
     if cuda and asked:

@@ -1,4 +1,4 @@
-"""The sizes and constants of an encoder, as the `config.json` of its family says them."""
+"""Sizes and constants of an encoder, read from the `config.json` of its family."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class PreNorm:
     """Layers that normalise before each sub-layer, with rotary positions and gated feed-forwards (ModernBERT, Warner et al. 2024).
 
-    `windows` and `thetas` have an entry for each layer: how many neighbours a token sees (None for all), the base of the rotation.
+    `windows` and `thetas` have an entry per layer: the attention window in tokens (None for full attention), and the rotary base.
     """
 
     windows: tuple[int | None, ...]
@@ -37,8 +37,8 @@ class PreNorm:
 
 @dataclass(frozen=True)
 class PairHead:
-    """How a family classifies a sequence: dropout if it stands `before`, a dense map (BERT's is its `pooler`), the activation,
-    normalisation if there is one, dropout, and the output; of the first token, or of the mean."""
+    """Sequence classification head of a family: optional dropout first (`dropout_first`), a dense map (BERT's is its `pooler`), activation,
+    optional normalisation, dropout, output; on the first token, or on the mean (`pooling`)."""
 
     activation: str = "tanh"
     dropout: float = 0.1
@@ -54,10 +54,10 @@ class PairHead:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes and constants of an encoder.
+    """Sizes and constants of an encoder.
 
-    `positions` is how many tokens it reads; its table of positions, if it has one (`prenorm` layers have none), has `first_position`
-    rows before them. `embedding` is the width of the word embeddings where that is not `hidden`.
+    `positions` is its maximum length in tokens; the position embeddings, if any (`prenorm` layers have none), have `first_position` unused
+    rows before them. `factorized_embedding_size` is the width of the word embeddings if it differs from `hidden`.
     """
 
     vocabulary: int
@@ -90,9 +90,9 @@ class Shape:
     def _check(self, prenorm: PreNorm) -> None:
         if self.hidden // self.heads % 2:
             raise UsageError(f"config.json: attention heads are {self.hidden // self.heads} wide; rotary positions need an even width")
-        for found in (prenorm.windows, prenorm.thetas):
-            if len(found) != self.layers:
-                raise UsageError(f"config.json: it names the attention of {len(found)} layers; expected {self.layers}")
+        for values in (prenorm.windows, prenorm.thetas):
+            if len(values) != self.layers:
+                raise UsageError(f"config.json: it names the attention of {len(values)} layers; expected {self.layers}")
 
     @property
     def width(self) -> int:

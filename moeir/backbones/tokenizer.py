@@ -1,4 +1,4 @@
-"""Text to token ids by the checkpoint's own tokenizer files."""
+"""Tokenization with the tokenizer files of a checkpoint."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ BYTE_LEVEL = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "un
 
 
 class TextReader:
-    """A tokenizer with its folder; texts become ids with the special tokens of the family around them."""
+    """The tokenizer of a folder; encodes texts with the special tokens of the family."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,14 +33,14 @@ class TextReader:
         self.signs = self._signs()
 
     def _signs(self) -> Signs:
-        """Special tokens as the files name them; a family's usual names if they do not."""
-        said, empty = _said(self.folder), self._tokenizer.encode("").ids
-        if len(empty) < 2:
+        """Special tokens as named in the files, else by the family's default names."""
+        config, empty_text_ids = _said(self.folder), self._tokenizer.encode("").ids
+        if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        masks = (self._id(said[name]) if (name := "mask_token") in said else None, *map(self._id, MASKS))
+        masks = (self._id(config[name]) if (name := "mask_token") in config else None, *map(self._id, MASKS))
         return Signs(
-            beginning=empty[0],
-            separator=empty[-1],
+            beginning=empty_text_ids[0],
+            separator=empty_text_ids[-1],
             mask=next((number for number in masks if number is not None), None),
             query_marker=self._id("[unused0]"),
             document_marker=self._id("[unused1]"),
@@ -48,43 +48,45 @@ class TextReader:
         )
 
     def _punctuation(self) -> tuple[int, ...]:
-        """The tokens that are nothing but punctuation, with or without the space before it."""
-        bare = ((token.removeprefix(self._space), number) for token, number in self._tokenizer.get_vocab().items())
-        return tuple(sorted(number for token, number in bare if token and all(symbol in string.punctuation for symbol in token)))
+        """Ids of tokens that consist of punctuation, with or without a space before it."""
+        bare_tokens = ((token.removeprefix(self._space), number) for token, number in self._tokenizer.get_vocab().items())
+        return tuple(sorted(number for token, number in bare_tokens if token and all(symbol in string.punctuation for symbol in token)))
 
     def _id(self, token: object) -> int | None:
         return self._tokenizer.token_to_id(_content(token))
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, special tokens included, nothing cut."""
+        """Token ids of each text, with special tokens, not truncated."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
     def bodies(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text without special tokens, nothing cut."""
+        """Token ids of each text without special tokens, not truncated."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def frame(self) -> Frame:
-        """What stands around two texts that are read together."""
-        made = self._tokenizer.encode("a", "a")
-        owners, parts = made.sequence_ids, [0]
-        for owner, before in zip(owners, [None, *owners], strict=False):
+        """The special tokens around the two texts of a pair."""
+        encoding = self._tokenizer.encode("a", "a")
+        sequence_ids, parts = encoding.sequence_ids, [0]
+        for owner, before in zip(sequence_ids, [None, *sequence_ids], strict=False):
             parts.append(parts[-1] + (owner != before))
-        signed = list(zip(made.ids, made.type_ids, parts[1:], strict=True))
-        pieces = [[(number, kind) for number, kind, part in signed if part == one] for one in range(5)]
-        if parts[-1] != 4 or owners[0] is not None or any(len({kind for _, kind in piece}) != 1 for piece in pieces):
-            raise ArtifactError(f"{self.folder}: its tokenizer joins two texts without special tokens around both; expected an encoder's")
+        tokens = list(zip(encoding.ids, encoding.type_ids, parts[1:], strict=True))
+        pieces = [[(number, kind) for number, kind, part in tokens if part == one] for one in range(5)]
+        if parts[-1] != 4 or sequence_ids[0] is not None or any(len({kind for _, kind in piece}) != 1 for piece in pieces):
+            raise ArtifactError(
+                f"{self.folder}: its tokenizer adds no special tokens around both texts of a pair; expected an encoder's tokenizer"
+            )
         before, _, between, _, after = (tuple(number for number, _ in piece) for piece in pieces)
         return Frame(before, between, after, tuple(piece[0][1] for piece in pieces))  # type: ignore[arg-type]
 
     def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Token ids of each text without special tokens, and the character at which each begins."""
+        """Token ids of each text without special tokens, and the character offset at which each token starts."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, [begin for begin, _ in encoding.offsets]) for encoding in encodings]
 
     def pieces(self) -> Iterator[tuple[int, str, str]]:
-        """Every token that may stand in a text: its id, its letters, and how it stands to the token before.
+        """Every non-special token: its id, its text, and its relation to the previous token.
 
-        `joined`: in the same word for sure; `apart`: in another; `close`: no white space between, letters decide.
+        `joined`: continues the same word; `apart`: starts another; `close`: no white space between, the characters decide.
         """
         special = set(self.special)
         for token, number in self._tokenizer.get_vocab().items():
@@ -94,46 +96,46 @@ class TextReader:
             if not self._space:
                 yield number, letters, "apart" if letters == token else "joined"
             else:
-                plain = decoders.ByteLevel().decode([letters]) if self._space == BYTE_SPACE else letters
-                yield number, plain, "close" if letters == token else "apart"
+                text = decoders.ByteLevel().decode([letters]) if self._space == BYTE_SPACE else letters
+                yield number, text, "close" if letters == token else "apart"
 
     @property
     def special(self) -> tuple[int, ...]:
-        """The ids of special tokens, markers among them."""
+        """Ids of all special tokens, markers included."""
         added = (number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
         signs = self.signs
         own = (signs.beginning, signs.separator, signs.mask, signs.query_marker, signs.document_marker)
         return tuple(sorted({*added, *(number for number in own if number is not None)}))
 
     def token(self, number: int) -> str:
-        """The token an id stands for."""
+        """The token with this id."""
         return str(self._tokenizer.id_to_token(number))
 
     def word(self, number: int) -> str:
-        """The word of letters that a token begins, without the space before it; empty for any other token."""
+        """The word that a token consists of or starts, without the space before it; empty for any other token."""
         token = self.token(number)
         word = token.removeprefix(self._space)
         return word if word.isalpha() and (word != token or not self._space) else ""
 
     @property
     def id_type(self) -> type[np.unsignedinteger[Any]]:
-        """The smallest kind of number that holds every id."""
+        """The smallest unsigned dtype that holds every id."""
         highest = max(number for number, _, _ in self.pieces())
         return np.uint16 if max(highest, *self.special) < 2**16 else np.uint32
 
     @property
     def digest(self) -> str:
-        """What a tokenizer is: one digest of its files."""
+        """Digest of the tokenizer files."""
         files = (self.folder / name for name in FILES)
         return manifests.digest_of({file.name: {"sha256": checksums.checksum(file)} for file in files if file.exists()})
 
     @property
     def vocabulary(self) -> int:
-        """V, with added tokens."""
+        """Vocabulary size V, with added tokens."""
         return int(self._tokenizer.get_vocab_size())
 
     def copy_to(self, folder: Path) -> None:
-        """Put the tokenizer files beside the weights."""
+        """Copy the tokenizer files to a folder."""
         for name in FILES:
             if (self.folder / name).exists() and self.folder != folder:
                 shutil.copyfile(self.folder / name, folder / name)
@@ -142,7 +144,7 @@ class TextReader:
 
 
 def opened(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder of weights: it pads and cuts nothing, and what looks like a special token in a text is text."""
+    """Load the tokenizer of a folder: without padding or truncation; special tokens written in a text are encoded as text."""
     tokenizer = _from_files(folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -152,15 +154,15 @@ def opened(folder: Path) -> Tokenizer:
 
 
 def _said(folder: Path) -> dict[str, Any]:
-    """What the files beside a tokenizer say of it."""
-    said: dict[str, Any] = {}
+    """The merged tokenizer_config.json and special_tokens_map.json of a folder."""
+    config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
             try:
-                said |= json.loads((folder / name).read_text(encoding="utf-8"))
+                config |= json.loads((folder / name).read_text(encoding="utf-8"))
             except (ValueError, TypeError):
                 raise ArtifactError(f"{folder / name}: not a JSON object; expected the tokenizer's own file") from None
-    return said
+    return config
 
 
 def _content(token: object) -> str:
@@ -168,14 +170,14 @@ def _content(token: object) -> str:
 
 
 def _space(tokenizer: Tokenizer) -> str:
-    """The sign that a tokenizer puts before a word for the space there: Ġ (byte level), ▁ (sentence pieces) or nothing (word pieces)."""
+    """The symbol for a space before a word: Ġ (byte level), ▁ (SentencePiece) or nothing (WordPiece)."""
     if tokenizer.pre_tokenizer is None:
         return ""
     return str(tokenizer.pre_tokenizer.pre_tokenize_str("a a")[-1][0]).removesuffix("a")
 
 
 def _split_special_tokens(tokenizer: Tokenizer) -> None:
-    """Unigram models hold special tokens as words too, and would find them in a text: there they are written with a space inside."""
+    """Keep Unigram models from matching special tokens in a text, where they are ordinary vocabulary: insert a space into them."""
     if not isinstance(tokenizer.model, models.Unigram):
         return
     special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
@@ -184,13 +186,13 @@ def _split_special_tokens(tokenizer: Tokenizer) -> None:
 
 
 def _from_files(folder: Path) -> Tokenizer:
-    """tokenizer.json, BERT's word pieces from vocab.txt, or RoBERTa's byte pairs from vocab.json and merges.txt."""
+    """Read tokenizer.json, BERT's WordPiece from vocab.txt, or RoBERTa's byte-level BPE from vocab.json and merges.txt."""
     try:
         if (folder / "tokenizer.json").exists():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
         if (folder / "vocab.txt").exists():
-            said = folder / "tokenizer_config.json"
-            lowercase = json.loads(said.read_text(encoding="utf-8")).get("do_lower_case", True) if said.exists() else True
+            config_path = folder / "tokenizer_config.json"
+            lowercase = json.loads(config_path.read_text(encoding="utf-8")).get("do_lower_case", True) if config_path.exists() else True
             return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)._tokenizer
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _byte_level(folder)
@@ -202,15 +204,21 @@ def _from_files(folder: Path) -> Tokenizer:
 
 
 def _byte_level(folder: Path) -> Tokenizer:
-    """Byte pairs as RoBERTa reads them; ValueError for a vocabulary without its special tokens."""
-    said = BYTE_LEVEL | {name: _content(token) for name, token in _said(folder).items() if name in BYTE_LEVEL and token is not None}
-    spaced = bool(_said(folder).get("add_prefix_space", False))
-    tokenizer: Tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=spaced)._tokenizer
-    ids = {name: tokenizer.token_to_id(token) for name, token in said.items()}
+    """RoBERTa's byte-level BPE; ValueError for a vocabulary without its special tokens."""
+    special_tokens = BYTE_LEVEL | {
+        name: _content(token) for name, token in _said(folder).items() if name in BYTE_LEVEL and token is not None
+    }
+    add_prefix_space = bool(_said(folder).get("add_prefix_space", False))
+    tokenizer: Tokenizer = ByteLevelBPETokenizer(
+        str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=add_prefix_space
+    )._tokenizer
+    ids = {name: tokenizer.token_to_id(token) for name, token in special_tokens.items()}
     if None in (ids["cls_token"], ids["sep_token"]):
-        raise ValueError(f"vocab.json has no {said['cls_token']} and {said['sep_token']}")
-    known = [AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in said.items() if ids[name] is not None]
-    tokenizer.add_special_tokens(known)
-    ends = [(said[name], ids[name]) for name in ("sep_token", "cls_token")]
-    tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=spaced)
+        raise ValueError(f"vocab.json has no {special_tokens['cls_token']} and {special_tokens['sep_token']}")
+    added_tokens = [
+        AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in special_tokens.items() if ids[name] is not None
+    ]
+    tokenizer.add_special_tokens(added_tokens)
+    ends = [(special_tokens[name], ids[name]) for name in ("sep_token", "cls_token")]
+    tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=add_prefix_space)
     return tokenizer

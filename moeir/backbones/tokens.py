@@ -1,7 +1,7 @@
-"""Packed tokens: the tokens of B texts end to end, with no padding between the tokenizer and the head."""
+"""Packed token batches: the tokens of B texts end to end, without padding."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Self
@@ -18,7 +18,7 @@ SIDES = ("query", "document", "pair")
 
 @dataclass(frozen=True)
 class Signs:
-    """Token ids with a meaning of their own in a vocabulary."""
+    """Ids of the special tokens of a vocabulary."""
 
     beginning: int
     separator: int
@@ -32,10 +32,10 @@ class Signs:
 class Tokens:
     """ids [T], starts [B+1]; text b is ids[starts[b]:starts[b+1]].
 
-    `side` is query, document or pair: a batch never mixes them. `segments` [T] are token types, None for all zero. `silent` [T]
-    marks tokens that attend but are not attended to (ColBERT's query augmentation), None for no such tokens; `attended` are the rows of
-    all others with their own starts [B+1], where `silent` was known on the host. `lengths` are the text lengths, kept on the host.
-    `order` [B] are the rows that lead back to the order the texts came in, where they were sorted on the host; None for as they are.
+    `side` is query, document or pair: a batch never mixes them. `segments` [T] are token types, None for all zero. `no_attend_mask` [T]
+    marks tokens that attend but are not attended to (ColBERT's query augmentation), None for no such tokens; `precomputed_keys` are the
+    rows of all others with their own starts [B+1], if the mask was known on the host. `lengths` are the text lengths, on the host.
+    `order` [B] are the rows that restore the original order of the texts after `sort_by_length`; None if it was not changed.
     """
 
     ids: Tensor
@@ -49,15 +49,15 @@ class Tokens:
 
     @classmethod
     def pack(cls, texts: Sequence[Sequence[int]], side: str, silent: Sequence[int] | None = None) -> Self:
-        """From id lists; `silent` counts the tokens at the end of each text that are not attended to."""
+        """Build from id lists; `no_attend_counts` are the numbers of tokens at the end of each text that are not attended to."""
         assert side in SIDES, side
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         starts = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
         ids = np.fromiter(chain.from_iterable(texts), np.int64, int(starts[-1]))
         no_attend = None
         if silent is not None and any(silent):
-            owners = np.repeat(np.arange(len(lengths)), lengths)
-            no_attend = torch.from_numpy(np.arange(len(ids)) - starts[owners] >= (lengths - np.asarray(silent))[owners])
+            text_of_token = np.repeat(np.arange(len(lengths)), lengths)
+            no_attend = torch.from_numpy(np.arange(len(ids)) - starts[text_of_token] >= (lengths - np.asarray(silent))[text_of_token])
         return cls(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(lengths.tolist()), silent=no_attend)
 
     def __len__(self) -> int:
@@ -65,37 +65,36 @@ class Tokens:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the texts lie, for attention."""
+        """The boundaries of the texts, for attention."""
         return Layout(self.lengths, self.starts, self.silent, self.attended)
 
     def owners(self) -> Tensor:
-        """[T] the text each token belongs to."""
+        """[T] the index of each token's text."""
         return self.layout.owners
 
     def positions(self) -> Tensor:
-        """[T] the place of each token in its text, from 0."""
+        """[T] the position of each token in its text, from 0."""
         return self.layout.positions
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device; what is pinned is moved while the host goes on."""
+        """The same on a device; copies from pinned memory are asynchronous."""
         return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()))
 
     def pinned(self) -> Self:
-        """The same in memory that a CUDA device reads by itself."""
-        prepared = self
+        """The same in pinned memory."""
+        tokens = self
         if self.silent is not None and self.attended is None:
-            prepared = replace(self, attended=attended_tokens(self.silent, self.starts))
-        return prepared._map(Tensor.pin_memory)
+            tokens = replace(self, attended=attended_tokens(self.silent, self.starts))
+        return tokens._map(Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        names = ("ids", "starts", "segments", "silent", "order")
-        changed: dict[str, Any] = {name: change(part) for name in names if (part := getattr(self, name)) is not None}
-        if self.attended is not None:
-            changed["attended"] = (change(self.attended[0]), change(self.attended[1]))
-        return replace(self, **changed)
+        tensors = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed: dict[str, Any] = {name: change(part) for name, part in tensors if isinstance(part, Tensor)}
+        keys = None if self.attended is None else (change(self.attended[0]), change(self.attended[1]))
+        return replace(self, attended=keys, **changed)
 
     def sort_by_length(self) -> Self:
-        """The same with texts of one length beside one another, and the `order` that leads back; sorted ones stay as they are."""
+        """The same with texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""
         lengths, device = np.asarray(self.lengths, dtype=np.int64), self.ids.device
         if self.order is not None or (lengths[1:] >= lengths[:-1]).all():
             return self
@@ -104,8 +103,16 @@ class Tokens:
         order[rows] = np.arange(len(rows))
         starts = np.concatenate([[0], sizes.cumsum()])
         sorted_layout = Layout(tuple(sizes.tolist()), copy_to_device(starts, device))
-        first = self.starts.index_select(0, copy_to_device(rows, device))  # [B] where each text begins among the old tokens
+        first = self.starts.index_select(0, copy_to_device(rows, device))  # [B] start of each text among the unsorted tokens
         tokens = sorted_layout.positions + first.index_select(0, sorted_layout.owners)
-        moved = {name: part.index_select(0, tokens) for name in ("ids", "segments", "silent") if (part := getattr(self, name)) is not None}
-        back = copy_to_device(order, device)
-        return replace(self, starts=sorted_layout.starts, lengths=sorted_layout.lengths, order=back, attended=None, **moved)
+        segments, silent = (None if part is None else part.index_select(0, tokens) for part in (self.segments, self.silent))
+        return replace(
+            self,
+            ids=self.ids.index_select(0, tokens),
+            starts=sorted_layout.starts,
+            lengths=sorted_layout.lengths,
+            segments=segments,
+            silent=silent,
+            attended=None,
+            order=copy_to_device(order, device),
+        )

@@ -1,4 +1,4 @@
-"""Attention over packed texts: no text sees another, and padding exists at most inside this file."""
+"""Attention over packed texts: tokens attend only within their own text, and padding exists at most inside this file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PADDED_TO = 16  # CUDA's attention kernels take a mask as it is where its rows are a multiple of this long
-WIDEST_HEAD = 256  # of the variable-length kernel
+PADDED_TO = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
+WIDEST_HEAD = 256  # largest head width of the variable-length kernel
 HALF = (torch.float16, torch.bfloat16)
-Group = tuple[int, int, int]  # neighbouring texts of one length: first token, texts, length
+Group = tuple[int, int, int]  # neighbouring texts of equal length: first token, number of texts, length
 
 
 @dataclass(frozen=True)
 class Padding:
-    """The packed tokens of B texts as a batch of L columns: `rows` [B * L] the token at each position (padding repeats token 0), `kept` [T]
-    the position of each token, `attended` [B, L] which positions are attended to."""
+    """The packed tokens of B texts as a padded batch of L columns: `rows` [B * L] the token at each slot (padding repeats token 0),
+    `token_slots` [T] the slot of each token, `key_mask` [B, L] true at slots that are attended to."""
 
     rows: Tensor
     kept: Tensor
@@ -27,10 +27,10 @@ class Padding:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the texts of a batch lie among its packed tokens; what is worked out of it is worked out once for all layers.
+    """Boundaries of the texts in a packed batch; derived tensors are computed once and shared by all layers.
 
-    `lengths` (host) are in the order of the tokens, `starts` [B+1]; `silent` [T] marks tokens that attend but are not attended to.
-    `attended` are the rows of all other tokens with their own starts [B+1], where silent tokens were known on the host.
+    `lengths` (host) are in the order of the tokens, `starts` [B+1]; `no_attend_mask` [T] marks tokens that attend but are not attended to.
+    `precomputed_keys` are the rows of all other tokens with their own starts [B+1], if the mask was known on the host.
     """
 
     lengths: tuple[int, ...]
@@ -42,12 +42,12 @@ class Layout:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest text."""
+        """Number of tokens of the longest text."""
         return max(self.lengths, default=0)
 
     @cached_property
     def owners(self) -> Tensor:
-        """[T] the text of each token."""
+        """[T] the index of each token's text."""
         texts = torch.arange(len(self.lengths), device=self.starts.device)
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=sum(self.lengths))
 
@@ -58,7 +58,7 @@ class Layout:
 
     @cached_property
     def padding(self) -> Padding:
-        """The texts as a padded batch, whose columns are a multiple of `PADDED_TO`."""
+        """The texts as a padded batch; its number of columns is a multiple of `COLUMN_MULTIPLE`."""
         columns = -(-self.longest // PADDED_TO) * PADDED_TO
         positions = self.starts[:-1, None] + torch.arange(columns, device=self.starts.device)
         real = positions < self.starts[1:, None]
@@ -68,18 +68,18 @@ class Layout:
 
     @cached_property
     def cumulative_lengths(self) -> tuple[Tensor, Tensor]:
-        """[B+1] where each text begins as the variable-length kernel wants it: among all tokens, and among those attended to."""
+        """int32 text boundaries [B+1] for the variable-length kernel: among all tokens, and among those attended to."""
         starts = self.starts.int()
         return starts, starts if self.silent is None else self.attended_tokens[1].int()
 
     @cached_property
     def attended_tokens(self) -> tuple[Tensor, Tensor]:
-        """The rows of tokens that are attended to, and where each text's begin among them [B+1]."""
+        """The rows of tokens that are attended to, and the start of each text among them [B+1]."""
         assert self.silent is not None
         return attended_tokens(self.silent, self.starts) if self.attended is None else self.attended
 
     def rotary_angles(self, theta: float, width: int) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [T, 1, width / 2] of each token's angles: its position times theta^(-2 i / width) (Su et al. 2021)."""
+        """Cosine and sine [T, 1, width / 2] of each token's rotary angles: position times theta^(-2 i / width) (Su et al. 2021)."""
         if (theta, width) not in self._angles:
             steps = torch.arange(0, width, 2, dtype=torch.float32, device=self.starts.device)
             angles = self.positions.float()[:, None, None] * (1.0 / theta ** (steps / width))
@@ -88,7 +88,7 @@ class Layout:
 
     @cached_property
     def equal_length_groups(self) -> list[Group]:
-        """Runs of neighbouring texts of one length."""
+        """Groups of neighbouring texts of equal length."""
         groups: list[Group] = []
         row = 0
         for length in self.lengths:
@@ -100,28 +100,28 @@ class Layout:
             row += length
         return groups
 
-    def group_masks(self, reach: int | None) -> list[Tensor | None]:
-        """Of each group what its tokens attend to, as `_attention_mask` has it."""
-        if ("groups", reach) not in self._masks:
+    def group_masks(self, half_window: int | None) -> list[Tensor | None]:
+        """The attention mask of each group, in the form of `_attention_mask`."""
+        if ("groups", half_window) not in self._masks:
             device = self.starts.device
-            self._masks["groups", reach] = [
-                _attention_mask(None if self.silent is None else ~_rows(self.silent, group), group[2], reach, device)
+            self._masks["groups", half_window] = [
+                _attention_mask(None if self.silent is None else ~_rows(self.silent, group), group[2], half_window, device)
                 for group in self.equal_length_groups
             ]
-        masks: list[Tensor | None] = self._masks["groups", reach]
+        masks: list[Tensor | None] = self._masks["groups", half_window]
         return masks
 
-    def padded_mask(self, reach: int | None, dtype: torch.dtype) -> Tensor:
-        """What each token of the padded batch attends to, to be added to its scores: 0 or −∞, [B, 1, 1 or L, L]."""
-        if (reach, dtype) not in self._masks:
+    def padded_mask(self, half_window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive attention mask of the padded batch: 0 or −∞, [B, 1, 1 or L, L]."""
+        if (half_window, dtype) not in self._masks:
             attended = self.padding.attended
-            self._masks[reach, dtype] = additive(_attention_mask(attended, attended.shape[1], reach, attended.device), dtype)
-        mask: Tensor = self._masks[reach, dtype]
+            self._masks[half_window, dtype] = additive(_attention_mask(attended, attended.shape[1], half_window, attended.device), dtype)
+        mask: Tensor = self._masks[half_window, dtype]
         return mask
 
 
 def attended_tokens(silent: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of the tokens that `silent` [T] does not mark, and where each text's begin among them, [B+1].
+    """The rows of the tokens that `no_attend_mask` [T] does not mark, and the start of each text among them, [B+1].
 
     >>> attended_tokens(torch.tensor([False, True, False]), torch.tensor([0, 2, 3]))
     (tensor([0, 2]), tensor([0, 1, 2]))
@@ -131,34 +131,34 @@ def attended_tokens(silent: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def apply_rotary(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions: number i of a head and number i + width / 2 turn as a pair, in float32.
+    """Apply rotary position embeddings: dimensions i and i + width / 2 of a head rotate as a pair, in float32.
 
     states [T, heads, width], cosine and sine [T, 1, width / 2] -> [T, heads, width].
     """
     first, second = states.float().chunk(2, dim=-1)
-    turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
-    return turned.to(states.dtype)
+    rotated = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    return rotated.to(states.dtype)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, window: int | None = None, dropout: float = 0.0) -> Tensor:
     """Scaled dot-product attention within each text, and within `window` // 2 tokens on either side if there is a window.
 
     query, key, value [T, heads, width] -> [T, heads, width]; each weight is dropped with probability `dropout` (Vaswani et al. 2017). On
-    CUDA without dropout, where precision, width and card allow it: variable-length attention. Elsewhere scaled-dot-product attention, on a
-    CPU over groups of neighbouring texts of one length, on CUDA over one padded batch with a mask. The formula is the same. A token whose
-    window holds nothing but silent tokens attends to itself.
+    CUDA without dropout, if precision, width and GPU support it: variable-length attention. Otherwise scaled-dot-product attention, on a
+    CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the same. A token whose
+    window holds only tokens of `no_attend_mask` attends to itself.
     """
-    reach = None if window is None or layout.longest <= window // 2 + 1 else window // 2
+    half_window = None if window is None or layout.longest <= window // 2 + 1 else window // 2
     if query.is_cuda:
-        distances_kept = reach is None or layout.silent is None  # without its silent keys a text has other distances
-        if not dropout and distances_kept and has_varlen(query):
-            return _varlen(query, key, value, layout, layout.cumulative_lengths[0], layout.longest, reach)
-        return padded_sdpa(query, key, value, layout, layout.padded_mask(reach, query.dtype), dropout)
-    return grouped_sdpa(query, key, value, layout, layout.group_masks(reach), dropout)
+        keeps_distances = half_window is None or layout.silent is None  # removing keys would change distances between tokens
+        if not dropout and keeps_distances and has_varlen(query):
+            return _varlen(query, key, value, layout, layout.cumulative_lengths[0], layout.longest, half_window)
+        return padded_sdpa(query, key, value, layout, layout.padded_mask(half_window, query.dtype), dropout)
+    return grouped_sdpa(query, key, value, layout, layout.group_masks(half_window), dropout)
 
 
 def first_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
-    """The same of the first token of each text alone: query [B, heads, width], key and value [T, heads, width] -> [B, heads, width]."""
+    """Attention of each text's first ([CLS]) token only: query [B, heads, width], key and value [T, heads, width] -> [B, heads, width]."""
     if not query.is_cuda:
         return grouped_sdpa(query, key, value, layout, layout.group_masks(None), dropout, firsts=True)
     if not dropout and has_varlen(query):
@@ -180,37 +180,37 @@ def grouped_sdpa(
     *,
     firsts: bool = False,
 ) -> Tensor:
-    """For a CPU: attention of packed texts by groups of one length, [T, heads, width] -> [T, heads, width].
+    """For a CPU: attention of packed texts in groups of equal length, [T, heads, width] -> [T, heads, width].
 
-    With `firsts` only the first token of each text attends: query [B, heads, width] -> [B, heads, width]. `masks` say of each group what
-    its tokens attend to, to be broadcast to [texts, heads, L, L]. The packed tensors are split once, so that their gradients are put
-    together once.
+    With `cls_only` only the first token of each text attends: query [B, heads, width] -> [B, heads, width]. `masks` holds the attention
+    mask of each group, broadcast to [texts, heads, L, L]. The packed tensors are split once, so that their gradients are concatenated
+    once.
     """
     groups = layout.equal_length_groups
     keys = [texts * length for _, texts, length in groups]
     queries = [texts for _, texts, _ in groups] if firsts else keys
-    mixed = []
+    outputs = []
     parts = (query.split(queries), key.split(keys), value.split(keys))
     for (_, texts, _), mask, q, k, v in zip(groups, masks, *parts, strict=True):
         q, k, v = (part.unflatten(0, (texts, -1)).transpose(1, 2) for part in (q, k, v))  # [texts, heads, L, width]
-        mixed.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1))
-    return torch.cat(mixed) if mixed else torch.zeros_like(query)
+        outputs.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs) if outputs else torch.zeros_like(query)
 
 
 def padded_sdpa(query: Tensor, key: Tensor, value: Tensor, layout: Layout, mask: Tensor, dropout: float = 0.0) -> Tensor:
     """For CUDA: attention of packed texts as one padded batch, [T, heads, width] -> [T, heads, width].
 
-    `mask` is added to the scores, to be broadcast to [B, heads, L, L].
+    `mask` is added to the scores and broadcast to [B, heads, L, L].
     """
     padding, texts = layout.padding, len(layout.lengths)
     q, k, v = (_padded(part, padding, texts) for part in (query, key, value))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1)
-    packed: Tensor = _Unpad.apply(mixed, padding.rows, padding.kept)
+    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1)
+    packed: Tensor = _Unpad.apply(output, padding.rows, padding.kept)
     return packed
 
 
 def additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """A mask that is true where a token attends, as numbers to add to scores: 0 or −∞."""
+    """A boolean mask, true where a token attends, as an additive mask: 0 or −∞."""
     assert mask is not None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
@@ -222,11 +222,11 @@ def _padded(part: Tensor, padding: Padding, texts: int) -> Tensor:
 
 
 class _Pad(torch.autograd.Function):
-    """Packed rows [T, ...] to padded ones [B * L, ...]. Padding has no gradient, so that each token's is looked up and not added up."""
+    """Packed rows [T, ...] to padded ones [B * L, ...]. Padding has no gradient, so the backward pass is a lookup, not a sum."""
 
     @staticmethod
-    def forward(ctx: Any, packed: Tensor, rows: Tensor, kept: Tensor) -> Tensor:
-        ctx.save_for_backward(kept)
+    def forward(ctx: Any, packed: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
+        ctx.save_for_backward(slots)
         return packed.index_select(0, rows)
 
     @staticmethod
@@ -238,31 +238,31 @@ class _Unpad(torch.autograd.Function):
     """Padded rows [B * L, ...] to packed ones [T, ...]; the gradient of padding is 0."""
 
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, rows: Tensor, kept: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, kept)
-        return padded.index_select(0, kept)
+    def forward(ctx: Any, padded: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, slots)
+        return padded.index_select(0, slots)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        rows, kept = ctx.saved_tensors
+        rows, slots = ctx.saved_tensors
         padded = gradients[0].new_zeros(len(rows), *gradients[0].shape[1:])
-        return padded.index_copy_(0, kept, gradients[0]), None, None
+        return padded.index_copy_(0, slots, gradients[0]), None, None
 
 
-def _attention_mask(attended: Tensor | None, length: int, reach: int | None, device: torch.device) -> Tensor | None:
-    """What each token attends to, to be broadcast to [B, heads, L, L], from what may be attended to [B, L]; None for everything."""
-    if reach is None or length <= reach + 1:
+def _attention_mask(attended: Tensor | None, length: int, half_window: int | None, device: torch.device) -> Tensor | None:
+    """Boolean attention mask, broadcast to [B, heads, L, L], from a key mask [B, L]; None if every token attends to every token."""
+    if half_window is None or length <= half_window + 1:
         return None if attended is None else attended[:, None, None]
     positions = torch.arange(length, device=device)
     distance = (positions[:, None] - positions).abs()
     if attended is None:
-        return distance <= reach
-    near = (distance <= reach) & attended[:, None, None]  # [B, 1, L, L]
-    return near | ((distance == 0) & ~near.any(-1, keepdim=True))  # the softmax of a row without any key would be NaN
+        return distance <= half_window
+    visible = (distance <= half_window) & attended[:, None, None]  # [B, 1, L, L]
+    return visible | ((distance == 0) & ~visible.any(-1, keepdim=True))  # a row without any key would give a NaN softmax
 
 
 def _rows(packed: Tensor, group: Group) -> Tensor:
-    """[texts, L] a group's part of [T]."""
+    """[texts, L] a group's slice of [T]."""
     first, texts, length = group
     return packed[first : first + texts * length].view(texts, length)
 
@@ -273,25 +273,25 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 def has_varlen(query: Tensor) -> bool:
-    """Whether the variable-length kernel takes these heads: half precision, a width it knows, compute capability 8.0 or more."""
+    """Whether the variable-length kernel supports these heads: half precision, a supported width, compute capability 8.0 or more."""
     width = query.shape[-1]
     return query.dtype in HALF and width <= WIDEST_HEAD and width % 8 == 0 and _capability(query.device) >= (8, 0)
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, starts: Tensor, longest: int, reach: int | None) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.3 s that only CUDA is worth
+def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, starts: Tensor, longest: int, half_window: int | None) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: 1.3 s, spent only on CUDA
 
     if layout.silent is not None:
         rows = layout.attended_tokens[0]
         key, value = key.index_select(0, rows), value.index_select(0, rows)
-    window = (-1, -1) if reach is None else (reach, reach)
-    mixed: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.longest, window_size=window)
-    return mixed
+    window = (-1, -1) if half_window is None else (half_window, half_window)
+    output: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.longest, window_size=window)
+    return output
 
 
 def varlen_flops() -> dict[Any, Any]:
-    """For torch's counter of operations: two products of every token with those of its own text, and five for the gradients."""
-    from torch.nn.attention import varlen  # noqa: F401 - makes the operations that are named below
+    """Formulas for torch's FlopCounterMode: two products of every token with those of its own text, and five for the gradients."""
+    from torch.nn.attention import varlen  # noqa: F401 - registers the operations used below
 
     def forward(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, key_starts: Tensor, *rest: Any, **more: Any) -> int:
         pairs = int((starts.diff().long() * key_starts.diff()).sum())
@@ -300,5 +300,5 @@ def varlen_flops() -> dict[Any, Any]:
     def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *rest: Any, **more: Any) -> int:
         return forward(query, key, value, *rest) * 5 // 2
 
-    forward._get_raw = backward._get_raw = True  # type: ignore[attr-defined]  # the lengths are wanted, not the shapes
+    forward._get_raw = backward._get_raw = True  # type: ignore[attr-defined]  # the formulas need the lengths, not the shapes
     return {torch.ops.torch_attn._varlen_attn: forward, torch.ops.torch_attn._varlen_attn_backward: backward}

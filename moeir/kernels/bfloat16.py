@@ -1,12 +1,12 @@
-"""Whether matrix products in bfloat16 run in hardware here."""
+"""Hardware support for bfloat16, and float32 products in full float32 precision."""
 
 import torch
 
-NEEDED_CAPABILITY = (8, 0)  # the compute capability from which a CUDA device multiplies bfloat16 in hardware
+NEEDED_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
 
 
 def multiplies_bfloat16(device: str) -> bool:
-    """On CUDA by compute capability; on a CPU AVX-512 BF16 or AMX."""
+    """Whether a device multiplies bfloat16 in hardware: on CUDA by compute capability, on a CPU with AVX-512 BF16 or AMX."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device) >= NEEDED_CAPABILITY
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

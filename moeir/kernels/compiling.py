@@ -1,7 +1,7 @@
-"""Loops compiled by numba at their first call, kept beside their file or in the user's cache where one is writable.
+"""Loops compiled by numba at their first call, cached on disk beside their file or in the user's cache folder if one is writable.
 
-What is kept is compiled anew when the function's own file changes, not when a file it calls into does: who changes a loop that is called
-from another file saves that file too.
+The cache is invalidated when the function's own file changes, not when a file it calls into changes: after changing a loop that is called
+from another file, save that file too.
 """
 
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from typing import Any
 
 import numba
 
-numba.config.THREADING_LAYER = "workqueue"  # OpenMP's would change how many threads torch computes with, and so its rounding
+numba.config.THREADING_LAYER = "workqueue"  # OpenMP's would change torch's number of threads, and so its rounding
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """numba's `njit`, cached on disk where a folder can be written."""
+    """numba's `njit`, cached on disk if a cache folder is writable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             fast: Callable[..., Any] = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # "no locator available": nowhere to write the cache
+        except RuntimeError:  # "no locator available": no writable cache folder
             fast = numba.njit(**options)(function)
         return fast
 

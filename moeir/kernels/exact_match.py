@@ -1,4 +1,4 @@
-"""Which document token each query token meets best among those of the same term, without [Q, N, L, M] and without a pair that differs."""
+"""The best document token of the same term for each query token (COIL), without [Q, N, L, M]: only pairs of equal terms are multiplied."""
 
 from collections.abc import Iterator
 
@@ -9,44 +9,46 @@ PAIRS_AT_ONCE = 2**16
 
 
 @torch.no_grad()
-def best_matches(queries: Tensor, query_terms: Tensor, documents: Tensor, document_terms: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
-    """The pairs (query token, document token) that score: of each query token, the best token of its term in each document, if positive.
+def best_matches(
+    queries: Tensor, query_terms: Tensor, documents: Tensor, document_terms: Tensor, document_rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The pairs (query token, document token) that score: for each query token and document, the best token of the same term, if positive.
 
-    queries [T, D], query_terms [T], documents [U, D], document_terms [U], owners [U] (the document of each token, ascending) -> query
-    tokens and document tokens, each [pairs]. Of equals the first is taken.
+    queries [T, D], query_terms [T], documents [U, D], document_terms [U], document_rows [U] (the document of each token,
+    ascending) -> query tokens and document tokens, each [pairs]. Ties go to the first token.
     """
-    order = document_terms.argsort(stable=True)  # by term, then document, then place
+    order = document_terms.argsort(stable=True)  # by term, then document, then position
     terms = document_terms[order].contiguous()
     first, last = (torch.searchsorted(terms, query_terms, right=right) for right in (False, True))
-    fresh = torch.ones_like(terms, dtype=torch.bool)
-    fresh[1:] = (terms[1:] != terms[:-1]) | (owners[order][1:] != owners[order][:-1])
-    groups = fresh.cumsum(0) - 1  # the tokens of one term in one document
-    found = []
+    opens_group = torch.ones_like(terms, dtype=torch.bool)
+    opens_group[1:] = (terms[1:] != terms[:-1]) | (document_rows[order][1:] != document_rows[order][:-1])
+    groups = opens_group.cumsum(0) - 1  # tokens of one term in one document
+    matches = []
     for begin, end, total in _blocks((last - first).tolist()):
         lengths = (last - first)[begin:end]
-        token = torch.repeat_interleave(torch.arange(begin, end, device=terms.device), lengths, output_size=total)
-        before = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths, output_size=total)
-        place = torch.arange(len(token), device=terms.device) - before + first[token]
-        product = (queries.index_select(0, token) * documents.index_select(0, order[place])).sum(-1)
-        new = torch.ones_like(token, dtype=torch.bool)
-        new[1:] = (token[1:] != token[:-1]) | (groups[place][1:] != groups[place][:-1])
-        rival = new.cumsum(0) - 1  # pairs of one query token with one document
-        best = product.new_full((len(new),), float("-inf")).scatter_reduce(0, rival, product, "amax")
-        winners = ((product == best[rival]) & (product > 0)).nonzero()[:, 0]
-        seen = rival[winners]
-        winners = winners[torch.cat([seen.new_ones(len(seen[:1])), seen.diff()]).bool()]
-        found.append(torch.stack([token[winners], order[place[winners]]]))
-    pairs = torch.cat(found, 1) if found else torch.zeros(2, 0, dtype=torch.int64, device=terms.device)
+        query_rows = torch.repeat_interleave(torch.arange(begin, end, device=terms.device), lengths, output_size=total)
+        offsets = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths, output_size=total)
+        positions = torch.arange(len(query_rows), device=terms.device) - offsets + first[query_rows]
+        products = (queries.index_select(0, query_rows) * documents.index_select(0, order[positions])).sum(-1)
+        opens_pair = torch.ones_like(query_rows, dtype=torch.bool)
+        opens_pair[1:] = (query_rows[1:] != query_rows[:-1]) | (groups[positions][1:] != groups[positions][:-1])
+        pair_groups = opens_pair.cumsum(0) - 1  # pairs of one query token with one document
+        best = products.new_full((len(opens_pair),), float("-inf")).scatter_reduce(0, pair_groups, products, "amax")
+        winners = ((products == best[pair_groups]) & (products > 0)).nonzero()[:, 0]
+        winner_groups = pair_groups[winners]
+        winners = winners[torch.cat([winner_groups.new_ones(len(winner_groups[:1])), winner_groups.diff()]).bool()]
+        matches.append(torch.stack([query_rows[winners], order[positions[winners]]]))
+    pairs = torch.cat(matches, 1) if matches else torch.zeros(2, 0, dtype=torch.int64, device=terms.device)
     return pairs[0], pairs[1]
 
 
 def _blocks(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Neighbouring query tokens with at most PAIRS_AT_ONCE pairs together, or one token: first, last + 1, pairs."""
+    """Blocks of neighbouring query tokens with at most PAIRS_AT_ONCE pairs, or of one token: first, last + 1, pairs."""
     begin = pairs = 0
-    for place, length in enumerate(lengths):
-        if place > begin and pairs + length > PAIRS_AT_ONCE:
-            yield begin, place, pairs
-            begin, pairs = place, 0
+    for token, length in enumerate(lengths):
+        if token > begin and pairs + length > PAIRS_AT_ONCE:
+            yield begin, token, pairs
+            begin, pairs = token, 0
         pairs += length
     if pairs:
         yield begin, len(lengths), pairs

@@ -1,4 +1,4 @@
-"""float32 products in float32, whatever the process has chosen for them."""
+"""float32 products in full float32 precision, regardless of torch's global settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch.backends import cuda, mkldnn
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast, and no TF32 or bfloat16 inside a product of float32; afterwards as before."""
+    """Disable autocast, and TF32 and bfloat16 inside float32 products; restore the settings afterwards."""
     settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
     changed = [(setting, setting.fp32_precision) for setting in settings if setting.fp32_precision != "ieee"]
     for setting, _ in changed:

@@ -1,4 +1,4 @@
-"""Rows that go through one of several linear maps each, without asking the device how many go through which."""
+"""Grouped linear layers: each row is mapped by one of several experts, without a host sync for the number of rows per expert."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GROUPED = (9, 10)  # compute capabilities, Hopper and Blackwell
-ALIGNED = 8  # rows: a group begins where 16 bytes of bfloat16 do, also where a gradient reads it down its columns
+GROUPED = (9, 10)  # major compute capabilities: Hopper and Blackwell
+ALIGNED = 8  # rows: a group starts at a multiple of 16 bytes of bfloat16, also when a gradient reads it column by column
 
 
 @dataclass(frozen=True)
 class ExpertGroups:
-    """n rows by the one of I experts that each chose: `slots` [n] is the place of each in a buffer of `size` rows, in which the rows of one
-    expert are neighbours; `ends` int32 [I] are where each expert's rows end. All on the device; `size` is the most it can take."""
+    """n rows grouped by the expert (of I) that each chose: `slots` [n] is the index of each row in a buffer of `size` rows in which the
+    rows of one expert are contiguous; `ends` int32 [I] are the ends of the experts' rows. All on the device; `size` is an upper bound."""
 
     choice: Tensor
     slots: Tensor
@@ -25,29 +25,29 @@ class ExpertGroups:
 
     @classmethod
     def from_choice(cls, choice: Tensor, experts: int) -> "ExpertGroups":
-        """choice [n], which expert each row takes.
+        """choice [n]: the expert of each row.
 
         >>> groups = ExpertGroups.from_choice(torch.tensor([1, 0, 1]), 2)
         >>> groups.slots.tolist(), groups.ends.tolist()
         ([8, 0, 9], [8, 16])
         """
         ranks = (choice[:, None] == torch.arange(experts, device=choice.device)).long().cumsum(0)  # [n, I], from 1
-        padded = (ranks[-1] + ALIGNED - 1) // ALIGNED * ALIGNED
-        ends = padded.cumsum(0)
-        slots = (ends - padded).index_select(0, choice) + ranks.gather(1, choice[:, None])[:, 0] - 1
+        padded_counts = (ranks[-1] + ALIGNED - 1) // ALIGNED * ALIGNED
+        ends = padded_counts.cumsum(0)
+        slots = (ends - padded_counts).index_select(0, choice) + ranks.gather(1, choice[:, None])[:, 0] - 1
         return cls(choice, slots, ends.int(), len(choice) + experts * ALIGNED)
 
 
 def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor | None, groups: ExpertGroups) -> Tensor:
-    """Each row times the weights of its expert, plus its bias: rows [n, K], weights [I, N, K], biases [I, N] -> [n, N] in bfloat16.
+    """Multiply each row by the weights of its expert and add the bias: rows [n, K], weights [I, N, K], biases [I, N] -> [n, N] in bfloat16.
 
-    Products are added up in float32; rows and weights are taken as bfloat16.
+    Rows and weights are cast to bfloat16; products accumulate in float32.
     """
     with torch.autocast(rows.device.type, enabled=False):
         buffer = rows.new_zeros(groups.size, rows.shape[1], dtype=torch.bfloat16).index_copy_(0, groups.slots, rows.bfloat16())
         products = F.grouped_mm(buffer, weights.bfloat16().mT, offs=groups.ends)
-        picked = products.index_select(0, groups.slots)
-        return picked if biases is None else picked + F.embedding(groups.choice, biases.bfloat16())
+        outputs = products.index_select(0, groups.slots)
+        return outputs if biases is None else outputs + F.embedding(groups.choice, biases.bfloat16())
 
 
 @cache
@@ -56,15 +56,15 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 def has_grouped_linear(rows: Tensor, width: int) -> bool:
-    """Whether grouped products are to be had without a wait: on CUDA of compute capability 9 or 10 (elsewhere torch asks for the lengths of
-    the groups and multiplies one by one), under bfloat16 autocast, of widths that align."""
+    """Whether grouped products run without a host sync: on CUDA of compute capability 9 or 10 (elsewhere torch copies the group lengths to
+    the host and multiplies one by one), under bfloat16 autocast, for aligned widths."""
     if not rows.is_cuda or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return False
     return rows.shape[-1] % ALIGNED == 0 and width % ALIGNED == 0 and _capability(rows.device)[0] in GROUPED
 
 
 def grouped_flops() -> dict[Any, Any]:
-    """For torch's counter of operations: grouped products by their shapes, [n, K] × [I, K, N] or [K, n] × [n, N]."""
+    """Formulas for torch's FlopCounterMode: grouped products by their shapes, [n, K] × [I, K, N] or [K, n] × [n, N]."""
 
     def count(first: Sequence[int], second: Sequence[int], *rest: Any, **more: Any) -> int:
         return 2 * first[0] * first[1] * second[-1]

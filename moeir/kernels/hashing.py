@@ -1,10 +1,10 @@
-"""Integers that look drawn at random, each a function of another: a choice that depends on a text alone, on any device."""
+"""Hashing of integers to pseudo-random integers: the same choice for a text on any device and in any batch."""
 
 from torch import Tensor
 
 
 def hash_integers(numbers: Tensor) -> Tensor:
-    """SplitMix64's finaliser on int64, wrapping around (Steele et al. 2014).
+    """SplitMix64's finaliser on int64, with wrap-around (Steele et al. 2014).
 
     >>> import torch
     >>> hash_integers(torch.tensor([-7046029254386353131])) - (16294208416658607535 - 2**64)
@@ -16,5 +16,5 @@ def hash_integers(numbers: Tensor) -> Tensor:
 
 
 def _shift_right(numbers: Tensor, bits: int) -> Tensor:
-    """To the right, zeros following, whatever the sign."""
+    """Logical right shift: zeros are shifted in, regardless of the sign."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Memory that is free but still held by the process, how much of it is left or taken, and memory that a device reads by itself."""
+"""Host and device memory: returning free heap to the system, available bytes, out-of-memory messages, and copies through pinned memory."""
 
 import ctypes
 import os
@@ -15,52 +15,54 @@ from torch import Tensor
 
 from moeir.console import size
 
-M_MMAP_THRESHOLD, LARGE = -3, 1 << 20  # glibc's name for it, and bytes
+M_MMAP_THRESHOLD, LARGE = -3, 1 << 20  # glibc's mallopt parameter; bytes
 
 
 @cache
 def _trim() -> Any:
-    """glibc's malloc_trim; None for another library."""
+    """glibc's malloc_trim; None for another C library."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 @cache
 def steady() -> None:
-    """Give every large tensor a place of its own, from now on, which the system gets back when the tensor goes.
+    """Allocate large tensors with mmap from now on, so that their memory returns to the system when they are freed.
 
-    Left to itself glibc takes more and more of them from its heap, whose holes can double the peak of a step. Fresh pages cost time, a
-    few per cent of a step: for where memory is what is short.
+    By default glibc takes more and more of them from its heap, whose fragmentation can double the peak memory of a step. Fresh pages cost
+    a few per cent of a step's time: use it when memory is scarce.
     """
     if sys.platform == "linux" and (tune := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         tune(M_MMAP_THRESHOLD, LARGE)
 
 
 def give_back() -> None:
-    """Hand free memory back to the system. Batches of ever other sizes leave holes in the heap, which add up to gigabytes in an hour."""
+    """Return free heap memory to the system. Batches of varying sizes fragment the heap, by gigabytes in an hour."""
     if (trim := _trim()) is not None:
         trim(ctypes.c_size_t(0))
 
 
 def copy_to_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """An array as a tensor on a device; on its way to CUDA the host does not wait for it."""
+    """An array as a tensor on a device; the copy to CUDA is asynchronous."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def available_bytes(device: torch.device) -> int:
-    """What a CUDA device can still give this process: its free memory, and what torch holds of it and does not use."""
+    """Bytes this process can still allocate on a CUDA device: its free memory, and what torch has reserved but not allocated."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
 def describe_shortage(problem: BaseException) -> str:
-    """Where memory has run out, of the host or of the CUDA device that this process computes on, and how much of it is taken."""
-    host, wanted = socket.gethostname(), re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(problem))
-    more = f"; {wanted[1]} more were wanted" if wanted else ""
+    """Message for an out-of-memory error: the host or CUDA device, and how much of its memory is used."""
+    host, request = socket.gethostname(), re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(problem))
+    request_note = f"; {request[1]} more were wanted" if request else ""
     if not torch.cuda.is_initialized() or isinstance(problem, MemoryError) or "CPU" in str(problem):
-        held, total = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return f"out of memory on the CPU of {host}: this process has taken up to {size(held)} of {size(total)}{more}"
+        used, total = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return f"out of memory on the CPU of {host}: this process has taken up to {size(used)} of {size(total)}{request_note}"
     device = torch.cuda.current_device()
-    (free, total), held = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
+    (free, total), used = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
     name = f"cuda:{device} ({torch.cuda.get_device_name(device)}) of {host}"
-    return f"out of memory on {name}: {size(total - free)} of {size(total)} are taken, {size(held)} by tensors of this process{more}"
+    return (
+        f"out of memory on {name}: {size(total - free)} of {size(total)} are taken, {size(used)} by tensors of this process{request_note}"
+    )

@@ -1,4 +1,4 @@
-"""Ranked lists end to end: their hits as sortable numbers, documents that stand twice, and the union of several systems' lists."""
+"""Ranked lists stored end to end: hits as sortable keys, detection of duplicate documents, and the union of several systems' lists."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ _REST = np.uint32(0x7FFFFFFF)
 
 @compiled()
 def in_order(starts: Any, documents: Any, scores: Any) -> bool:
-    """Whether scores fall in every list and, where they are equal, documents do, and none is minus zero."""
+    """Whether every list is sorted by score and then document, both descending, without a score of minus zero."""
     bits = scores.view(np.uint32)
-    for one in range(len(starts) - 1):
-        for row in range(starts[one], starts[one + 1]):
+    for query in range(len(starts) - 1):
+        for row in range(starts[query], starts[query + 1]):
             if bits[row] == _SIGN:
                 return False
-            if row > starts[one] and (
+            if row > starts[query] and (
                 scores[row] > scores[row - 1] or (scores[row] == scores[row - 1] and documents[row] > documents[row - 1])
             ):
                 return False
@@ -28,69 +28,69 @@ def in_order(starts: Any, documents: Any, scores: Any) -> bool:
 
 
 @compiled()
-def keyed(starts: Any, documents: Any, scores: Any, keys: Any, late: Any) -> None:
-    """A number a hit [n] that ascends as scores fall and, where they are equal, as documents do; late [Q]: lists not in that order."""
+def keyed(starts: Any, documents: Any, scores: Any, keys: Any, unordered: Any) -> None:
+    """Write a sort key per hit [n]: ascending keys are descending scores, then descending documents; unordered [Q]: lists out of order."""
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
-    for one in range(len(starts) - 1):
-        before = np.uint64(0)
-        late[one] = False
-        for row in range(starts[one], starts[one + 1]):
-            falling = bits[row] if bits[row] & _SIGN else bits[row] ^ _REST
-            key = np.uint64(falling) << _HALF | (_LOW - np.uint64(documents[row]))
-            late[one] |= key < before
-            keys[row] = before = key
+    for query in range(len(starts) - 1):
+        previous = np.uint64(0)
+        unordered[query] = False
+        for row in range(starts[query], starts[query + 1]):
+            descending_bits = bits[row] if bits[row] & _SIGN else bits[row] ^ _REST
+            key = np.uint64(descending_bits) << _HALF | (_LOW - np.uint64(documents[row]))
+            unordered[query] |= key < previous
+            keys[row] = previous = key
 
 
 @compiled()
 def unkeyed(keys: Any, documents: Any, scores: Any) -> None:
-    """The documents and scores [n] that such numbers stand for."""
+    """Decode sort keys to documents and scores [n]."""
     bits = scores.view(np.uint32)
     for row in range(len(keys)):
-        falling = np.uint32(keys[row] >> _HALF)
-        bits[row] = falling if falling & _SIGN else falling ^ _REST
+        descending_bits = np.uint32(keys[row] >> _HALF)
+        bits[row] = descending_bits if descending_bits & _SIGN else descending_bits ^ _REST
         documents[row] = np.int32(_LOW - (keys[row] & _LOW))
 
 
 @compiled()
 def repeats(starts: Any, documents: Any) -> bool:
-    """Whether a document stands twice in one of the lists."""
-    seen = np.zeros(64, np.int64)
-    for one in range(len(starts) - 1):
-        size = starts[one + 1] - starts[one]
-        if 2 * size > len(seen):
-            room = len(seen)
-            while 2 * size > room:
-                room *= 2
-            seen = np.zeros(room, np.int64)
-        last, own = len(seen) - 1, (one + 1) << 32  # what other lists left is of another number
-        for row in range(starts[one], starts[one + 1]):
+    """Whether a list contains a document twice."""
+    table = np.zeros(64, np.int64)
+    for query in range(len(starts) - 1):
+        size = starts[query + 1] - starts[query]
+        if 2 * size > len(table):
+            capacity = len(table)
+            while 2 * size > capacity:
+                capacity *= 2
+            table = np.zeros(capacity, np.int64)
+        last, tag = len(table) - 1, (query + 1) << 32  # entries of earlier lists have another tag
+        for row in range(starts[query], starts[query + 1]):
             slot = (documents[row] * 0x9E3779B1 >> 7) & last
-            while seen[slot] >> 32 == one + 1:
-                if seen[slot] == own | documents[row]:
+            while table[slot] >> 32 == query + 1:
+                if table[slot] == tag | documents[row]:
                     return True
                 slot = (slot + 1) & last
-            seen[slot] = own | documents[row]
+            table[slot] = tag | documents[row]
     return False
 
 
 @compiled()
 def spread(keys: Any, first: int, width: int, offsets: Any, values: Any, missing: Any, documents: Any, columns: Any) -> int:
-    """The union [n], ascending, and columns [E, n]: values, or missing [E, Q]; how many documents.
+    """Write the union of documents [n], ascending, and columns [E, n]: values, or missing [E, Q]; return the number of documents.
 
-    keys ascend: documents, with their query's place · width, above places in values, of `first` bits; offsets [E + 1]: whose those are.
+    keys ascend: (query index · width + document) above the `first` low bits, which are the row in values; offsets [E + 1]: rows by system.
     """
-    count, query, before, rows = 0, 0, np.int64(-1), np.uint64((1 << first) - 1)
-    for place in range(len(keys)):
-        document, row = np.int64(keys[place] >> np.uint64(first)), np.int64(keys[place] & rows)
-        if document != before:
+    count, query, previous, rows = 0, 0, np.int64(-1), np.uint64((1 << first) - 1)
+    for index in range(len(keys)):
+        document, row = np.int64(keys[index] >> np.uint64(first)), np.int64(keys[index] & rows)
+        if document != previous:
             while document >= (query + 1) * width:
                 query += 1
             documents[count] = document
             for system in range(len(columns)):
                 columns[system, count] = missing[system, query]
-            before, count = document, count + 1
-        own = 0
+            previous, count = document, count + 1
+        source = 0
         for system in range(1, len(columns)):
-            own += row >= offsets[system]  # a sum, as the branch could not be foreseen
-        columns[own, count - 1] = values[row]
+            source += row >= offsets[system]  # a sum, since a branch would be unpredictable
+        columns[source, count - 1] = values[row]
     return count

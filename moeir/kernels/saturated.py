@@ -1,7 +1,7 @@
-"""The sum over a text's positions of log(1 + relu(logit)) for every term, never with more of the logits than a tile.
+"""SPLADE's sum pooling: Σ over a text's positions of log(1 + relu(logit)) for every term, one tile of logits at a time.
 
-Of a trained head few logits are positive: their places are kept, and only their products are computed again with a gradient. Where many
-are, as of a head that has not learned to be silent, the logits are computed again for the gradient, tile by tile.
+A trained head has few positive logits: their positions are stored, and only their products are recomputed with a gradient. An untrained,
+dense head has many: its logits are recomputed for the gradient, tile by tile.
 """
 
 from typing import Any
@@ -12,26 +12,26 @@ from torch import Tensor
 from moeir.kernels.attention import Layout
 from moeir.kernels.vocabulary import Block, activations, blocks, factors, tiles
 
-FEW = 1 / 64  # share of positive logits up to which places are cheaper than logits computed again
+FEW = 1 / 64  # share of positive logits up to which stored positions are cheaper than recomputed logits
 
 
 def saturated_sums(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ over a text's positions of log(1 + relu(logit)), where that is positive, in float32 with gradient.
+    """Σ over a text's positions of log(1 + relu(logit)), if positive, in float32 with gradient.
 
-    states [T, H], embedding [V, H], bias [V] -> texts, terms, weights, each [pairs], ordered by text, then term. Silent tokens count
-    nothing. Under autocast the products, and only they, are of half-precision factors.
+    states [T, H], embedding [V, H], bias [V] -> texts, terms, weights, each [pairs], ordered by text, then term. Tokens of
+    `no_attend_mask` count nothing. Under autocast the factors of the products, and nothing else, are in half precision.
     """
     rows, words = factors(states.detach(), embedding.detach())
     with torch.autocast(states.device.type, enabled=False):
-        places = None if states.is_cuda else _positive(rows, layout, words, bias.detach())
-        if places is None:
+        positive = None if states.is_cuda else _positive(rows, layout, words, bias.detach())
+        if positive is None:
             texts, terms, weights = _SaturatedSum.apply(states, embedding, bias, layout, rows.dtype)
             return texts, terms, weights
-        logits = activations(states, embedding, bias, places[1], places[0])
-    kept = (logits > 0).nonzero()[:, 0]  # what was positive by rounding only is absent
-    owners = layout.owners[places[0][kept]]
-    pairs, members = torch.unique(owners * len(embedding) + places[1][kept], return_inverse=True)
-    weights = logits.new_zeros(len(pairs)).index_add(0, members, torch.log1p(logits[kept]))
+        logits = activations(states, embedding, bias, positive[1], positive[0])
+    still_positive = (logits > 0).nonzero()[:, 0]  # drop logits that were positive only by rounding
+    pair_texts = layout.owners[positive[0][still_positive]]
+    pairs, pair_index = torch.unique(pair_texts * len(embedding) + positive[1][still_positive], return_inverse=True)
+    weights = logits.new_zeros(len(pairs)).index_add(0, pair_index, torch.log1p(logits[still_positive]))
     return pairs // len(embedding), pairs % len(embedding), weights
 
 
@@ -57,9 +57,9 @@ class _SaturatedSum(torch.autograd.Function):
         rows, words = states.to(dtype), embedding.to(dtype)
         sums = torch.zeros(len(layout.lengths), len(words), device=states.device)
         for block in blocks(layout):
-            own = sums[block.text : block.text + len(block.lengths)]
+            block_sums = sums[block.text : block.text + len(block.lengths)]
             for part, logits in tiles(block, rows, words):
-                own[:, part] = _added(torch.add(logits, bias[part]).relu_().log1p_(), block)
+                block_sums[:, part] = _added(torch.add(logits, bias[part]).relu_().log1p_(), block)
         texts, terms = sums.nonzero(as_tuple=True)
         weights = sums[texts, terms]
         ctx.save_for_backward(states, embedding, bias, texts, terms)
@@ -76,33 +76,33 @@ class _SaturatedSum(torch.autograd.Function):
 def _gradients(
     states: Tensor, embedding: Tensor, bias: Tensor, texts: Tensor, terms: Tensor, gradient: Tensor, layout: Layout, dtype: torch.dtype
 ) -> list[Tensor]:
-    """Of states, embedding and bias, from the logits computed again."""
+    """Gradients of states, embedding and bias, from recomputed logits."""
     rows, words = states.to(dtype), embedding.to(dtype)
-    found = [torch.zeros_like(part, dtype=torch.float32) for part in (states, embedding, bias)]
-    wanted = gradient.new_zeros(len(layout.lengths), len(words))
-    wanted[texts, terms] = gradient
+    gradients = [torch.zeros_like(part, dtype=torch.float32) for part in (states, embedding, bias)]
+    weight_gradient = gradient.new_zeros(len(layout.lengths), len(words))
+    weight_gradient[texts, terms] = gradient
     for block in blocks(layout):
-        asked = wanted[block.text : block.text + len(block.lengths)]
-        own = rows.index_select(0, block.rows)
+        block_gradient = weight_gradient[block.text : block.text + len(block.lengths)]
+        block_states = rows.index_select(0, block.rows)
         for part, logits in tiles(block, rows, words):
-            known = torch.add(logits, bias[part])
-            slopes = _spread(asked[:, part], block).mul_(known > 0).div_(known.clamp_(min=0).add_(1))  # [n, v]
-            found[2][part] += slopes.sum(0)
-            slopes = slopes.to(dtype)
-            found[0].index_add_(0, block.rows, (slopes @ words[part]).float())
-            found[1][part] += slopes.T @ own
-    return [part.to(given.dtype) for part, given in zip(found, (states, embedding, bias), strict=True)]
+            values = torch.add(logits, bias[part])
+            logit_gradient = _spread(block_gradient[:, part], block).mul_(values > 0).div_(values.clamp_(min=0).add_(1))  # [n, v]
+            gradients[2][part] += logit_gradient.sum(0)
+            logit_gradient = logit_gradient.to(dtype)
+            gradients[0].index_add_(0, block.rows, (logit_gradient @ words[part]).float())
+            gradients[1][part] += logit_gradient.T @ block_states
+    return [part.to(parameter.dtype) for part, parameter in zip(gradients, (states, embedding, bias), strict=True)]
 
 
 def _added(weights: Tensor, block: Block) -> Tensor:
-    """Weights [n, v] of a block's rows added up by text: [texts, v]."""
+    """Weights [n, v] of a block's rows summed by text: [texts, v]."""
     if block.padded:
         return weights.view(len(block.lengths), block.lengths[0], -1).sum(1)
-    return torch.stack([own.sum(0) for own in weights.split(list(block.lengths))])
+    return torch.stack([text_weights.sum(0) for text_weights in weights.split(list(block.lengths))])
 
 
 def _spread(values: Tensor, block: Block) -> Tensor:
-    """Values [texts, v] once for each of a text's rows: [n, v]."""
+    """Values [texts, v] repeated for each row of a text: [n, v]."""
     if block.padded:
         return values[:, None].expand(-1, block.lengths[0], -1).flatten(0, 1).clone()
     return torch.repeat_interleave(values, torch.tensor(block.lengths), 0, output_size=len(block.rows))

@@ -1,4 +1,4 @@
-"""Attention over packed texts in which the caller says, pair by pair, which token attends to which: what decoders need."""
+"""Attention over packed texts with an arbitrary mask of token pairs, as decoders need it."""
 
 from collections.abc import Callable
 
@@ -11,20 +11,21 @@ Seen = Callable[[Tensor, int], Tensor]
 
 
 def selective(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, dropout: float = 0.0) -> Tensor:
-    """Scaled dot-product attention within each text, of token i to the tokens j that `seen` allows it.
+    """Scaled dot-product attention within each text, of token i to the tokens j that `visibility` allows.
 
-    query, key, value [T, heads, width] -> [T, heads, width]. `seen(texts [n], L)` gives bool [n or 1, L, L] for those texts, padded to
-    L tokens; every token must see the first of its text. Groups of neighbouring texts of one length on a CPU, one padded batch on CUDA.
+    query, key, value [T, heads, width] -> [T, heads, width]. `visibility(texts [n], L)` returns bool [n or 1, L, L] for those texts, padded
+    to L tokens; every token must attend to the first of its text. On a CPU: groups of neighbouring texts of equal length; on CUDA: one
+    padded batch.
     """
     if query.is_cuda:
         attended = layout.padding.attended
         texts = torch.arange(len(attended), device=query.device)
         allowed = (seen(texts, attended.shape[1]) & attended[:, None])[:, None]  # [B, 1, L, L]
         return padded_sdpa(query, key, value, layout, additive(allowed, query.dtype), dropout)
-    masks, number = [], 0
+    masks, first_text = [], 0
     for _, count, length in layout.equal_length_groups:
-        masks.append(seen(torch.arange(number, number + count), length)[:, None])  # [n or 1, 1, L, L]
-        number += count
+        masks.append(seen(torch.arange(first_text, first_text + count), length)[:, None])  # [n or 1, 1, L, L]
+        first_text += count
     return grouped_sdpa(query, key, value, layout, masks, dropout)
 
 
@@ -38,10 +39,10 @@ def causal(window: int) -> Seen:
             [1, 0, 1, 1]], dtype=torch.int32)
     """
 
-    def seen(texts: Tensor, length: int) -> Tensor:
+    def visibility(texts: Tensor, length: int) -> Tensor:
         positions = torch.arange(length, device=texts.device)
-        distance = positions[:, None] - positions  # how far j lies before i
-        near = (distance >= 0) if window < 0 else (distance >= 0) & (distance < window)
-        return (near | (positions == 0))[None]
+        distance = positions[:, None] - positions  # i − j
+        in_window = (distance >= 0) if window < 0 else (distance >= 0) & (distance < window)
+        return (in_window | (positions == 0))[None]
 
-    return seen
+    return visibility

@@ -1,8 +1,8 @@
-"""A weight for every vocabulary term from all positions of a text, never with more of the logits than a tile: a few texts, some terms.
+"""SPLADE weights: the maximum or the saturated sum of the vocabulary logits over a text's positions, one tile of logits at a time.
 
-Of a maximum, only the winning position of each positive (text, term) pair takes part in the gradient, so only those products are
-computed again: exact values and gradients at the memory of the pairs (notes in performance of learned sparse heads: maximum first, log
-after). A sum needs every positive position (`saturated.py`).
+For the maximum, only the argmax position of each positive (text, term) pair takes part in the gradient, so only those products are
+recomputed: exact values and gradients at the memory of the pairs (maximum first, log after). The sum needs every positive position: of a
+trained head few logits are positive, and only their products are recomputed; otherwise the logits are recomputed tile by tile.
 """
 
 import math
@@ -16,16 +16,16 @@ from moeir.kernels.attention import Layout
 from moeir.kernels.pairs import products
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
-MOST_PADDING = 1.25  # rows of a padded block for each of its tokens
-ALIGNED = 64  # terms: where a row of logits begins, CUDA's matrix products are fastest
-BYTES_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 27}  # of logits; on a processor what a core keeps near itself
+MOST_PADDING = 1.25  # most rows of a padded block per token
+ALIGNED = 64  # terms: CUDA's matrix products are fastest if rows of logits start at a multiple of this
+BYTES_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 27}  # of logits; on a CPU what fits the cache of a core
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring texts from number `text` on. `rows` [n] are their tokens; `quiet` [n] marks those not to be heard, None for no such.
+    """Neighbouring texts from index `first_text` on. `rows` [n]: their tokens; `ignored_rows` [n] marks rows that never win (None: none).
 
-    `lengths` say how many of the rows each has. Of a padded block all have the same, with quiet rows behind their tokens.
+    `lengths` are the numbers of rows of the texts; in a padded block all are equal, with ignored rows after a text's tokens.
     """
 
     text: int
@@ -36,9 +36,9 @@ class Block:
 
 
 def text_blocks(lengths: Sequence[int], max_tokens: int, waste: float = math.inf) -> Iterator[tuple[int, int, int, int]]:
-    """Neighbouring texts of at most `max_tokens` tokens together, or one text: (first text, last + 1, first token, last + 1).
+    """Split neighbouring texts into blocks of at most `max_tokens` tokens, or one text: (first text, last + 1, first token, last + 1).
 
-    Padded to its longest text a block has at most `waste` times as many rows as tokens.
+    Padded to its longest text, a block has at most `max_padding_ratio` rows per token.
 
     >>> list(text_blocks([3, 3, 5], 6))
     [(0, 2, 0, 6), (2, 3, 6, 11)]
@@ -59,7 +59,7 @@ def text_blocks(lengths: Sequence[int], max_tokens: int, waste: float = math.inf
 
 
 def blocks(layout: Layout) -> Iterator[Block]:
-    """All texts, at most TOKENS_AT_ONCE tokens at a time or one text; on CUDA padded to the longest in a block."""
+    """Blocks of at most TOKENS_AT_ONCE tokens, or of one text; on CUDA padded to the longest text of the block."""
     kind = layout.starts.device.type
     waste = MOST_PADDING if kind == "cuda" else math.inf
     for text, last, first, end in text_blocks(layout.lengths, TOKENS_AT_ONCE[kind], waste):
@@ -67,35 +67,35 @@ def blocks(layout: Layout) -> Iterator[Block]:
 
 
 def _packed(layout: Layout, text: int, lengths: tuple[int, ...], first: int, last: int) -> Block:
-    quiet = None if layout.silent is None else layout.silent[first:last]
-    return Block(text, lengths, torch.arange(first, last, device=layout.starts.device), quiet, False)
+    ignored_rows = None if layout.silent is None else layout.silent[first:last]
+    return Block(text, lengths, torch.arange(first, last, device=layout.starts.device), ignored_rows, False)
 
 
 def _padded(layout: Layout, text: int, lengths: tuple[int, ...], first: int, last: int) -> Block:
     longest, starts = max(lengths), layout.starts[text : text + len(lengths) + 1]
     rows = torch.arange(longest, device=starts.device) + starts[:-1, None]  # [n, L]
-    quiet = rows >= starts[1:, None]
+    ignored_rows = rows >= starts[1:, None]
     rows = rows.clamp(max=last - 1)
-    quiet = (quiet if layout.silent is None else quiet | layout.silent[rows]).flatten()
-    return Block(text, (longest,) * len(lengths), rows.flatten(), quiet, True)
+    ignored_rows = (ignored_rows if layout.silent is None else ignored_rows | layout.silent[rows]).flatten()
+    return Block(text, (longest,) * len(lengths), rows.flatten(), ignored_rows, True)
 
 
 def tiles(block: Block, states: Tensor, words: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Some terms after others, and the products [n, v] of a block's rows with their words; −∞ for what is quiet. One memory for all."""
+    """Slices of the vocabulary with the logits [n, v] of a block's rows; −∞ for ignored rows. All tiles share one buffer."""
     rows = states.index_select(0, block.rows)
     count = max(1, min(len(words), BYTES_AT_ONCE[rows.device.type] // (rows.element_size() * len(rows))))
     count = -(-count // ALIGNED) * ALIGNED if rows.is_cuda else count
-    room = rows.new_empty(len(rows) * count)
+    buffer = rows.new_empty(len(rows) * count)
     for first in range(0, len(words), count):
         terms = slice(first, min(first + count, len(words)))
         part = words[terms]
         width = count if rows.is_cuda else len(part)  # of a row in memory
-        logits = torch.mm(rows, part.T, out=room[: len(rows) * width].view(len(rows), width)[:, : len(part)])
+        logits = torch.mm(rows, part.T, out=buffer[: len(rows) * width].view(len(rows), width)[:, : len(part)])
         yield terms, logits if block.quiet is None else logits.masked_fill_(block.quiet[:, None], float("-inf"))
 
 
 def factors(states: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the number format of products: half precision if the caller runs under autocast."""
+    """Cast both factors to the dtype of products: half precision under autocast."""
     kind = states.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
     return states.to(dtype), embedding.to(dtype)
@@ -103,52 +103,52 @@ def factors(states: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def winners(states: Tensor, layout: Layout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which terms are positive somewhere in each text, and where they are strongest.
+    """Terms with a positive logit at some position of each text, and the position of their maximum.
 
     states [T, H], embedding [V, H], bias [V] -> texts, terms, positions, each [pairs], ordered by text, then term.
-    Silent tokens never win. Half precision if the caller runs under autocast. On CUDA the maxima of all texts are held at once, 6 or 8
-    bytes a term, so that the device is asked once how many are positive.
+    Tokens of `no_attend_mask` never win. Half precision under autocast. On CUDA the maxima of all texts are stored at once, 6 or 8 bytes
+    per term, so that one sync returns how many are positive.
     """
     rows, words = factors(states, embedding)
     if states.is_cuda:
         return _strongest_of_all(rows, layout, words, bias)
-    found = [torch.zeros(2, 0, dtype=torch.int64)]
+    matches = [torch.zeros(2, 0, dtype=torch.int64)]
     for block in blocks(layout):
         for part, logits in tiles(block, rows, words):
-            texts, terms, places = _strongest(logits, block, -bias[part])
-            found.append(torch.stack([(texts + block.text) * len(words) + terms + part.start, block.rows[places]]))
-    pairs, order = torch.cat([part[0] for part in found]).sort()
-    positions = torch.cat([part[1] for part in found])[order]
+            texts, terms, block_rows = _strongest(logits, block, -bias[part])
+            matches.append(torch.stack([(texts + block.text) * len(words) + terms + part.start, block.rows[block_rows]]))
+    pairs, order = torch.cat([part[0] for part in matches]).sort()
+    positions = torch.cat([part[1] for part in matches])[order]
     return pairs // len(words), pairs % len(words), positions
 
 
 def _strongest_of_all(rows: Tensor, layout: Layout, words: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For CUDA: the largest logit of every text and term, and its column in the padded block; then which are positive."""
+    """For CUDA: the largest logit of every text and term and its column in the padded block, then those that are positive."""
     texts = len(layout.lengths)
     best = rows.new_full((texts, len(words)), float("-inf"))
     columns = torch.zeros(best.shape, dtype=torch.int32, device=best.device)
     for block in blocks(layout):
-        own = slice(block.text, block.text + len(block.lengths))
+        block_texts = slice(block.text, block.text + len(block.lengths))
         for part, logits in tiles(block, rows, words):
             values, column = logits.view(len(block.lengths), block.lengths[0], -1).max(1)  # [n, v]
-            best[own, part], columns[own, part] = values, column
+            best[block_texts, part], columns[block_texts, part] = values, column
     text, term = (part.contiguous() for part in (best.float() > -bias).nonzero(as_tuple=True))
     return text, term, layout.starts.index_select(0, text) + columns[text, term]
 
 
 def _strongest(logits: Tensor, block: Block, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The texts and terms whose largest logit is above the floor [v], and the rows where it stands: each [pairs]."""
+    """The texts and terms whose largest logit exceeds the floor [v], and the rows of these maxima: each [pairs]."""
     parts = logits.split(list(block.lengths))
     best = torch.stack([part.amax(0) if len(part) else part.new_full(part.shape[1:], float("-inf")) for part in parts])
     texts, terms = (best.float() > floor).nonzero(as_tuple=True)
-    own, first, places = terms.split(torch.bincount(texts, minlength=len(parts)).tolist()), 0, [terms[:0]]
-    for part, chosen in zip(parts, own, strict=True):
-        if len(chosen):  # a place is slow to find: of positive terms only
-            places.append(part.index_select(1, chosen).max(0).indices + first)
+    terms_by_text, first, argmax_rows = terms.split(torch.bincount(texts, minlength=len(parts)).tolist()), 0, [terms[:0]]
+    for part, text_terms in zip(parts, terms_by_text, strict=True):
+        if len(text_terms):  # argmax is slow: only for positive terms
+            argmax_rows.append(part.index_select(1, text_terms).max(0).indices + first)
         first += len(part)
-    return texts, terms, torch.cat(places)
+    return texts, terms, torch.cat(argmax_rows)
 
 
 def activations(states: Tensor, embedding: Tensor, bias: Tensor, terms: Tensor, positions: Tensor) -> Tensor:
-    """The logits of chosen (position, term) pairs in float32, with gradient; [pairs]."""
+    """The logits of given (position, term) pairs in float32, with gradient; [pairs]."""
     return products(states.float(), embedding.float(), positions, terms) + bias.float().index_select(0, terms)

@@ -1,4 +1,4 @@
-"""One small model for each family, with what sets the family apart: made by transformers with random weights, read by us."""
+"""One tiny model per family with its special features: created by transformers with random weights, read by moeir."""
 
 import torch
 import transformers
@@ -29,8 +29,8 @@ SMALL = {
 
 def made(name, *, head=True, **changes):
     """A model of transformers with every parameter random, biases and normalisations too."""
-    family, said = SMALL[name]
-    config = getattr(transformers, f"{family}Config")(**(said | changes))
+    family, settings = SMALL[name]
+    config = getattr(transformers, f"{family}Config")(**(settings | changes))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = getattr(transformers, f"{family}ForMaskedLM" if head else f"{family}Model")(config)
@@ -49,8 +49,8 @@ def pair(name, folder, *, head=True, **changes):
 
 def texts(lengths=LENGTHS, seed=0):
     """Random ids, none of which is special in any family."""
-    drawn = torch.Generator().manual_seed(seed)
-    return [torch.randint(5, V, (length,), generator=drawn).tolist() for length in lengths]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(5, V, (length,), generator=generator).tolist() for length in lengths]
 
 
 def padded(ids, padding=1):
@@ -59,7 +59,5 @@ def padded(ids, padding=1):
     return {"input_ids": batch, "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in ids])}
 
 
-def close(found, expected):
-    return bool((found - expected).abs().max() <= 1e-5 * expected.abs().max())
-
-
+def close(actual, expected):
+    return bool((actual - expected).abs().max() <= 1e-5 * expected.abs().max())

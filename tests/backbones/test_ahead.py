@@ -1,4 +1,4 @@
-"""Threads before and behind the work: order, depth, errors where they belong, and no thread left."""
+"""Prefetching and background writing: order, depth, errors at the right item, and no thread left."""
 
 import threading
 import time
@@ -13,24 +13,24 @@ def threads():
 
 
 def test_items_are_walked_over_in_a_thread_and_not_far_ahead():
-    walked = []
+    produced = []
 
     def items():
         for number in range(20):
-            walked.append((number, threading.current_thread() is threading.main_thread()))
+            produced.append((number, threading.current_thread() is threading.main_thread()))
             yield number
 
     for number in walked_ahead(items(), depth=2):
         time.sleep(0.001)
-        assert number <= len(walked) - 1 <= number + 3
-    assert walked == [(number, False) for number in range(20)] and threads() == []
+        assert number <= len(produced) - 1 <= number + 3
+    assert produced == [(number, False) for number in range(20)] and threads() == []
 
 
 def test_nothing_is_walked_over_and_what_is_left_early_stops():
     assert list(walked_ahead([])) == []
-    made = walked_ahead(iter(range(1000)))
-    assert next(made) == 0
-    made.close()
+    iterator = walked_ahead(iter(range(1000)))
+    assert next(iterator) == 0
+    iterator.close()
     assert threads() == []
 
 
@@ -39,22 +39,22 @@ def test_an_error_comes_where_its_item_would():
         yield from (1, 2, 3)
         raise ValueError("the fourth")
 
-    seen = []
+    items_read = []
     with pytest.raises(ValueError, match="the fourth"):
-        seen.extend(walked_ahead(items()))
+        items_read.extend(walked_ahead(items()))
     assert threads() == []
-    for item in (made := walked_ahead(items())):
-        seen.append(item)
+    for item in (iterator := walked_ahead(items())):
+        items_read.append(item)
         if item == 3:
-            made.close()
-    assert seen[-3:] == [1, 2, 3]
+            iterator.close()
+    assert items_read[-3:] == [1, 2, 3]
 
 
 def test_work_behind_is_done_in_order_by_one_thread():
     done = []
-    with behind() as later:
+    with behind() as submit:
         for number in range(9):
-            later(lambda number=number: done.append((number, threading.current_thread().name)))
+            submit(lambda number=number: done.append((number, threading.current_thread().name)))
             assert len(done) >= number  # all before it
     assert [number for number, _ in done] == list(range(9)) and len({name for _, name in done}) == 1
     assert threads() == []
@@ -67,14 +67,14 @@ def test_nothing_is_begun_behind_work_that_failed():
         time.sleep(0.01)
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), behind() as later:
-        later(lambda: done.append(1))
-        later(failing)
-        later(lambda: done.append(2))
+    with pytest.raises(OSError, match="disk full"), behind() as submit:
+        submit(lambda: done.append(1))
+        submit(failing)
+        submit(lambda: done.append(2))
     assert done == [1] and threads() == []
-    with pytest.raises(OSError, match="disk full"), behind() as later:
-        later(failing)
-    with pytest.raises(KeyboardInterrupt), behind() as later:
-        later(lambda: done.append(3))
+    with pytest.raises(OSError, match="disk full"), behind() as submit:
+        submit(failing)
+    with pytest.raises(KeyboardInterrupt), behind() as submit:
+        submit(lambda: done.append(3))
         raise KeyboardInterrupt
     assert done == [1, 3] and threads() == []

@@ -32,9 +32,9 @@ def config(**changes):
 def random_weights(model, seed=3):
     """Every parameter random, biases and normalisations too."""
     with torch.no_grad():
-        made = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=made) * 0.1)
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     return model.eval()
 
 
@@ -48,8 +48,8 @@ def pair(folder, kind=BertModel, pooler=True, **changes):
 
 
 def texts(lengths=LENGTHS, seed=0):
-    made = torch.Generator().manual_seed(seed)
-    return [torch.randint(0, SIZES["vocab_size"], (length,), generator=made).tolist() for length in lengths]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, SIZES["vocab_size"], (length,), generator=generator).tolist() for length in lengths]
 
 
 def padded(ids):
@@ -58,8 +58,8 @@ def padded(ids):
     return {"input_ids": batch, "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in ids])}
 
 
-def close(found, expected):
-    return (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+def close(actual, expected):
+    return (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -92,7 +92,7 @@ def test_vocabulary_logits_are_those_of_transformers(name, tmp_path):
 def test_segments_are_those_of_transformers(tmp_path):
     theirs, ours = pair(tmp_path)
     ids = texts()
-    segments = [[int(place >= 3) for place in range(len(text))] for text in ids]
+    segments = [[int(position >= 3) for position in range(len(text))] for text in ids]
     tokens = Tokens.pack(ids, "document")
     tokens = replace(tokens, segments=torch.tensor([number for text in segments for number in text]))
     for text, part in enumerate(ours(tokens).split(LENGTHS)):
@@ -102,13 +102,13 @@ def test_segments_are_those_of_transformers(tmp_path):
 
 @torch.no_grad()
 def test_silent_tokens_are_an_attention_mask_of_transformers(tmp_path):
-    """ColBERT's [MASK]s look at the query and give vectors, but nothing looks at them."""
+    """ColBERT's [MASK]s attend to the query and yield vectors, but are not attended to."""
     theirs, ours = pair(tmp_path)
     ids, silent = texts(), (2, 0, 3, 0, 1, 11)
     states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
     for text, part in enumerate(states):
-        seen = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
-        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([seen])).last_hidden_state[0]
+        mask = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
+        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([mask])).last_hidden_state[0]
         assert close(part, expected), text
 
 
@@ -133,16 +133,16 @@ def test_the_first_tokens_alone_are_those_of_all_states_and_so_are_their_gradien
     encoder = Encoder({"prenorm": replace(shape, prenorm=prenorm), "one layer": replace(shape, layers=1)}.get(kind, shape)).train(training)
     encoder.layers = encoder.layers[:0] if kind == "none" else encoder.layers
     batch = Tokens.pack(texts(), "query", silent=[0, 0, 3, 0, 1, 0])
-    found = []
-    for form in (encoder.firsts, lambda given: encoder(given).index_select(0, given.starts[:-1])):
+    results = []
+    for form in (encoder.firsts, lambda tokens: encoder(tokens).index_select(0, tokens.starts[:-1])):
         encoder.zero_grad()
         first = form(batch)
         (first * torch.linspace(-1, 1, 24)).sum().backward()
         gradients = {name: parameter.grad for name, parameter in encoder.named_parameters() if parameter.grad is not None}
-        found.append({"states": first.detach()} | gradients)
-    assert found[0].keys() == found[1].keys() and found[0]["states"].shape == (len(LENGTHS), 24)
-    for name, value in found[1].items():
-        assert (found[0][name] - value).abs().max() <= 1e-5 * max(1.0, float(value.abs().max())), name
+        results.append({"states": first.detach()} | gradients)
+    assert results[0].keys() == results[1].keys() and results[0]["states"].shape == (len(LENGTHS), 24)
+    for name, value in results[1].items():
+        assert (results[0][name] - value).abs().max() <= 1e-5 * max(1.0, float(value.abs().max())), name
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():
@@ -159,21 +159,21 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
-    """By what torch.compile traces; the kernels that it writes for CUDA are compared on a real device."""
+    """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
     shape = Shape(61, 24, 2, 4, 40, positions=16, spread=0.3, dropout=0.0, attention_dropout=0.0)
     encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")
     for batch in (Tokens.pack(texts(), "query"), Tokens.pack(texts()[:3], "query")):
-        found = []
+        results = []
         for one in (encoder, compiled):
             one.zero_grad()
             for states in (one(batch), one.firsts(batch)):
                 states.square().sum().backward()
-            found.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
-        for name, value in found[0].items():
-            assert value is found[1][name] is None or torch.allclose(found[1][name], value, atol=1e-5, rtol=1e-5), name
+            results.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
+        for name, value in results[0].items():
+            assert value is results[1][name] is None or torch.allclose(results[1][name], value, atol=1e-5, rtol=1e-5), name
 
 
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])
@@ -182,7 +182,7 @@ def test_the_dropout_of_attention_weights_can_be_set_whatever_the_configuration_
     encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
     if kind == "prenorm":
         for layer in encoder.layers:
-            layer.attention.dropout.p = 0.0  # of what attention hands on: ModernBERT names both by one number
+            layer.attention.dropout.p = 0.0  # of the attention output: ModernBERT has one rate for both
     tokens = Tokens.pack(texts(), "document")
     assert not torch.equal(encoder(tokens), encoder(tokens))
     set_attention_dropout(encoder, 0.0)

@@ -39,8 +39,8 @@ def test_silent_tokens_are_an_attention_mask_of_transformers(name, tmp_path):
     ids, silent = texts(), (2, 0, 3, 0, 1, 3)
     states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
     for text, part in enumerate(states):
-        seen = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
-        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([seen])).last_hidden_state[0]
+        mask = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
+        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([mask])).last_hidden_state[0]
         assert close(part, expected), text
 
 
@@ -54,8 +54,8 @@ def test_weights_survive_the_way_there_and_back(name, head, tmp_path):
     (tmp_path / "ours").mkdir()
     files.write(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), plain=True)
     opener = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
-    reopened, said = opener.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert type(reopened) is type(theirs) and not said["missing_keys"] and not said["unexpected_keys"]
+    reopened, loading_info = opener.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert type(reopened) is type(theirs) and not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
     first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "ours"))
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
     batch = padded(texts())
@@ -73,8 +73,8 @@ def test_shards_prefixes_and_repeated_decoders_are_understood(name, tmp_path):
     bare = {key.removeprefix(f"{theirs.base_model_prefix}."): value for key, value in (weights | tied).items()}
     save_file(bare | {"classifier.weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     for folder in (tmp_path / "shards", tmp_path):
-        found = files.read_encoder(folder, vocabulary_head=None).state_dict()
-        assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
+        weights_read = files.read_encoder(folder, vocabulary_head=None).state_dict()
+        assert weights_read.keys() == expected.keys() and all(torch.equal(weights_read[key], expected[key]) for key in expected)
     decoder = next(iter(type(theirs)._tied_weights_keys))
     save_file(weights | {decoder: torch.zeros_like(tied[decoder])}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"differs from embeddings.words.weight; moeir reads a vocabulary head tied"):
@@ -134,7 +134,7 @@ def test_a_tower_ends_as_normalised_as_the_encoder(start, tmp_path):
 @pytest.mark.parametrize("name", SMALL)
 @torch.no_grad()
 def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
-    """What mixtures rely on: change and joined make the whole, the normalisation is called `norm`, the width is that of `down`."""
+    """Mixtures rely on this: update and residual make the whole, the normalisation is named `norm`, the width is that of `down`."""
     _, ours = pair(name, tmp_path, head=False)
     states = torch.randn(7, 24)
     for layer in ours.layers:

@@ -20,8 +20,8 @@ def changed(folder, change):
 
 
 def reconfigured(folder, **changes):
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(said | changes))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
     (tmp_path / "ours").mkdir()
     files.write(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), plain=True)
     options = {"add_pooling_layer": pooler} if kind is BertModel else {}
-    reopened, said = kind.from_pretrained(tmp_path / "ours", output_loading_info=True, **options)
-    assert not said["missing_keys"] and not said["unexpected_keys"]
+    reopened, loading_info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True, **options)
+    assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
     before, after = theirs.state_dict(), reopened.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -64,16 +64,16 @@ def test_old_names_and_position_ids_are_understood(written):
         return weights | {"bert.embeddings.position_ids": torch.arange(16)[None]}
 
     changed(written, renamed)
-    found = files.read_encoder(written, vocabulary_head=True).state_dict()
-    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    weights_read = files.read_encoder(written, vocabulary_head=True).state_dict()
+    assert weights_read.keys() == expected.keys() and all(torch.equal(weights_read[name], expected[name]) for name in expected)
 
 
 def test_shards_are_read_through_their_index(written):
     expected = files.read_encoder(written, vocabulary_head=True).state_dict()
     BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
     assert (written / "shards" / "model.safetensors.index.json").exists() and not (written / "shards" / "model.safetensors").exists()
-    found = files.read_encoder(written / "shards", vocabulary_head=True).state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    weights_read = files.read_encoder(written / "shards", vocabulary_head=True).state_dict()
+    assert all(torch.equal(weights_read[name], expected[name]) for name in expected)
 
 
 def test_half_precision_is_read_as_float32(written):
@@ -82,8 +82,8 @@ def test_half_precision_is_read_as_float32(written):
     ours = files.read_encoder(written, vocabulary_head=True)
     assert {value.dtype for value in ours.state_dict().values()} == {torch.float32}
     files.write(written, files.read_config(written), ours.state_dict(), plain=True)
-    said = files.read_config(written)
-    assert said["dtype"] == "float32" and "torch_dtype" not in said
+    config = files.read_config(written)
+    assert config["dtype"] == "float32" and "torch_dtype" not in config
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_decoder_that_repeats_the_words_is_read(written):
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     changed(written, lambda weights: weights | {name: weights[twin].clone() for name, twin in tied.items()})
-    found = files.read_encoder(written, vocabulary_head=True).state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    weights_read = files.read_encoder(written, vocabulary_head=True).state_dict()
+    assert all(torch.equal(weights_read[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
 
 
 def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
-    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and the hub could not give it") as caught:
+    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and it cannot be loaded from the hub") as caught:
         files.located(files.Path("nobody/nothing"))
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Names of weights lead from ours to a family's and back; what a family does not know passes as it is."""
+"""Weight names convert from ours to a family's and back; unknown names pass unchanged."""
 
 import importlib
 

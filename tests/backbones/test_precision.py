@@ -1,4 +1,4 @@
-"""One device by name, and the number format that it multiplies: by compute capability on CUDA, with what torch makes of float32 said."""
+"""Device and dtype selection: by compute capability on CUDA, with a log message on TF32."""
 
 import logging
 
@@ -13,16 +13,16 @@ from moeir.kernels.full_precision import full_precision
 
 @pytest.fixture
 def cards(monkeypatch):
-    """`cards(count, capability)`: torch says that it sees so many CUDA devices; a list of those that were chosen."""
-    chosen = []
+    """`cards(count, capability)`: torch reports this many CUDA devices; returns the list of selected ones."""
+    selected = []
 
     def pretend(count, capability=(9, 0)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A card")
-        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-        return chosen
+        monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+        return selected
 
     return pretend
 
@@ -31,10 +31,10 @@ def cards(monkeypatch):
     ("name", "device"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu"), ("cpu:0", "cpu")]
 )
 def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, device):
-    chosen = cards(2)
-    assert precision.resolve_device(name) == device and chosen == []
+    selected = cards(2)
+    assert precision.resolve_device(name) == device and selected == []
     assert precision.device_for(name) == device
-    assert chosen == ([] if device == "cpu" else [device])
+    assert selected == ([] if device == "cpu" else [device])
 
 
 def test_processes_share_out_every_device_unless_one_is_named(cards):
@@ -59,10 +59,10 @@ def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(ca
     cards(2, capability)
     caplog.set_level(logging.INFO)
     assert precision.dtype_for("auto", "cuda:1") is dtype and multiplies_bfloat16("cuda:1") == (dtype is torch.bfloat16)
-    said = caplog.messages[-1]
-    assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in said
-    assert said.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
-    assert ("TF32 is off" in said) == (dtype is torch.float32)
+    message = caplog.messages[-1]
+    assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in message
+    assert message.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
+    assert ("TF32 is off" in message) == (dtype is torch.float32)
 
 
 def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processor(cards):

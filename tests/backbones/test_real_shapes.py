@@ -32,10 +32,10 @@ WHOLE = {
 @torch.no_grad()
 def test_states_and_logits_are_those_of_transformers(name, tmp_path):
     """Two texts, one longer than ModernBERT's window to either side."""
-    family, said = REAL[name]
+    family, settings = REAL[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        theirs = getattr(transformers, f"{family}ForMaskedLM")(getattr(transformers, f"{family}Config")(**said)).eval()
+        theirs = getattr(transformers, f"{family}ForMaskedLM")(getattr(transformers, f"{family}Config")(**settings)).eval()
         for parameter in theirs.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.02)
         lengths = (9, 160)
@@ -52,9 +52,9 @@ def test_states_and_logits_are_those_of_transformers(name, tmp_path):
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_published_models_have_their_parameters(name, tmp_path):
     """With their vocabulary heads, without poolers; words and decoder are one."""
-    family, said, count = WHOLE[name]
-    config = getattr(transformers, f"{family}Config")(**said).to_dict()
+    family, settings, count = WHOLE[name]
+    config = getattr(transformers, f"{family}Config")(**settings).to_dict()
     with torch.device("meta"):
         encoder = Encoder(files.shape_of(config, tmp_path), vocabulary_head=True)
-        theirs = getattr(transformers, f"{family}ForMaskedLM")(getattr(transformers, f"{family}Config")(**said))
+        theirs = getattr(transformers, f"{family}ForMaskedLM")(getattr(transformers, f"{family}Config")(**settings))
     assert sum(part.numel() for part in encoder.parameters()) == count == theirs.num_parameters()

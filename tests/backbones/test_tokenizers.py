@@ -1,4 +1,4 @@
-"""Tokenizers of the families beside BERT: byte pairs, sentence pieces, and the signs of their vocabularies."""
+"""Tokenizers of the families beside BERT: byte pairs, sentence pieces, and their special tokens."""
 
 import json
 import string
@@ -50,8 +50,8 @@ def test_special_tokens_in_a_text_are_text_in_every_family(name, mask, tmp_path)
 def test_sentence_pieces_are_read(tmp_path):
     write_xlm_roberta(tmp_path)
     reader = TextReader(tmp_path)
-    found = tokens(reader, "the end")
-    assert found[0] == "<s>" and found[-1] == "</s>" and "".join(found[1:-1]).replace("▁", " ") == " the end"
+    pieces = tokens(reader, "the end")
+    assert pieces[0] == "<s>" and pieces[-1] == "</s>" and "".join(pieces[1:-1]).replace("▁", " ") == " the end"
 
 
 def test_modernbert_has_the_markers_of_bert(tmp_path):
@@ -65,10 +65,12 @@ def test_modernbert_has_the_markers_of_bert(tmp_path):
 def test_punctuation_has_or_has_not_the_sign_of_a_space_before_it(name, space, tmp_path):
     WRITERS[name](tmp_path)
     reader = TextReader(tmp_path)
-    every = {reader.token(number) for number in range(reader.vocabulary)}
-    found = {reader.token(number) for number in reader.signs.punctuation}
-    assert found == {token for token in every if token.removeprefix(space) and not set(token.removeprefix(space)) - set(string.punctuation)}
-    assert f"{space}(" in found and "," in found and space not in found
+    vocabulary = {reader.token(number) for number in range(reader.vocabulary)}
+    punctuation = {reader.token(number) for number in reader.signs.punctuation}
+    assert punctuation == {
+        token for token in vocabulary if token.removeprefix(space) and not set(token.removeprefix(space)) - set(string.punctuation)
+    }
+    assert f"{space}(" in punctuation and "," in punctuation and space not in punctuation
     dropped = {number for number in reader.ids(["the end! (the end), the end ..."])[0] if number in reader.signs.punctuation}
     assert {symbol for number in dropped for symbol in reader.token(number)} - {space} == set("!(),.")
 

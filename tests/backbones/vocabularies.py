@@ -17,10 +17,10 @@ def _byte_pairs() -> tuple[list[str], list[tuple[str, str]]]:
     """Tokens and merges: each word behind a space, and each mark, grows from its first letter."""
     tokens, merges = sorted(pre_tokenizers.ByteLevel.alphabet()), []
     for word in (*(f"Ġ{word}" for word in (*WORDS, *MARKS)), "An", "..."):
-        for place in range(1, len(word)):
-            if word[: place + 1] not in tokens:
-                tokens.append(word[: place + 1])
-                merges.append((word[:place], word[place]))
+        for end in range(1, len(word)):
+            if word[: end + 1] not in tokens:
+                tokens.append(word[: end + 1])
+                merges.append((word[:end], word[end]))
     return tokens, merges
 
 

@@ -1,4 +1,4 @@
-"""Operations that are kernels on CUDA alone: fused attention, attention of packed texts, products of groups of rows, dropout."""
+"""Operations with CUDA-only kernels: fused attention, variable-length attention, grouped matrix products, dropout."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,17 +13,17 @@ __all__ = ["HANDLED"]
 
 
 def on_one_card(name: str, *tensors: Tensor | None) -> int:
-    """The card that all of them are on; refused otherwise."""
+    """The card of all tensors; RuntimeError if they are not on one card."""
     devices = {str(one.device) for one in tensors if one is not None}
     if len(devices) > 1 or any(one is not None and not isinstance(one, DeviceTensor) for one in tensors):
-        found = " and ".join(sorted(devices))
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {found}! ({name})")
+        names = " and ".join(sorted(devices))
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {names}! ({name})")
     return next(one.device.index for one in tensors if one is not None)
 
 
 # ---------------------------------------------------------------- the formula
 def weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """[…, L, M] in at least float32; a row that sees nothing has weights of 0."""
+    """Attention weights […, L, M] in at least float32; 0 for a fully masked row."""
     scores = query @ key.transpose(-1, -2) * scale
     if bias is not None:
         scores = scores + bias
@@ -31,58 +31,58 @@ def weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Te
 
 
 def wide(*tensors: Tensor) -> list[Tensor]:
-    """The numbers of the host in the format kernels add up in."""
+    """The host's numbers in the accumulation dtype of kernels."""
     return [one.host.double() if one.dtype == torch.float64 else one.host.float() for one in tensors]
 
 
 def mixed(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, kept: Tensor | None) -> Tensor:
-    """Attention; `kept` [L, M] is 0 for a dropped weight, and 1 / (1 - p) for others."""
-    found = weights(query, key, bias, scale)
-    return (found if kept is None else found * kept) @ value
+    """Attention; `kept` [L, M] is 0 for a dropped weight, else 1 / (1 - p)."""
+    probabilities = weights(query, key, bias, scale)
+    return (probabilities if kept is None else probabilities * kept) @ value
 
 
 def slopes(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, kept: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of query, key, value and bias."""
-    found = weights(query, key, bias, scale)
-    dropped = found if kept is None else found * kept
-    wanted = gradient @ value.transpose(-1, -2)
-    wanted = wanted if kept is None else wanted * kept
-    scores = found * (wanted - (wanted * found).sum(-1, keepdim=True))
+    probabilities = weights(query, key, bias, scale)
+    dropped = probabilities if kept is None else probabilities * kept
+    weight_gradients = gradient @ value.transpose(-1, -2)
+    weight_gradients = weight_gradients if kept is None else weight_gradients * kept
+    scores = probabilities * (weight_gradients - (weight_gradients * probabilities).sum(-1, keepdim=True))
     return scores @ key * scale, scores.transpose(-1, -2) @ query * scale, dropped.transpose(-1, -2) @ gradient, scores
 
 
 def keep(shape: torch.Size, p: float, seed: int) -> Tensor | None:
-    """Which weights stay, as a number to multiply them with."""
+    """Dropout mask as factors of the weights."""
     if not p:
         return None
-    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) >= p
-    return drawn / (1 - p)
+    kept = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) >= p
+    return kept / (1 - p)
 
 
 def drawn_seed(card: int, p: float) -> Tensor:
-    """A seed from the card's generator where something is dropped."""
+    """A seed from the card's generator if there is dropout."""
     generator = machine().cards[card].generator
     return torch.randint(2**62, (), generator=generator) if p else torch.zeros((), dtype=torch.int64)
 
 
 # ---------------------------------------------------------------- scaled_dot_product_attention
 def _seen(query: Tensor, key: Tensor, bias: Tensor | None, causal: bool) -> Tensor | None:
-    found = None if bias is None else bias.host.float()
+    total = None if bias is None else bias.host.float()
     if causal:
         far = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).triu(1)
-        found = torch.zeros(far.shape).masked_fill(far, float("-inf")) + (0.0 if found is None else found)
-    return found
+        total = torch.zeros(far.shape).masked_fill(far, float("-inf")) + (0.0 if total is None else total)
+    return total
 
 
 def _laid_out(host: Tensor, dtype: torch.dtype, card: int) -> DeviceTensor:
-    """[B, heads, L, width] as the kernels leave it: heads beside one another in memory."""
+    """[B, heads, L, width] in the kernels' memory layout: heads are adjacent."""
     return DeviceTensor(host.to(dtype).transpose(1, 2).contiguous().transpose(1, 2), card)
 
 
 def _attend(query: Any, key: Any, value: Any, bias: Any, p: float, causal: bool, scale: float | None) -> tuple[DeviceTensor, Tensor]:
-    """What both kernels give, and the seed of what was dropped."""
+    """The output of both kernels, and the dropout seed."""
     card = on_one_card("scaled_dot_product_attention", query, key, value, bias)
     if bias is not None and bias.dtype != query.dtype:
         raise RuntimeError("invalid dtype for bias - should match query's dtype")
@@ -97,8 +97,8 @@ def _attend(query: Any, key: Any, value: Any, bias: Any, p: float, causal: bool,
 def _attend_back(gradient: Any, query: Any, key: Any, value: Any, bias: Any, seed: Any, p: float, causal: bool, scale: float | None) -> Any:
     g, q, k, v = wide(gradient, query, key, value)
     kept = keep(torch.Size((*q.shape[:-1], k.shape[-2])), p, int(seed.host))
-    *found, scores = slopes(g, q, k, v, _seen(query, key, bias, causal), scale or q.shape[-1] ** -0.5, kept)
-    return [_laid_out(one, query.dtype, query.device.index) for one in found], scores
+    *gradients, scores = slopes(g, q, k, v, _seen(query, key, bias, causal), scale or q.shape[-1] ** -0.5, kept)
+    return [_laid_out(one, query.dtype, query.device.index) for one in gradients], scores
 
 
 @handles("_scaled_dot_product_flash_attention")
@@ -119,8 +119,9 @@ def _flash(
     machine().launch("_scaled_dot_product_flash_attention")
     card, nothing = query.device.index, torch.empty(0)
     state = torch.stack([seed, torch.zeros_like(seed)])
-    sums, drawn, unused, shown = (DeviceTensor(one, card) for one in (torch.zeros(query.shape[:-1]), state, nothing, nothing.clone()))
-    return out, sums, None, None, query.shape[2], key.shape[2], drawn, unused, shown
+    parts = (torch.zeros(query.shape[:-1]), state, nothing, nothing.clone())
+    sums, generator_state, unused, debug_mask = (DeviceTensor(one, card) for one in parts)
+    return out, sums, None, None, query.shape[2], key.shape[2], generator_state, unused, debug_mask
 
 
 @handles("_scaled_dot_product_flash_attention_backward")
@@ -163,16 +164,16 @@ def _efficient_back(
     wanted: Any, is_causal: bool = False, *, scale: float | None = None,
 ) -> Any:  # fmt: skip
     machine().launch("_scaled_dot_product_efficient_attention_backward", 3, count=3)
-    found, scores = _attend_back(gradient, query, key, value, bias, seed, dropout_p, is_causal, scale)
+    gradients, scores = _attend_back(gradient, query, key, value, bias, seed, dropout_p, is_causal, scale)
     extra = None
     if bias is not None and wanted[3]:
         extra = DeviceTensor(scores.sum_to_size(bias.shape).to(bias.dtype), query.device.index)
-    return (*found, extra)
+    return (*gradients, extra)
 
 
 # ---------------------------------------------------------------- attention of packed texts
 def _packed(query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_q: Any, max_k: Any) -> list[tuple[slice, slice]]:
-    """Check what the kernel expects, and where each text lies."""
+    """Check the kernel's requirements; return the slices of each text."""
     on_one_card("varlen_attn", query, key, value, starts_q, starts_k)
     if machine().capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
@@ -194,12 +195,12 @@ def _packed(query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_
         if bounds[0] != 0 or bounds[-1] != len(tokens) or min(lengths) < 0:
             raise RuntimeError(f"cu_seqlens {bounds[0]} … {bounds[-1]} are not those of {len(tokens)} tokens")
         if max(lengths) > longest:
-            raise RuntimeError(f"the longest text has {max(lengths)} tokens, and is said to have {longest}")
+            raise RuntimeError(f"the longest text has {max(lengths)} tokens, and max_seqlen is {longest}")
     return [(slice(*q), slice(*k)) for q, k in zip(pairwise(bounds_q), pairwise(bounds_k), strict=True)]
 
 
 def _near(queries: int, keys: int, causal: bool, window: Any) -> Tensor | None:
-    """0 within the window, −∞ beyond; the last query is beside the last key."""
+    """Additive mask of a window: 0 inside, −∞ outside; the last query is aligned with the last key."""
     left, right = window or (-1, -1)
     right = 0 if causal else right
     if left < 0 and right < 0:
@@ -225,11 +226,11 @@ def _varlen(
         near = _near(one.stop - one.start, other.stop - other.start, is_causal, window)
         out[:, one] = mixed(q[:, one], k[:, other], v[:, other], near, scale or q.shape[-1] ** -0.5, None)
     machine().launch("varlen_attn")
-    machine().launch("zeros")  # of what would be the state of a generator
+    machine().launch("zeros")  # for the generator state
     card = query.device.index
     state = torch.zeros(2, dtype=torch.uint64)
-    made = (out.transpose(0, 1).contiguous().to(query.dtype), torch.zeros(q.shape[:2]), state)
-    return tuple(DeviceTensor(one, card) for one in made)
+    outputs = (out.transpose(0, 1).contiguous().to(query.dtype), torch.zeros(q.shape[:2]), state)
+    return tuple(DeviceTensor(one, card) for one in outputs)
 
 
 @handles("torch_attn::_varlen_attn_backward")
@@ -239,14 +240,14 @@ def _varlen_back(
 ) -> Any:  # fmt: skip
     parts = _packed(query, key, value, starts_q, starts_k, max_q, max_k)
     g, q, k, v = (one.transpose(0, 1) for one in wide(gradient, query, key, value))
-    found = [torch.zeros_like(one) for one in (q, k, v)]
+    gradients = [torch.zeros_like(one) for one in (q, k, v)]
     for one, other in parts:
         near = _near(one.stop - one.start, other.stop - other.start, is_causal, window)
         *own, _ = slopes(g[:, one], q[:, one], k[:, other], v[:, other], near, scale or q.shape[-1] ** -0.5, None)
-        for target, rows, part in zip(found, (one, other, other), own, strict=True):
+        for target, rows, part in zip(gradients, (one, other, other), own, strict=True):
             target[:, rows] = part
     machine().launch("varlen_attn backward", 3, count=3)
-    return tuple(DeviceTensor(one.transpose(0, 1).contiguous().to(query.dtype), query.device.index) for one in found)
+    return tuple(DeviceTensor(one.transpose(0, 1).contiguous().to(query.dtype), query.device.index) for one in gradients)
 
 
 # ---------------------------------------------------------------- products
@@ -267,14 +268,14 @@ def _grouped(func: Any, left: Any, right: Any, offs: Any = None, bias: Any = Non
     out = _host_groups(left.host, right.host, None if offs is None else offs.host.tolist())
     if left.dtype == torch.bfloat16 and machine().capability[0] in (9, 10):
         machine().launch("_grouped_mm")
-    else:  # group by group, by offsets that the host has to know
+    else:  # group by group, with offsets copied to the host
         machine().wait("_grouped_mm without a kernel")
         machine().launch("_grouped_mm by groups", groups, count=groups)
     return DeviceTensor(out.to(out_dtype or left.dtype), card)
 
 
 def _host_groups(left: Tensor, right: Tensor, ends: list[int] | None) -> Tensor:
-    """Products of groups in float32, for the four forms: of rows [T, K] × [G, K, N], of inner ones [M, T] × [T, N], …"""
+    """Grouped products in float32 in the four forms: over rows [T, K] × [G, K, N], over the inner dimension [M, T] × [T, N], …"""
     left, right = left.float(), right.float()
     if ends is None:
         return left @ right
@@ -282,7 +283,7 @@ def _host_groups(left: Tensor, right: Tensor, ends: list[int] | None) -> Tensor:
     if left.dim() == 2 and right.dim() == 2:
         return torch.stack([left[:, first:last] @ right[first:last] for first, last in parts])
     if left.dim() == 2:
-        out = left.new_full((len(left), right.shape[-1]), float("nan"))  # rows behind the last group are not written
+        out = left.new_full((len(left), right.shape[-1]), float("nan"))  # rows after the last group are not written
         for number, (first, last) in enumerate(parts):
             out[first:last] = left[first:last] @ right[number]
         return out

@@ -1,6 +1,6 @@
-"""The device that these tests run on: a real CUDA device where there is one, else a pretended one; skipped where neither can be had.
+"""The device of these tests: a real CUDA device if there is one, else the fake one; skipped if neither is available.
 
-The pretended device has to be there before torch is imported, so that `pytest tests/device` is a run of its own.
+The fake device must be loaded before torch is imported, so `pytest tests/device` is a separate run.
 """
 
 import json
@@ -23,23 +23,24 @@ if not REAL:
         REASON = str(problem)
 if guard.loaded() is None:
     collect_ignore = ["attention.py", "face.py", "pretended.py", "test_cards.py", "test_costs.py", "test_pretended.py"]
+    collect_ignore += ["fake_attention.py", "fake_torch_cuda.py", "fake_cuda.py", "test_fake_cuda.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say why nothing runs."""
+    """Skip all tests with the reason why no device is available."""
     if REASON:
         for item in items:
             item.add_marker(pytest.mark.skip(reason=f"no device: {REASON}"))
 
 
 def pytest_report_header() -> str:
-    """What the tests run on."""
+    """Report the device in the header."""
     return f"device: {'CUDA' if REAL else REASON or 'pretended'}"
 
 
 @pytest.fixture(autouse=True)
 def machine() -> Iterator[Any]:
-    """The pretended cards, fresh for each test; None on a real device."""
+    """The fake cards, fresh for each test; None on a real device."""
     if REAL:
         yield None
         return
@@ -54,17 +55,17 @@ def machine() -> Iterator[Any]:
 
 @pytest.fixture
 def device() -> str:
-    """What torch calls it."""
+    """torch's name of the device."""
     return "cuda"
 
 
 @pytest.fixture
 def moeir_on(device: str) -> Callable[..., Said]:
-    """`moeir_on("finetune", …)`: a whole command in this process, on the device unless `on` names another; what it returned and wrote."""
+    """`moeir_on("finetune", …)`: run a command in this process, on the device unless `on` names another; its exit code and output."""
     from accelerate.state import AcceleratorState
 
     def run(*arguments: object, on: str = device, stdin: str = "") -> Said:
-        AcceleratorState._reset_state(reset_partial_state=True)  # a process is of one device otherwise
+        AcceleratorState._reset_state(reset_partial_state=True)  # accelerate otherwise keeps the first device of a process
         try:
             return run_here(*arguments, "--device", on, stdin=stdin)
         finally:
@@ -111,9 +112,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learn(
     moeir_on: Callable[..., Said], shop: Path, tiny_model_with_head: Path, tiny_model_without_dropout: Path, tmp_path: Path
 ) -> Callable[..., Path]:
-    """`learn(arch, objective, *options)`: the folder of a training on the device, unless `on` names another; without dropout, unless asked.
+    """`learn(arch, objective, *options)`: train on the device, unless `on` names another, and return the folder; no dropout by default.
 
-    `name` is the folder's; `fails` what a training that does not end well says.
+    `name` is the folder's name; `fails` the expected error of a failing training.
     """
 
     def learned(
@@ -127,58 +128,58 @@ def learn(
         weights: Path | None = None,
         fails: str | None = None,
     ) -> Path:
-        place = tmp_path / (name or on)
+        output = tmp_path / (name or on)
         model = weights or (tiny_model_with_head if dropout else tiny_model_without_dropout)
-        begin = ("--model", model, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
+        model_options = ("--model", model, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
         sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 4, "--learning-rate", 2e-4, "--dtype", dtype)
-        said = moeir_on("finetune", *begin, *sources, *sizes, *options, "--output", place, on=on)
+        result = moeir_on("finetune", *model_options, *sources, *sizes, *options, "--output", output, on=on)
         if fails is None:
-            assert said.code == 0, said.stderr
+            assert result.code == 0, result.stderr
         else:
-            assert said.code and fails in said.stderr, said.stderr
-        return place
+            assert result.code and fails in result.stderr, result.stderr
+        return output
 
     return learned
 
 
-def facts(place: Path) -> list[dict[str, float]]:
-    """What happened at each step of a training, but for seconds and bytes."""
-    lines = (json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines())
+def facts(folder: Path) -> list[dict[str, float]]:
+    """The metrics of each step of a training, without timings and memory."""
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
     return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
 
 
-def weights(place: Path) -> Any:
-    """All weights of a checkpoint, one behind the other."""
+def weights(folder: Path) -> Any:
+    """All weights of a checkpoint, concatenated."""
     import torch
     from safetensors.torch import load_file
 
-    return torch.cat([value.flatten() for _, value in sorted(load_file(place / "model.safetensors").items())])
+    return torch.cat([value.flatten() for _, value in sorted(load_file(folder / "model.safetensors").items())])
 
 
-def alike(place: Path, other: Path, *, loss: float = 1e-4) -> None:
-    """The losses of every step, whatever else is said of it, and the weights, within what another order of summation makes of them.
+def alike(folder: Path, other: Path, *, loss: float = 1e-4) -> None:
+    """Assert that metrics of every step and weights agree up to a different order of summation.
 
-    AdamW moves a weight by the sign of its first gradient, and some gradients are nothing but rounding: those of biases that a softmax does
-    not see. The number of terms changes with a weight that is nearly 0.
+    AdamW moves a weight by the sign of its first gradient, and some gradients are pure rounding: those of biases that cancel in a softmax.
+    The number of terms changes with a weight near 0.
     """
-    one, two = facts(place), facts(other)
+    one, two = facts(folder), facts(other)
     assert len(one) == len(two) and [step["loss"] for step in one] == pytest.approx([step["loss"] for step in two], abs=loss, rel=loss)
     for step, again in zip(one, two, strict=True):
         terms = {name: step.pop(name) for name in list(step) if name.startswith("terms.")}
         assert terms == pytest.approx({name: again.pop(name) for name in terms}, rel=0.02)
         assert step == pytest.approx(again, abs=10 * loss, rel=10 * loss)
-    ours, theirs = weights(place), weights(other)
+    ours, theirs = weights(folder), weights(other)
     assert ours.shape == theirs.shape and ((ours - theirs).abs() > 5e-5).float().mean() < 5e-3
 
 
 def near(steps: list[dict[str, float]], others: list[dict[str, float]]) -> None:
-    """Losses of half precision: each layer of either rounds to three digits, in orders of its own."""
+    """Assert similar losses in half precision: every layer rounds to three digits, in its own order of summation."""
     assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in others], rel=0.05, abs=0.05)
 
 
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the noise of routers and gates is a number."""
+    """Replace the noise of routers and gates by constants."""
     import torch
 
     from moeir.mixtures import feedforward
@@ -189,5 +190,5 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is random in a test: with weights that drop nothing."""
+    """Remove all randomness, given weights without dropout."""
     still(monkeypatch)

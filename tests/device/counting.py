@@ -1,8 +1,8 @@
-"""What the work of a device costs: kernels launched, waits of the host, and copies between host and device, each by operation and line.
+"""Costs of work on a device: kernel launches, host syncs, and copies between host and device, by operation and source line.
 
-Two counts of launches are kept. `launches` has one for each operation that reaches the device and is no view: what tables of costs
-compare, and the same whatever the sizes. `kernels` knows of a few operations how many kernels they are: operations on lists of tensors
-pack so many tensors into a kernel, `nonzero` has three, fused attention's backward has three.
+There are two counts of launches. `launches` counts each operation that reaches the device and is not a view: the number in cost tables,
+independent of sizes. `kernels` also counts the kernels of a few operations: foreach operations pack a limited number of tensors into a
+kernel, `nonzero` has three, fused attention's backward has three.
 """
 
 import sys
@@ -15,21 +15,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = f"{ROOT / 'moeir'}/"
-OWN = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in ("attention", "counting", "face", "pretended"))
+OWN_NAMES = (
+    *("attention", "counting", "face", "pretended"),
+    *("fake_attention", "operation_counts", "fake_torch_cuda", "fake_cuda"),
+)
+OWN = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in OWN_NAMES)
 LAUNCH, SYNC, BLOCKING, COPY, BACK = "launch", "sync", "blocking host-to-device", "non-blocking host-to-device", "device-to-host"
 KINDS = (LAUNCH, SYNC, BLOCKING, COPY, BACK)
 
 
 @dataclass
 class Cell:
-    """How often something happened, how many kernels that was, and how many bytes it moved."""
+    """Counts of an event: occurrences, kernels, and bytes moved."""
 
     count: int = 0
     kernels: int = 0
     bytes: int = 0
 
     def add(self, other: "Cell") -> None:
-        """Both together."""
+        """Add another count."""
         self.count += other.count
         self.kernels += other.kernels
         self.bytes += other.bytes
@@ -37,19 +41,19 @@ class Cell:
 
 @dataclass
 class Counts:
-    """What has happened since the start, by (kind, operation, place); a place is file:line of moeir, or of the library that called."""
+    """Events since the start by (kind, operation, source line): file:line of moeir, or of the calling library."""
 
     cells: dict[tuple[str, str, str], Cell] = field(default_factory=lambda: defaultdict(Cell))
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, kind: str, operation: str, *, count: int = 1, kernels: int | None = None, size: int = 0) -> None:
-        """Note an event where it happens."""
+        """Count an event at the current source line."""
         where = place()
         with self._lock:
             self.cells[kind, operation, where].add(Cell(count, count if kernels is None else kernels, size))
 
     def count(self, kind: str, operation: str | None = None) -> int:
-        """How often a kind of event happened, of one operation or of all."""
+        """Number of events of a kind, of one operation or of all."""
         return sum(cell.count for key, cell in self.cells.items() if key[0] == kind and operation in (None, key[1]))
 
     @property
@@ -64,21 +68,21 @@ class Counts:
 
     @property
     def syncs(self) -> int:
-        """How often the host waited for the device."""
+        """Number of times the host waited for the device."""
         return self.count(SYNC)
 
     @property
     def blocking(self) -> int:
-        """Copies to the device that hold the host up: of memory that is not pinned, or without `non_blocking`."""
+        """Copies to the device that block the host: from unpinned memory, or without `non_blocking`."""
         return self.count(BLOCKING)
 
     @property
     def copies(self) -> int:
-        """Copies to the device that do not."""
+        """Copies to the device that do not block the host."""
         return self.count(COPY)
 
     def places(self, *kinds: str) -> list[tuple[str, str, str, int]]:
-        """(kind, operation, place, count), most frequent first."""
+        """(kind, operation, source line, count), most frequent first."""
         rows = [(*key, cell.count) for key, cell in self.cells.items() if key[0] in kinds]
         return sorted(rows, key=lambda row: (KINDS.index(row[0]), -row[3], *row[1:3]))
 
@@ -91,27 +95,27 @@ class Counts:
         return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Reset all counts."""
         with self._lock:
             self.cells.clear()
 
     def copy(self) -> "Counts":
-        """What has been counted by now."""
+        """A snapshot of the counts."""
         with self._lock:
             return Counts({key: Cell(cell.count, cell.kernels, cell.bytes) for key, cell in self.cells.items()})
 
     def less(self, before: "Counts") -> "Counts":
-        """What has happened since."""
-        found = Counts()
+        """The counts since an earlier snapshot."""
+        difference = Counts()
         for key, cell in self.cells.items():
             old = before.cells.get(key, Cell())
             if cell.count != old.count:
-                found.cells[key] = Cell(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes)
-        return found
+                difference.cells[key] = Cell(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes)
+        return difference
 
     @contextmanager
     def measured(self) -> Iterator["Counts"]:
-        """What happens inside, in any thread, in counts of its own; it is counted here too."""
+        """Count the events inside, in any thread, in a separate object too."""
         own, before = Counts(), self.copy()
         try:
             yield own
@@ -120,16 +124,16 @@ class Counts:
 
 
 def place() -> str:
-    """The innermost line of moeir that is being run; without one the innermost of a library beside torch, or of a test."""
+    """The innermost source line of moeir on the stack; else that of a library other than torch, or of a test."""
     frame, other = sys._getframe(1), None
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE):
             return f"moeir/{name[len(PACKAGE) :]}:{frame.f_lineno}"
         if other is None and not name.startswith((*OWN, "<")) and "/torch/" not in name:
-            known = name.split("site-packages/")[-1] if "site-packages/" in name else None
-            known = name[len(str(ROOT)) + 1 :] if known is None and name.startswith(str(ROOT)) else known
-            other = None if known is None else f"{known}:{frame.f_lineno}"
+            path = name.split("site-packages/")[-1] if "site-packages/" in name else None
+            path = name[len(str(ROOT)) + 1 :] if path is None and name.startswith(str(ROOT)) else path
+            other = None if path is None else f"{path}:{frame.f_lineno}"
         frame = frame.f_back
     return other or "torch's own, such as a backward pass"
 

@@ -1,4 +1,4 @@
-"""torch.cuda as it looks with pretended cards, and the few places of torch that would look behind a tensor of theirs."""
+"""torch.cuda for the fake cards, and patches of the few torch functions that would access a fake tensor's storage."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ NAME = "Pretended H100"
 
 
 class Event:
-    """A moment on the device: what was on its way to the host by then has arrived when the host has waited for it."""
+    """torch.cuda.Event: synchronising finishes the copies to the host that were pending when it was recorded."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._time = 0.0
@@ -34,8 +34,8 @@ class Event:
         return True
 
     def _arrive(self) -> None:
-        for card, seen in self._seen:
-            card.arrive(sum(any(one is other for other in seen) for one in card.on_the_way))
+        for card, pending in self._seen:
+            card.arrive(sum(any(one is other for other in pending) for one in card.on_the_way))
 
     def wait(self, stream: Any = None) -> None:
         pass
@@ -45,7 +45,7 @@ class Event:
 
 
 class Stream:
-    """The one order of work that there is."""
+    """torch.cuda.Stream; there is only one order of work."""
 
     cuda_stream = stream_id = 0
 
@@ -77,16 +77,16 @@ class Stream:
 
 
 class Generator(torch._C.Generator):
-    """Random numbers of the host or, asked for with a device, of a card."""
+    """torch.Generator for the CPU, or with a device for a card."""
 
     card: int | None = None
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        made = super().__new__(cls)
+        generator = super().__new__(cls)
         if torch.device(device).type == "cuda":
-            made.card = machine().card(torch.device(device)).index
-            machine().generators[made._cdata] = made  # what an operation is given is another object of Python
-        return made
+            generator.card = machine().card(torch.device(device)).index
+            machine().generators[generator._cdata] = generator  # operations receive another Python object
+        return generator
 
     def __init__(self, device: Any = "cpu") -> None:
         pass
@@ -108,11 +108,11 @@ def _choose(device: Any) -> None:
         GUARD.pretended_choose_card(machine().card(torch.cuda._utils._get_device_index(device, optional=True)).index)
 
 
-def _properties(shown: Machine, device: Any = None) -> SimpleNamespace:
-    shown.card(device)
-    major, minor = shown.capability
-    facts = {"total_memory": TOTAL_BYTES, "multi_processor_count": 132, "warp_size": 32, "gcnArchName": ""}
-    return SimpleNamespace(name=NAME, major=major, minor=minor, **facts)
+def _properties(machine: Machine, device: Any = None) -> SimpleNamespace:
+    machine.card(device)
+    major, minor = machine.capability
+    constants = {"total_memory": TOTAL_BYTES, "multi_processor_count": 132, "warp_size": 32, "gcnArchName": ""}
+    return SimpleNamespace(name=NAME, major=major, minor=minor, **constants)
 
 
 def _seeded(shown: Machine, seed: int, cards: list[Card]) -> None:
@@ -125,7 +125,7 @@ def _nothing(*given: Any, **named: Any) -> None:
 
 
 def _functions(shown: Machine) -> dict[str, Any]:
-    """What torch.cuda has, by name."""
+    """Replacements of torch.cuda's attributes, by name."""
     major = shown.capability[0]
 
     def peak(device: Any = None) -> int:
@@ -183,7 +183,7 @@ def _functions(shown: Machine) -> dict[str, Any]:
 
 @contextmanager
 def shown(made: Machine) -> Iterator[None]:
-    """Show the cards inside: in torch.cuda, to new threads, to backward passes, and to modules that move."""
+    """Install the fake cards inside: in torch.cuda, new threads, backward passes, and module conversion."""
     from torch.utils import _foreach_utils as lists
 
     changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _functions(made).items()]
@@ -203,7 +203,7 @@ def shown(made: Machine) -> Iterator[None]:
 
 
 def offered(made: Machine, whether: bool) -> None:
-    """Whether operations on lists of tensors are offered, from now on."""
+    """Enable or disable foreach operations on lists of tensors."""
     from torch.utils import _foreach_utils as lists
 
     made.lists = whether
@@ -215,7 +215,7 @@ _plain_apply, _plain_run, _plain_backward = torch.nn.Module._apply, threading.Th
 
 
 def _applied(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn.Module:
-    """A module that moves or changes its numbers: parameters stay the same objects, and their numbers are exchanged."""
+    """Module._apply that keeps the parameter objects and swaps their contents."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -230,13 +230,13 @@ def _run(self: threading.Thread) -> None:
 
 
 def _backward(self: Any, *gradients: Any) -> Any:
-    with lifting():  # in a thread of torch's own
+    with lifting():  # runs in a thread of torch's
         return _plain_backward(self, *gradients)
 
 
 @contextmanager
 def lifting() -> Iterator[None]:
-    """Numbers become tensors of the host first, and are moved where a mode can see it; a setting of each thread."""
+    """Python scalars become CPU tensors first and are then moved, where a mode can see it; a per-thread setting."""
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:

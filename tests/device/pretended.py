@@ -1,4 +1,4 @@
-"""A pretended CUDA device: tensors that say `cuda:0`, hold their numbers in host memory, and refuse what a GPU refuses.
+"""A fake CUDA device: tensors that report `cuda:0`, store their numbers in host memory, and refuse what a GPU refuses.
 
     from tests.device import guard
     guard.load()                                   # before torch is imported
@@ -7,12 +7,12 @@
         (torch.arange(3, device="cuda") + 1).cpu()
     machine.counts.launches
 
-A tensor subclass carries the device, a dispatch mode catches what has no such tensor yet (factories, copies from the host); both end in
-`dispatch`, which checks devices, runs the operation on the host's numbers, counts it and wraps what comes out. torch's own code above
-that, autograd and autocast, the choice and derivative of attention's kernels, is the genuine one. What a copy brings to pinned memory
-without blocking is not there before the host has waited: until then it reads noise.
+A tensor subclass carries the device, a dispatch mode catches operations without such tensors (factories, copies from the host); both
+call `dispatch`, which checks devices, runs the operation on the host's numbers, counts it and wraps its result. torch's code above that is
+the real one: autograd, autocast, the selection and derivative of attention kernels. The target of a non-blocking copy to pinned memory
+contains noise until the host has waited.
 
-Not pretended: time, memory but for a single tensor larger than what is free, the order in which a GPU adds up, and streams.
+Not simulated: time, memory except for a single tensor larger than the free memory, a GPU's order of summation, and streams.
 """
 
 import os
@@ -35,12 +35,12 @@ TOTAL_BYTES = 80 << 30
 
 
 class NotPretended(Exception):
-    """What a GPU would do is not known here."""
+    """The behaviour of a GPU for this operation is not implemented."""
 
 
 @dataclass
 class Card:
-    """One of the cards: its random numbers, its memory, and copies to the host that have not arrived."""
+    """One GPU: its random generator, its memory, and pending copies to the host."""
 
     index: int
     free_bytes: int
@@ -49,13 +49,13 @@ class Card:
     on_the_way: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def arrive(self, count: int | None = None) -> None:
-        """Bring the first so many copies to the host to their end."""
-        done, self.on_the_way = self.on_the_way[:count], [] if count is None else self.on_the_way[count:]
-        for target, source in done:
+        """Finish the first `count` pending copies to the host, or all."""
+        finished, self.on_the_way = self.on_the_way[:count], [] if count is None else self.on_the_way[count:]
+        for target, source in finished:
             _write(target, source)
 
     def take(self, size: int) -> None:
-        """Memory for a tensor."""
+        """Allocate memory for a tensor."""
         if size > self.free_bytes:
             raise out_of_memory(size, self)
         self.peak_bytes = max(self.peak_bytes, size)
@@ -63,10 +63,10 @@ class Card:
 
 @dataclass
 class Machine:
-    """The cards, and what has been counted on all of them.
+    """The cards, and the operation counts of all of them.
 
-    `fail_at` is the number of launches after which memory is said to be gone; `lists` whether operations on lists of tensors are
-    offered, as CUDA does: without them gradients are clipped tensor by tensor.
+    `fail_at` is the number of launches after which an out-of-memory error is raised; `foreach_lists` enables foreach operations on lists of
+    tensors, as on CUDA: without them gradients are clipped tensor by tensor.
     """
 
     cards: list[Card]
@@ -77,7 +77,7 @@ class Machine:
     generators: dict[int, Any] = field(default_factory=dict)
 
     def card(self, device: torch.device | str | int | None = None) -> Card:
-        """That of a device, the current one for None or a device without a number."""
+        """The card of a device; the current one for None or a device without an index."""
         if isinstance(device, str):
             device = torch.device(device)
         index = device.index if isinstance(device, torch.device) else device
@@ -96,31 +96,31 @@ class Machine:
         self.counts.add(LAUNCH, name, count=count, kernels=kernels)
 
     def wait(self, name: str, count: int = 1) -> None:
-        """The host waits: everything on its way to it arrives."""
+        """Count a host sync and finish all pending copies."""
         self.counts.add(SYNC, name, count=count)
         for card in self.cards:
             card.arrive()
 
 
 def out_of_memory(size: int, card: Card) -> torch.OutOfMemoryError:
-    """As torch says it."""
-    asked, free = size / 2**20, card.free_bytes / 2**20
-    words = f"CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU {card.index} has a total capacity of {TOTAL_BYTES / 2**30:.2f} GiB"
-    return torch.OutOfMemoryError(f"{words} of which {free:.2f} MiB is free.")
+    """torch's out-of-memory error."""
+    wanted, free = size / 2**20, card.free_bytes / 2**20
+    text = f"CUDA out of memory. Tried to allocate {wanted:.2f} MiB. GPU {card.index} has a total capacity of {TOTAL_BYTES / 2**30:.2f} GiB"
+    return torch.OutOfMemoryError(f"{text} of which {free:.2f} MiB is free.")
 
 
 _machines: list[Machine] = []
 
 
 def machine() -> Machine:
-    """The one that is active."""
+    """The active fake machine."""
     if not _machines:
-        raise NotPretended("the pretended device is not active")
+        raise NotPretended("the fake device is not active")
     return _machines[-1]
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor on a pretended card; `host` has its numbers."""
+    """A tensor on a fake card; `host` has its numbers."""
 
     host: Tensor
 
@@ -128,7 +128,7 @@ class DeviceTensor(torch.Tensor):
     def __new__(cls, host: Tensor, card: int) -> "DeviceTensor":
         assert type(host) is not DeviceTensor and host.device.type == "cpu", host.device
         with torch.inference_mode(False):
-            made = torch.Tensor._make_wrapper_subclass(
+            tensor = torch.Tensor._make_wrapper_subclass(
                 cls,
                 host.size(),
                 strides=host.stride(),
@@ -138,8 +138,8 @@ class DeviceTensor(torch.Tensor):
                 device=torch.device("cuda", card),
                 requires_grad=False,
             )
-        made.host = host
-        return made
+        tensor.host = host
+        return tensor
 
     def __init__(self, host: Tensor, card: int) -> None:
         pass
@@ -184,15 +184,15 @@ class DeviceTensor(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]
-        made = self.detach().clone()
+        copy = self.detach().clone()
         if getattr(self, "_is_param", False):
-            made = torch.nn.Parameter(made, self.requires_grad)
+            copy = torch.nn.Parameter(copy, self.requires_grad)
         else:
-            made.requires_grad_(self.requires_grad)
+            copy.requires_grad_(self.requires_grad)
         if self.grad is not None:
-            made.grad = self.grad.detach().clone()
-        memo[id(self)] = made
-        return made
+            copy.grad = self.grad.detach().clone()
+        memo[id(self)] = copy
+        return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.detach().cpu().__reduce_ex__(protocol)
@@ -202,23 +202,23 @@ class DeviceTensor(torch.Tensor):
 
 
 class CardMode(TorchDispatchMode):
-    """Catches what has no tensor of the device among its arguments."""
+    """Catches operations without a device tensor among their arguments."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # which would import the compiler
+        return False  # it would import torch's compiler
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatch(func, args, kwargs or {})
 
 
-# ---------------------------------------------------------------- what is known of operations
-NO_KERNEL = {  # of the host alone
+# ---------------------------------------------------------------- facts about operations
+NO_KERNEL = {  # host only
     *("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "lift_fresh", "detach_", "set_"),
     *("_has_same_storage_numel", "is_same_size", "record_stream", "_unsafe_view", "_reshape_alias"),
     *("unsqueeze_", "squeeze_", "squeeze_.dim", "transpose_", "t_"),
 }
-WAITS = {  # how often the host waits inside
+WAITS = {  # host syncs inside the operation
     "nonzero": 1, "masked_select": 1, "_unique2": 1, "unique_dim": 1, "unique_consecutive": 1, "bincount": 2, "equal": 1, "histc": 1,
     "multinomial": 1, "repeat_interleave.Tensor": 1,
 }  # fmt: skip
@@ -232,7 +232,7 @@ FROM_HOST = ("_like", "_like.generator")
 
 @dataclass(frozen=True)
 class Known:
-    """Of an operation: its name without `aten::`, and what decides how it is treated."""
+    """Facts about an operation: its name without `aten::`, and the properties that decide how it is dispatched."""
 
     name: str
     composite: bool
@@ -248,7 +248,7 @@ _known: dict[Any, Known] = {}
 
 
 def known(func: Any) -> Known:
-    """The same for every call of an operation."""
+    """The facts about an operation, cached."""
     if func not in _known:
         schema, name = func._schema, func.name().removeprefix("aten::")
         tensors = [argument for argument in schema.arguments if str(argument.type) == "List[Tensor]"]
@@ -269,7 +269,7 @@ HANDLED: dict[str, Callable[..., Any]] = {}
 
 
 def handles(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say that an operation has a function of its own here: (its name, arguments, options) -> what it returns."""
+    """Register a handler for operations: (operation, arguments, options) -> result."""
 
     def add(work: Callable[..., Any]) -> Callable[..., Any]:
         HANDLED.update(dict.fromkeys(names, work))
@@ -280,7 +280,7 @@ def handles(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 # ---------------------------------------------------------------- one operation
 def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run one operation, whatever its tensors."""
+    """Run one operation on tensors of the host and of cards."""
     ours: list[DeviceTensor] = []
     theirs: list[Tensor] = []
     device = _sorted_out((*args, *kwargs.values()), ours, theirs, None)
@@ -289,7 +289,7 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     fact = known(func)
     if fact.name in HANDLED:
         return HANDLED[fact.name](func, *args, **kwargs)
-    if fact.composite:  # inference mode hands over what autograd takes apart
+    if fact.composite:  # inference mode does not decompose composite operations
         with CardMode():
             return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     if not ours:
@@ -307,7 +307,7 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _sorted_out(values: Any, ours: list[DeviceTensor], theirs: list[Tensor], device: torch.device | None) -> torch.device | None:
-    """Sort the tensors into those of a card and those of the host; the device that is asked for, if it is a card or ours are on one."""
+    """Sort the tensors into those of a card and those of the host; return the requested device if cards are involved."""
     for one in values:
         if isinstance(one, DeviceTensor):
             ours.append(one)
@@ -321,7 +321,7 @@ def _sorted_out(values: Any, ours: list[DeviceTensor], theirs: list[Tensor], dev
 
 
 def _made(func: Any, fact: Known, args: Any, kwargs: dict[str, Any], device: torch.device, theirs: list[Tensor]) -> Any:
-    """A tensor that is made on a card from none of a card."""
+    """Create a tensor on a card from arguments without card tensors."""
     if theirs and not (fact.name.endswith(FROM_HOST) or fact.name.startswith("new_")):
         raise NotPretended(f"{fact.name} of tensors of the host for {device}")
     card = machine().card(device).index
@@ -333,14 +333,14 @@ def _made(func: Any, fact: Known, args: Any, kwargs: dict[str, Any], device: tor
 
 
 def _host_run(func: Any, fact: Known, args: Any, kwargs: dict[str, Any], card: int) -> Any:
-    """The operation on the host's numbers, with the random numbers of the card."""
+    """Run the operation on the host's numbers, with the card's random generator."""
     args, kwargs = _on_host(args), {key: _on_host(value) for key, value in kwargs.items() if key != "pin_memory"}
     if fact.generator:
-        chosen = kwargs.get("generator")
-        if chosen is None:
+        generator = kwargs.get("generator")
+        if generator is None:
             kwargs["generator"] = machine().cards[card].generator
-        elif getattr(machine().generators.get(chosen._cdata), "card", None) != card:
-            raise RuntimeError(f"Expected a 'cuda:{card}' device type for generator but found '{chosen.device}'")
+        elif getattr(machine().generators.get(generator._cdata), "card", None) != card:
+            raise RuntimeError(f"Expected a 'cuda:{card}' device type for generator but found '{generator.device}'")
         return func(*args, **kwargs)
     if fact.random:
         return with_random_numbers(card, lambda: func(*args, **kwargs))
@@ -351,7 +351,7 @@ _drawing = threading.Lock()
 
 
 def with_random_numbers(card: int, work: Callable[[], Any]) -> Any:
-    """Work that draws from the host's generator, drawing from a card's."""
+    """Run a function that uses the CPU generator with a card's generator state."""
     generator = machine().cards[card].generator
     with _drawing:
         before = torch.get_rng_state()
@@ -372,7 +372,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _wrapped(out: Any, card: int, back: dict[int, DeviceTensor], fact: Known) -> Any:
-    """What the host has made, on the card; what was changed in place is the tensor that was given."""
+    """Wrap the host's result as a tensor on the card; an in-place operation returns its argument."""
     if isinstance(out, Tensor):
         if (same := back.get(id(out))) is not None:
             if same.shape != out.shape or same.stride() != out.stride():
@@ -387,7 +387,7 @@ def _wrapped(out: Any, card: int, back: dict[int, DeviceTensor], fact: Known) ->
 
 
 def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor], theirs: list[Tensor]) -> None:
-    """Refuse what CUDA refuses: tensors of two cards, and of the host but single numbers where kernels take them, and indices."""
+    """Refuse what CUDA refuses: tensors of two cards, and CPU tensors other than scalars and indices where kernels accept them."""
     if fact.name in PRODUCTS and not (ours[0].is_floating_point() or ours[0].is_complex()):
         raise RuntimeError(f"\"addmm_cuda\" not implemented for '{str(ours[0].dtype).removeprefix('torch.').title()}'")
     others = {one.device for one in ours}
@@ -401,8 +401,8 @@ def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[De
         allowed &= not isinstance(values, Tensor) or isinstance(values, DeviceTensor) or values.dim() == 0
     elif fact.pointwise or fact.name in HOST_NUMBER or fact.lists:
         outs = [value for key, value in kwargs.items() if key.startswith("out") and isinstance(value, Tensor)]
-        written = [args[0], *outs] if fact.in_place else outs
-        allowed = all(isinstance(one, DeviceTensor) for one in written if isinstance(one, Tensor)) and all(one.dim() == 0 for one in theirs)
+        outputs = [args[0], *outs] if fact.in_place else outs
+        allowed = all(isinstance(one, DeviceTensor) for one in outputs if isinstance(one, Tensor)) and all(one.dim() == 0 for one in theirs)
     else:
         allowed = False
     if not allowed:
@@ -410,7 +410,7 @@ def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[De
 
 
 def _check_determinism(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor]) -> None:
-    """Refuse, or warn of, what has no deterministic form on CUDA, as `torch.use_deterministic_algorithms` promises."""
+    """Raise, or warn, for operations without a deterministic form on CUDA, as `torch.use_deterministic_algorithms` does."""
     problem = None
     if fact.name in PRODUCTS and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         problem = "CuBLAS is deterministic only with CUBLAS_WORKSPACE_CONFIG=:4096:8 or :16:8"
@@ -433,7 +433,7 @@ def _mixed(fact: Known, one: str, other: str) -> RuntimeError:
 
 
 def _count(fact: Known, args: Any, kwargs: dict[str, Any]) -> None:
-    """What an operation on tensors of the device costs."""
+    """Count the costs of an operation on device tensors."""
     if fact.view or fact.name in NO_KERNEL:
         return
     name, current = fact.name, machine()
@@ -449,7 +449,7 @@ def _count(fact: Known, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _indexed(name: str, args: Any) -> bool:
-    """Count what the indices cost before the indexing itself; whether that is all, as with a number under a single mask."""
+    """Count the costs of the indices; return whether that is the whole operation, as for a scalar under a single mask."""
     current, indices = machine(), [one for one in args[1] if one is not None]
     masks = [one for one in indices if one.dtype in (torch.bool, torch.uint8)]
     number = len(args) > 2 and isinstance(args[2], Tensor) and args[2].numel() == 1
@@ -490,9 +490,9 @@ def _copied(func: Any, source: Tensor, **kwargs: Any) -> Tensor:
     current, device = machine(), kwargs.get("device")
     ours = isinstance(source, DeviceTensor)
     device = source.device if device is None else torch.device(device)
-    kept = {key: value for key, value in kwargs.items() if key in ("dtype", "memory_format", "layout")}
+    options = {key: value for key, value in kwargs.items() if key in ("dtype", "memory_format", "layout")}
     non_blocking = bool(kwargs.get("non_blocking"))
-    host = func(source.host if ours else source, **kept)
+    host = func(source.host if ours else source, **options)
     if device.type != "cuda":
         return _to_host(source, host, non_blocking=non_blocking) if ours else host
     card = current.card(device)
@@ -510,7 +510,7 @@ def _to_card(source: Tensor, size: int, *, non_blocking: bool) -> None:
 
 
 def _to_host(source: DeviceTensor, host: Tensor, *, non_blocking: bool) -> Tensor:
-    """A copy in host memory: pinned, and there later, if it does not block."""
+    """A copy in host memory; if non-blocking, pinned and filled later."""
     current = machine()
     current.counts.add(BACK, "to the host", size=host.nbytes)
     if source.dtype != host.dtype or not source.host.is_contiguous():
@@ -548,30 +548,30 @@ def _copied_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool =
         _to_card(source, source.nbytes, non_blocking=non_blocking)
     else:
         current.launch("copy_")
-    made = func(_on_host(target), _on_host(source), non_blocking)
+    result = func(_on_host(target), _on_host(source), non_blocking)
     if func._schema.name == "aten::copy_":
         return target
-    return DeviceTensor(made, target.device.index) if to else made
+    return DeviceTensor(result, target.device.index) if to else result
 
 
-# ---------------------------------------------------------------- being active
+# ---------------------------------------------------------------- activation
 @contextmanager
 def active(
     *, cards: int = 2, capability: tuple[int, int] = (9, 0), free_bytes: int = TOTAL_BYTES * 9 // 10, lists: bool = True
 ) -> Iterator[Machine]:
-    """Pretend inside, in this thread and in every thread begun inside."""
+    """Activate the fake device inside, in this thread and in every thread started inside."""
     from tests.device import attention, face
 
     assert attention.HANDLED is HANDLED
-    made = Machine([Card(index, free_bytes) for index in range(cards)], capability, lists=lists)
+    fake = Machine([Card(index, free_bytes) for index in range(cards)], capability, lists=lists)
     GUARD.pretended_set_cards(cards, 10 * capability[0] + capability[1])
     GUARD.pretended_choose_card(0)
-    _machines.append(made)
-    for card in made.cards:
+    _machines.append(fake)
+    for card in fake.cards:
         card.generator.manual_seed(torch.initial_seed() % 2**63)
     with ExitStack() as stack:
         stack.callback(_machines.pop)
-        stack.enter_context(face.shown(made))
+        stack.enter_context(face.shown(fake))
         stack.enter_context(face.lifting())
         stack.enter_context(CardMode())
-        yield made
+        yield fake

@@ -45,9 +45,9 @@ def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(
         loss, facts, gradients = stepped(kind, at_once=60, precision=precision)
     again, others, cached = stepped(kind, at_once=60, precision=precision)
     assert again == loss and others == facts and cached.keys() == gradients.keys()
-    most = max(float(one.abs().max()) for one in gradients.values())
+    largest = max(float(one.abs().max()) for one in gradients.values())
     for name, one in gradients.items():  # parts are added up in another order
-        assert (cached[name] - one).abs().max() <= 1e-6 * most + 1e-4 * one.abs().max(), name
+        assert (cached[name] - one).abs().max() <= 1e-6 * largest + 1e-4 * one.abs().max(), name
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

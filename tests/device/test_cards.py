@@ -14,19 +14,19 @@ CAPABILITIES = {(7, 5): "float32", (8, 0): "bfloat16"}
 @pytest.fixture
 def forgotten():
     """What was found out about other cards is forgotten, before and after."""
-    for found in (attention._capability, grouped_linear._capability):
-        found.cache_clear()
+    for cached in (attention._capability, grouped_linear._capability):
+        cached.cache_clear()
     yield
-    for found in (attention._capability, grouped_linear._capability):
-        found.cache_clear()
+    for cached in (attention._capability, grouped_linear._capability):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
 def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, quiet, forgotten):
-    given, dtype = (arch, KINDS.get(arch, "contrastive")), CAPABILITIES[capability]
+    training, dtype = (arch, KINDS.get(arch, "contrastive")), CAPABILITIES[capability]
     with pretended.active(capability=capability) as machine:
-        near(facts(learn(*given, dtype="auto")), facts(learn(*given, dtype=dtype, on="cpu")))
+        near(facts(learn(*training, dtype="auto")), facts(learn(*training, dtype=dtype, on="cpu")))
     kernels = {name for name, _ in machine.counts.operations()}
     assert ("varlen_attn" in kernels) == (dtype == "bfloat16")
     assert not any("_grouped_mm" in kernel for kernel in kernels), "grouped products are taken where they wait for nothing"

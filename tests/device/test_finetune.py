@@ -78,11 +78,11 @@ def test_windows_and_rotary_positions_learn_what_they_learn_on_the_cpu(arch, lea
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, monkeypatch):
-    given = (arch, KINDS[arch], "--steps", 2)
-    random = facts(learn(*given, dtype="bfloat16", dropout=True, name="random"))
+    arguments = (arch, KINDS[arch], "--steps", 2)
+    random = facts(learn(*arguments, dtype="bfloat16", dropout=True, name="random"))
     assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 2
     still(monkeypatch)
-    near(facts(learn(*given, dtype="bfloat16")), facts(learn(*given, dtype="bfloat16", on="cpu")))
+    near(facts(learn(*arguments, dtype="bfloat16")), facts(learn(*arguments, dtype="bfloat16", on="cpu")))
 
 
 @pytest.mark.parametrize("arch, objective", [
@@ -114,13 +114,23 @@ def test_options_that_save_memory_or_change_rates_do_what_they_do_on_the_cpu(arc
 @pytest.mark.parametrize("arch", [CAME, "dense", "splade", "colbert:dim=8", "coil:dim=8,cls_dim=16", "mote", "cross-encoder"])
 def test_a_development_set_chooses_the_weights_that_it_chooses_on_the_cpu(arch, learn, shop, quiet):
     run = ("--dev-run", shop / "dev.trec") if arch == "cross-encoder" else ()
-    given = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2, "--learning-rate", 1e-3, *run)
-    place, other = learn(arch, KINDS[arch], *given), learn(arch, KINDS[arch], *given, on="cpu")
-    alike(place, other, loss=1e-3)
-    told = [{name: value for name, value in step.items() if name.startswith("dev.")} for step in facts(place)]
-    assert [bool(one) for one in told] == [False, True, False, True]
-    found, expected = (json.loads((folder / "manifest.json").read_text())["counts"]["development"] for folder in (place, other))
-    assert found == pytest.approx(expected)
+    arguments = (
+        "--dev-queries",
+        shop / "queries.tsv",
+        "--dev-qrels",
+        shop / "dev.qrels",
+        "--evaluate-every",
+        2,
+        "--learning-rate",
+        1e-3,
+        *run,
+    )
+    output, other = learn(arch, KINDS[arch], *arguments), learn(arch, KINDS[arch], *arguments, on="cpu")
+    alike(output, other, loss=1e-3)
+    dev_metrics = [{name: value for name, value in step.items() if name.startswith("dev.")} for step in facts(output)]
+    assert [bool(one) for one in dev_metrics] == [False, True, False, True]
+    actual, expected = (json.loads((folder / "manifest.json").read_text())["counts"]["development"] for folder in (output, other))
+    assert actual == pytest.approx(expected)
 
 
 class Gone(MoeirError):
@@ -156,13 +166,13 @@ def gone_at(monkeypatch):
 ])  # fmt: skip
 def test_a_killed_training_goes_on_to_the_same_bytes(arch, dtype, learn, gone_at):
     """With dropout, gates' noise, parts and accumulated batches; on a GPU because --deterministic asks for it."""
-    given = {"dtype": dtype, "dropout": True}
+    settings = {"dtype": dtype, "dropout": True}
     options = ("--save-minutes", 1e-9, *EVERYTHING[:5], "--deterministic", "--steps", 3)
-    whole = learn(arch, KINDS[arch], *options, name="whole", **given)
+    whole = learn(arch, KINDS[arch], *options, name="whole", **settings)
     gone_at(3)
-    learn(arch, KINDS[arch], *options, **given, fails="gone")
+    learn(arch, KINDS[arch], *options, **settings, fails="gone")
     batches = gone_at(None)
-    killed = learn(arch, KINDS[arch], *options, **given)
+    killed = learn(arch, KINDS[arch], *options, **settings)
     assert batches == [2, 3, 4, 5]
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert facts(killed) == facts(whole)
@@ -181,12 +191,12 @@ def test_a_killed_training_without_a_promise_of_bytes_goes_on_to_nearly_the_same
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dropout", ["with dropout", "without"])
 def test_attention_without_dropout_takes_the_kernel_of_packed_texts_in_half_precision(arch, dtype, dropout, learn, monkeypatch):
-    taken = set()
+    kernels = set()
     for name in ("_varlen", "padded_sdpa", "grouped_sdpa"):
-        monkeypatch.setattr(attention, name, noted(taken, name, getattr(attention, name)))
+        monkeypatch.setattr(attention, name, noted(kernels, name, getattr(attention, name)))
     options = ("--attention-dropout", 0) if dropout == "without" else ()
     learn(arch, "contrastive", *options, "--steps", 1, dtype=dtype, dropout=True)
-    assert taken == {"_varlen" if dropout == "without" and dtype == "bfloat16" else "padded_sdpa"}
+    assert kernels == {"_varlen" if dropout == "without" and dtype == "bfloat16" else "padded_sdpa"}
 
 
 def noted(names, name, work):
@@ -211,39 +221,39 @@ def test_losses_are_read_seldom_and_are_all_there(learn, machine):
 
 
 def test_a_training_takes_the_device_by_itself_and_tells_the_memory_of_its_steps(learn):
-    place, other = learn("dense", on="auto", dtype="auto", dropout=True), learn("dense", on="cpu")
-    steps, others = ([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (place, other))
+    output, other = learn("dense", on="auto", dtype="auto", dropout=True), learn("dense", on="cpu")
+    steps, others = ([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (output, other))
     assert all(step["peak_memory_bytes"] > 0 for step in steps) and not any("peak_memory_bytes" in step for step in others)
 
 
 @pytest.mark.parametrize("options", [(), ("--deterministic",)], ids=["as it comes", "deterministic"])
 def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, monkeypatch):
-    seen = []
+    states = []
     plain = Retrieval.outcome
 
     def outcome(self, batch):
         enabled, lenient = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        seen.append((enabled, enabled and not lenient, os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+        states.append((enabled, enabled and not lenient, os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
         return plain(self, batch)
 
     monkeypatch.setattr(Retrieval, "outcome", outcome)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*determinis")
         learn("dense", "contrastive", *options, dropout=True)
-    assert set(seen) == {(True, True, ":4096:8") if options else (False, False, None)}
+    assert set(states) == {(True, True, ":4096:8") if options else (False, False, None)}
 
 
 def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
-    made = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
-    assert len({(place / "model.safetensors").read_bytes() for place in made}) == 1 and facts(made[0]) == facts(made[1])
+    folders = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
+    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1 and facts(folders[0]) == facts(folders[1])
 
 
 @pytest.mark.parametrize(
     "arch", [CAME, "coil:dim=8,cls_dim=0", "splade:pooling=sum", "taser:routing=sequence,experts=3,every=1", "sbmoe:experts=3"]
 )
 def test_a_batch_of_one_query_and_one_negative_learns_what_it_does_on_the_cpu(arch, learn, quiet):
-    given = (arch, KINDS.get(arch, BALANCED), "--batch-size", 1, "--negatives", 1)
-    alike(learn(*given), learn(*given, on="cpu"))
+    arguments = (arch, KINDS.get(arch, BALANCED), "--batch-size", 1, "--negatives", 1)
+    alike(learn(*arguments), learn(*arguments, on="cpu"))
 
 
 def test_compiled_layers_are_for_a_device(learn):

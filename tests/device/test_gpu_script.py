@@ -17,15 +17,15 @@ SCRIPT = results.ROOT / "tests" / "benchmarks" / "gpu.sh"
 def run_script(work: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """gpu.sh at toy size, its results in `work`."""
     flags = ["--toy"] if guard.real_cards() else ["--toy", "--pretend"]
-    told = {"WORK": str(work), "PYTHON": sys.executable, "COMMIT": "tested", "OMP_NUM_THREADS": "1"}
+    environment = {"WORK": str(work), "PYTHON": sys.executable, "COMMIT": "tested", "OMP_NUM_THREADS": "1"}
     command = ["bash", str(SCRIPT), *arguments, *flags]
-    return subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.parametrize("part", results.PARTS)
 def test_a_part_finds_nothing_wrong_and_fills_its_tables(part: str, tmp_path: Path) -> None:
-    done = run_script(tmp_path, part)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    completed = run_script(tmp_path, part)
+    assert completed.returncode == 0, completed.stdout + completed.stderr[-3000:]
     piece = results.Piece.read(tmp_path / "results" / "gpu" / f"{part}.json")
     assert piece.finished and not piece.failures
     assert piece.facts["commit"] == "tested"
@@ -35,18 +35,18 @@ def test_a_part_finds_nothing_wrong_and_fills_its_tables(part: str, tmp_path: Pa
 
 
 def test_a_part_that_is_done_is_skipped_unless_it_is_forced(tmp_path: Path) -> None:
-    place = tmp_path / "results" / "gpu" / "5b.json"
+    path = tmp_path / "results" / "gpu" / "5b.json"
     piece = results.Piece("5b", {"date": "today", "commit": "abc"}, finished=True, notes=["it was quick"])
-    results.write_whole(place, json.dumps(results.asdict(piece)))
+    results.write_whole(path, json.dumps(results.asdict(piece)))
     assert "part 5b is done (today, commit abc)" in run_script(tmp_path, "5b").stderr
     piece.finished = False
-    results.write_whole(place, json.dumps(results.asdict(piece)))
+    results.write_whole(path, json.dumps(results.asdict(piece)))
     assert "part 5b is done" not in run_script(tmp_path, "5b").stderr
 
 
 def test_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    done = run_script(tmp_path, "9")
-    assert (done.returncode, "no such part: 9" in done.stderr) == (2, True)
+    completed = run_script(tmp_path, "9")
+    assert (completed.returncode, "no such part: 9" in completed.stderr) == (2, True)
 
 
 def test_the_page_is_what_the_pieces_make_and_says_when_there_are_none() -> None:

@@ -1,7 +1,7 @@
-"""Every kernel that works on tensors: on the device what it is on the CPU, values and gradients, in float32 and under autocast.
+"""Every tensor kernel gives the same values and gradients on the device as on the CPU, in float32 and under autocast.
 
-Random weights cannot be compared with the CPU's: of dropout it is checked that it drops as many as it should, that what is left is the
-plain attention made larger, that gradients are those of what was dropped, and that a seed brings everything back.
+Dropout masks cannot be compared with the CPU's: the tests check the share of dropped weights, that the others are scaled up, that
+gradients match the dropped weights, and that a seed reproduces everything.
 """
 
 from contextlib import nullcontext
@@ -24,16 +24,16 @@ MARGINS = {"float32": 1e-4, "bfloat16": 0.04}
 
 
 def drawn(*shape, seed=1, precision="float32"):
-    """Numbers that are the same in both formats where the products are bfloat16."""
+    """Random numbers that bfloat16 represents exactly if the products are in bfloat16."""
     numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
     return numbers if precision == "float32" else numbers.bfloat16().float()
 
 
 def layout(device, lengths=LENGTHS, silent=None):
-    quiet = None
+    mask = None
     if silent is not None:
-        quiet = torch.cat([torch.arange(length) >= length - count for length, count in zip(lengths, silent, strict=True)]).to(device)
-    return Layout(tuple(lengths), torch.tensor([0, *lengths]).cumsum(0).to(device), quiet)
+        mask = torch.cat([torch.arange(length) >= length - count for length, count in zip(lengths, silent, strict=True)]).to(device)
+    return Layout(tuple(lengths), torch.tensor([0, *lengths]).cumsum(0).to(device), mask)
 
 
 def cast(device, precision):
@@ -41,33 +41,33 @@ def cast(device, precision):
 
 
 def states(parts, device, precision):
-    """Leaves in float32, and what a layer under autocast would make of them."""
+    """Leaves in float32, and the same cast as by a layer under autocast."""
     leaves = [part.clone().to(device).requires_grad_() for part in parts]
     return leaves, [leaf.bfloat16() if device != "cpu" and precision == "bfloat16" else leaf for leaf in leaves]
 
 
 def compared(work, parts, device, precision):
-    """`work(parts, device)` on the CPU in float32, and on the device: its values, and the gradients of its parts."""
-    found = []
-    for place in ("cpu", device):
-        leaves, given = states(parts, place, precision)
-        with cast(place, precision):
-            out = work(given, place)
-        weights = drawn(*out.shape, seed=9).to(place)
+    """Compare the values and gradients of `work(parts, device)` on the CPU in float32 and on the device."""
+    results = []
+    for where in ("cpu", device):
+        leaves, inputs = states(parts, where, precision)
+        with cast(where, precision):
+            out = work(inputs, where)
+        weights = drawn(*out.shape, seed=9).to(where)
         (out.float() * weights).sum().backward()
-        assert out.device.type == torch.device(place).type
-        found.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
-    for expected, value in zip(*found, strict=True):
+        assert out.device.type == torch.device(where).type
+        results.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
+    for expected, value in zip(*results, strict=True):
         assert value.isfinite().all()
         assert (value - expected).abs().max() <= MARGINS[precision] * max(1.0, float(expected.abs().max()))
 
 
 FORMS = {
-    "attention": lambda given, place, rate: attention(*given, place, None, rate),
-    "window of 4": lambda given, place, rate: attention(*given, place, 4, rate),
-    "first tokens": lambda given, place, rate: first_attention(given[0].index_select(0, place.starts[:-1]), *given[1:], place, rate),
-    "all before": lambda given, place, rate: selective(*given, place, causal(-1), rate),
-    "two before": lambda given, place, rate: selective(*given, place, causal(2), rate),
+    "attention": lambda inputs, packed, rate: attention(*inputs, packed, None, rate),
+    "window of 4": lambda inputs, packed, rate: attention(*inputs, packed, 4, rate),
+    "first tokens": lambda inputs, packed, rate: first_attention(inputs[0].index_select(0, packed.starts[:-1]), *inputs[1:], packed, rate),
+    "all before": lambda inputs, packed, rate: selective(*inputs, packed, causal(-1), rate),
+    "two before": lambda inputs, packed, rate: selective(*inputs, packed, causal(2), rate),
 }
 HEARD = {"silent": SILENT, "all heard": None}
 
@@ -80,7 +80,7 @@ def test_attention_is_that_of_the_cpu(form, silent, precision, width, device):
     if form in ("all before", "two before") and silent == "silent":
         pytest.skip("decoders have no silent tokens")
     parts = [drawn(sum(LENGTHS), HEADS, width, seed=seed, precision=precision) for seed in range(3)]
-    compared(lambda given, place: FORMS[form](given, layout(place, silent=HEARD[silent]), 0.0), parts, device, precision)
+    compared(lambda inputs, where: FORMS[form](inputs, layout(where, silent=HEARD[silent]), 0.0), parts, device, precision)
 
 
 def plain(form, silent, width):
@@ -88,8 +88,8 @@ def plain(form, silent, width):
     lengths = LENGTHS * 60
     query, key = (drawn(sum(LENGTHS), HEADS, width, seed=seed).repeat(60, 1, 1) for seed in range(2))
     unit = torch.cat([torch.eye(length, width) for length in lengths])[:, None].expand(-1, HEADS, -1).contiguous()
-    place = layout("cpu", lengths, None if silent is None else silent * 60)
-    return (query, key, unit), lengths, FORMS[form]((query, key, unit), place, 0.0)
+    packed = layout("cpu", lengths, None if silent is None else silent * 60)
+    return (query, key, unit), lengths, FORMS[form]((query, key, unit), packed, 0.0)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -97,17 +97,17 @@ def plain(form, silent, width):
 @pytest.mark.parametrize("form", FORMS)
 def test_as_many_weights_are_dropped_as_should_be_and_the_others_grow(form, silent, precision, device):
     parts, lengths, weights = plain(form, None if "before" in form else HEARD[silent], 16)
-    place = layout(device, lengths, None if HEARD[silent] is None or "before" in form else SILENT * 60)
-    _, given = states(parts, device, precision)
+    packed = layout(device, lengths, None if HEARD[silent] is None or "before" in form else SILENT * 60)
+    _, inputs = states(parts, device, precision)
     torch.manual_seed(6)
     with cast(device, precision):
-        found = FORMS[form](given, place, RATE).detach().float().cpu()
-    seen = weights > 1e-3
-    assert not found[weights == 0].any()
-    kept = found[seen] != 0
+        output = FORMS[form](inputs, packed, RATE).detach().float().cpu()
+    present = weights > 1e-3
+    assert not output[weights == 0].any()
+    kept = output[present] != 0
     assert abs(kept.float().mean() - (1 - RATE)) < 5 * (RATE * (1 - RATE) / len(kept)) ** 0.5
-    assert torch.allclose(found[seen][kept], weights[seen][kept] / (1 - RATE), atol=MARGINS[precision], rtol=MARGINS[precision])
-    sums = found.sum(-1)  # each 1 where nothing is dropped
+    assert torch.allclose(output[present][kept], weights[present][kept] / (1 - RATE), atol=MARGINS[precision], rtol=MARGINS[precision])
+    sums = output.sum(-1)  # each 1 where nothing is dropped
     assert abs(sums.mean() - 1) < 5 * sums.std() / len(sums) ** 0.5
 
 
@@ -115,18 +115,20 @@ def test_as_many_weights_are_dropped_as_should_be_and_the_others_grow(form, sile
 @pytest.mark.parametrize("silent", HEARD)
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_are_those_of_what_was_dropped(form, silent, precision, device):
-    """With unit vectors as values the weights that are left can be read off; the rest is the plain formula with those taken out."""
+    """Unit vectors as values make the output the attention weights; the reference multiplies them by the mask of kept weights."""
     parts, lengths, weights = plain(form, None if "before" in form else HEARD[silent], 16)
-    quiet = None if HEARD[silent] is None or "before" in form else SILENT * 60
-    leaves, given = states(parts, device, precision)
+    no_attend_counts = None if HEARD[silent] is None or "before" in form else SILENT * 60
+    leaves, inputs = states(parts, device, precision)
     torch.manual_seed(6)
     with cast(device, precision):
-        out = FORMS[form](given, layout(device, lengths, quiet), RATE)
+        out = FORMS[form](inputs, layout(device, lengths, no_attend_counts), RATE)
     gradient = drawn(*out.shape, seed=4, precision=precision)
     out.backward(gradient.to(device=device, dtype=out.dtype))
     kept = (out.detach().cpu() != 0).float() / (1 - RATE)
     query, key, unit = (part.clone().requires_grad_() for part in parts)
-    expected = FORMS[form]((query, key, unit), layout("cpu", lengths, quiet), 0.0) * kept  # with unit values: the weights themselves
+    expected = (
+        FORMS[form]((query, key, unit), layout("cpu", lengths, no_attend_counts), 0.0) * kept
+    )  # with unit values: the weights themselves
     expected.backward(gradient)
     for leaf, reference in ((leaves[0], query), (leaves[1], key)):
         assert (leaf.grad.cpu() - reference.grad).abs().max() <= MARGINS[precision] * max(1.0, float(reference.grad.abs().max()))
@@ -136,21 +138,21 @@ def test_gradients_are_those_of_what_was_dropped(form, silent, precision, device
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_seed_brings_back_what_was_dropped(form, device):
-    parts, found = [drawn(sum(LENGTHS), HEADS, 16, seed=seed) for seed in range(3)], []
+    parts, results = [drawn(sum(LENGTHS), HEADS, 16, seed=seed) for seed in range(3)], []
     for seed in (6, 6, 7):
-        leaves, given = states(parts, device, "float32")
+        leaves, inputs = states(parts, device, "float32")
         torch.manual_seed(seed)
-        out = FORMS[form](given, layout(device), RATE)
+        out = FORMS[form](inputs, layout(device), RATE)
         out.square().sum().backward()
-        found.append([out.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
-    for first, again, other in zip(*found, strict=True):
+        results.append([out.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
+    for first, again, other in zip(*results, strict=True):
         assert torch.allclose(first, again, atol=1e-6) and not torch.allclose(first, other, atol=1e-3)
 
 
 def test_texts_without_tokens_disturb_nobody(device):
     lengths = (0, 3, 0, 2)
     parts = [drawn(5, HEADS, 16, seed=seed) for seed in range(3)]
-    compared(lambda given, place: attention(*given, layout(place, lengths)), parts, device, "float32")
+    compared(lambda inputs, where: attention(*inputs, layout(where, lengths)), parts, device, "float32")
 
 
 # ---------------------------------------------------------------- the vocabulary
@@ -164,14 +166,14 @@ def sparse(texts, terms, weights, count, vocabulary):
 def test_weights_of_terms_are_those_of_the_cpu(pooling, silent, precision, device):
     parts = [drawn(sum(LENGTHS), 16, precision=precision) / 4, drawn(50, 16, seed=2, precision=precision), drawn(50, seed=3) / 4]
 
-    def work(given, place):
-        known = layout(place, silent=HEARD[silent])
-        leaves = [part.float() for part in given]
+    def work(inputs, where):
+        packed = layout(where, silent=HEARD[silent])
+        leaves = [part.float() for part in inputs]
         if pooling == "sum":
-            texts, terms, weights = saturated_sums(leaves[0], known, *leaves[1:])
+            texts, terms, weights = saturated_sums(leaves[0], packed, *leaves[1:])
             assert weights.dtype == torch.float32
         else:
-            texts, terms, positions = winners(leaves[0], known, *leaves[1:])
+            texts, terms, positions = winners(leaves[0], packed, *leaves[1:])
             weights = torch.log1p(activations(*leaves, terms, positions).relu())
         assert (texts * 50 + terms).diff().min() > 0
         return sparse(texts, terms, weights, len(LENGTHS), 50)
@@ -184,8 +186,8 @@ def test_token_losses_are_those_of_the_cpu(precision, device):
     parts = [drawn(9, 16, precision=precision), drawn(50, 16, seed=2, precision=precision), drawn(50, seed=3)]
     targets, correct = torch.arange(9) * 5, []
 
-    def work(given, place):
-        loss, right = token_loss(*(part.float() for part in given), targets.to(place))
+    def work(inputs, where):
+        loss, right = token_loss(*(part.float() for part in inputs), targets.to(where))
         assert loss.dtype == torch.float32
         correct.append(int(right))
         return loss[None]
@@ -198,16 +200,16 @@ def test_rows_go_through_the_linear_map_that_each_chose(device):
     experts = pytest.importorskip("moeir.kernels.grouped_linear")
     choice = torch.tensor([1, 0, 1, 1, 3, 0, 1, 3, 3])  # nobody chose the third
     parts = [drawn(9, 16, precision="bfloat16"), drawn(4, 8, 16, seed=2, precision="bfloat16"), drawn(4, 8, seed=3, precision="bfloat16")]
-    found = []
-    for place in ("cpu", device):
-        rows, weights, biases = leaves = [part.clone().to(place).requires_grad_() for part in parts]
-        if place == "cpu":
+    results = []
+    for where in ("cpu", device):
+        rows, weights, biases = leaves = [part.clone().to(where).requires_grad_() for part in parts]
+        if where == "cpu":
             out = torch.stack([row @ weights[expert].T + biases[expert] for row, expert in zip(rows, choice.tolist(), strict=True)])
         else:
-            out = experts.grouped_linear(rows, weights, biases, experts.ExpertGroups.from_choice(choice.to(place), 4))
-        (out.float() * drawn(9, 8, seed=9).to(place)).sum().backward()
-        found.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
-    for expected, value in zip(*found, strict=True):
+            out = experts.grouped_linear(rows, weights, biases, experts.ExpertGroups.from_choice(choice.to(where), 4))
+        (out.float() * drawn(9, 8, seed=9).to(where)).sum().backward()
+        results.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
+    for expected, value in zip(*results, strict=True):
         assert (value - expected).abs().max() <= MARGINS["bfloat16"] * max(1.0, float(expected.abs().max()))
 
 
@@ -220,8 +222,8 @@ def starts(lengths, device):
 def test_late_interaction_is_that_of_the_cpu(lengths, device):
     parts = [drawn(8, 12), drawn(sum(lengths), 12, seed=2)]
 
-    def work(given, place):
-        scores = late_interaction(given[0], starts((3, 5), place), given[1], starts(lengths, place))
+    def work(inputs, where):
+        scores = late_interaction(inputs[0], starts((3, 5), where), inputs[1], starts(lengths, where))
         return scores.masked_fill(scores.isinf(), -9.0)
 
     compared(work, parts, device, "float32")
@@ -230,20 +232,20 @@ def test_late_interaction_is_that_of_the_cpu(lengths, device):
 def test_products_and_bags_are_those_of_the_cpu(device):
     left, right = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 1, 0, 2])
     parts = [drawn(6, 12), drawn(4, 12, seed=2)]
-    compared(lambda given, place: pairs.products(*given, left.to(place), right.to(place)), parts, device, "float32")
-    weights, owners = drawn(4, seed=3), torch.tensor([2, 0, 2, 1])
-    found = [pairs.bags(parts[0].to(place), left.to(place), weights.to(place), owners.to(place), 4).cpu() for place in ("cpu", device)]
-    assert torch.allclose(*found, atol=1e-5) and not found[1][3].any()
+    compared(lambda inputs, where: pairs.products(*inputs, left.to(where), right.to(where)), parts, device, "float32")
+    weights, segments = drawn(4, seed=3), torch.tensor([2, 0, 2, 1])
+    results = [pairs.bags(parts[0].to(where), left.to(where), weights.to(where), segments.to(where), 4).cpu() for where in ("cpu", device)]
+    assert torch.allclose(*results, atol=1e-5) and not results[1][3].any()
 
 
 def test_matches_of_equal_terms_are_those_of_the_cpu(device):
-    chosen = torch.Generator().manual_seed(3)
-    asked, there = torch.randint(0, 5, (7,), generator=chosen), torch.randint(0, 5, (20,), generator=chosen)
-    owners, queries, documents = torch.arange(20) // 4, drawn(7, 8), drawn(20, 8, seed=2)
-    found = []
-    for place in ("cpu", device):
-        given = [part.to(place) for part in (queries, asked, documents, there, owners)]
-        found.append([part.cpu() for part in exact_match.best_matches(*given)])
-    assert len(found[0][0]) > 5
-    for expected, value in zip(*found, strict=True):
+    generator = torch.Generator().manual_seed(3)
+    query_terms, document_terms = torch.randint(0, 5, (7,), generator=generator), torch.randint(0, 5, (20,), generator=generator)
+    document_rows, queries, documents = torch.arange(20) // 4, drawn(7, 8), drawn(20, 8, seed=2)
+    results = []
+    for where in ("cpu", device):
+        inputs = [part.to(where) for part in (queries, query_terms, documents, document_terms, document_rows)]
+        results.append([part.cpu() for part in exact_match.best_matches(*inputs)])
+    assert len(results[0][0]) > 5
+    for expected, value in zip(*results, strict=True):
         assert value.equal(expected)

@@ -25,10 +25,10 @@ def on_the_second(moeir_on):
         for device in (NAMED, OTHER):
             torch.cuda.reset_peak_memory_stats(device)
         before = [torch.cuda.max_memory_allocated(device) for device in (NAMED, OTHER)]
-        said = moeir_on(*arguments, on=NAMED)
-        assert said.code == 0, said.stderr
+        result = moeir_on(*arguments, on=NAMED)
+        assert result.code == 0, result.stderr
         assert torch.cuda.max_memory_allocated(NAMED) > before[0] and torch.cuda.max_memory_allocated(OTHER) == before[1]
-        return said.stderr
+        return result.stderr
 
     return run
 

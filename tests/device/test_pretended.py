@@ -1,4 +1,4 @@
-"""The pretended device by itself: what it refuses, what it counts, and that torch's own code runs on it as on a GPU."""
+"""The fake CUDA device: operations it refuses, events it counts, and torch's own code running on it as on a GPU."""
 
 import copy
 import io
@@ -78,7 +78,7 @@ def test_two_cards_do_not_mix_either():
     with pytest.raises(RuntimeError, match=MIXED):
         one + other
     with pytest.raises(RuntimeError, match=MIXED):
-        one + other[0]  # a single number of the host may, one of another card may not
+        one + other[0]  # a CPU scalar is accepted, a scalar of another card is not
     assert (one + other.to(one.device)).device == one.device
     one.copy_(other)
     assert one.equal(other.to("cuda:0"))
@@ -106,15 +106,15 @@ def test_whole_numbers_are_not_multiplied_as_matrices():
 
 
 def test_a_thread_has_its_current_card():
-    found = {}
+    cards = {}
     torch.cuda.set_device(1)
-    thread = threading.Thread(target=lambda: found.update(other=torch.zeros(1, device="cuda").device.index))
+    thread = threading.Thread(target=lambda: cards.update(other=torch.zeros(1, device="cuda").device.index))
     thread.start()
     thread.join()
     with torch.cuda.device(0):
-        found["inside"] = torch.zeros(1, device="cuda").device.index
-    found["own"] = torch.zeros(1, device="cuda").device.index
-    assert found == {"other": 0, "inside": 0, "own": 1} and torch.cuda.current_device() == 1
+        cards["inside"] = torch.zeros(1, device="cuda").device.index
+    cards["own"] = torch.zeros(1, device="cuda").device.index
+    assert cards == {"other": 0, "inside": 0, "own": 1} and torch.cuda.current_device() == 1
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.zeros(1, device="cuda:7")
 
@@ -142,14 +142,14 @@ def test_cards_draw_numbers_of_their_own_that_a_seed_brings_back():
     torch.manual_seed(5)
     host, state = torch.randn(3), torch.cuda.get_rng_state()
     first = torch.randn(3, device="cuda")
-    torch.randn(9)  # the host's numbers have nothing to do with a card's
+    torch.randn(9)  # the CPU generator is independent of the card's
     torch.cuda.set_rng_state(state)
     assert torch.randn(3, device="cuda").equal(first)
     torch.manual_seed(5)
     assert torch.randn(3).equal(host) and torch.randn(3, device="cuda").equal(first)
-    made = torch.Generator("cuda").manual_seed(1)
-    assert made.device == torch.device("cuda", 0)
-    first = torch.randn(3, device="cuda", generator=made)
+    generator = torch.Generator("cuda").manual_seed(1)
+    assert generator.device == torch.device("cuda", 0)
+    first = torch.randn(3, device="cuda", generator=generator)
     assert first.equal(torch.randn(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1)))
     with pytest.raises(RuntimeError, match="device type for generator"):
         torch.randn(3, device="cuda", generator=torch.Generator())
@@ -157,11 +157,11 @@ def test_cards_draw_numbers_of_their_own_that_a_seed_brings_back():
 
 @pytest.mark.parametrize("draw", [torch.rand_like, torch.randn_like, torch.bernoulli, F.dropout])
 def test_every_draw_follows_the_cards_seed(draw):
-    given, found = torch.full((50,), 0.5, device="cuda"), []
+    probabilities, draws = torch.full((50,), 0.5, device="cuda"), []
     for _ in range(2):
         torch.cuda.manual_seed(4)
-        found.append(draw(given))
-    assert found[0].equal(found[1]) and not draw(given).equal(found[0])
+        draws.append(draw(probabilities))
+    assert draws[0].equal(draws[1]) and not draw(probabilities).equal(draws[0])
 
 
 def test_strict_determinism_refuses_what_cuda_has_no_form_of(monkeypatch):
@@ -184,7 +184,7 @@ def test_strict_determinism_refuses_what_cuda_has_no_form_of(monkeypatch):
 
 # ---------------------------------------------------------------- torch's own code
 def test_a_model_learns_as_on_the_host():
-    rows, found = torch.randn(5, 8), {}
+    rows, results = torch.randn(5, 8), {}
     for device in ("cpu", "cuda"):
         model = small_model().eval()
         weight = model[0].weight
@@ -195,8 +195,8 @@ def test_a_model_learns_as_on_the_host():
             norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             optimiser.zero_grad()
-        found[device] = [norm.cpu(), *(part.detach().cpu() for part in model.parameters())]
-    for host, ours in zip(found["cpu"], found["cuda"], strict=True):
+        results[device] = [norm.cpu(), *(part.detach().cpu() for part in model.parameters())]
+    for host, ours in zip(results["cpu"], results["cuda"], strict=True):
         assert torch.allclose(host, ours, atol=1e-5)
 
 
@@ -212,16 +212,16 @@ def test_autocast_follows_the_rules_of_cuda():
 
 def test_what_is_computed_again_drops_the_same():
     model, rows = small_model().to("cuda"), on(5, 8)
-    found = []
+    results = []
     for again in (False, True):
         torch.manual_seed(1)
         out = checkpoint(model, rows, use_reentrant=False) if again else model(rows)
         out.square().sum().backward()
-        found.append([out.detach(), *(part.grad.clone() for part in model.parameters())])
+        results.append([out.detach(), *(part.grad.clone() for part in model.parameters())])
         model.zero_grad()
-    for plain, computed_again in zip(*found, strict=True):
+    for plain, computed_again in zip(*results, strict=True):
         assert plain.equal(computed_again)
-    assert not model(rows).equal(found[0][0])
+    assert not model(rows).equal(results[0][0])
 
 
 def test_copies_states_and_files():
@@ -250,42 +250,42 @@ def test_threads_see_the_device_and_inference_mode_counts_the_same(machine):
     def forward():
         model(rows).flatten().float()
 
-    found = []
+    launches = []
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            found.append(counted(machine, forward).launches)
-    assert found[0] == found[1] == 4
+            launches.append(counted(machine, forward).launches)
+    assert launches[0] == launches[1] == 4
 
 
 def test_a_backward_written_by_hand_makes_tensors_of_its_own(machine):
     class Doubled(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, given):
-            return given * 2
+        def forward(ctx, tensor):
+            return tensor * 2
 
         @staticmethod
         def backward(ctx, gradient):
             return gradient * torch.tensor([2.0], device=gradient.device) + torch.zeros(1, device="cuda:1").to(gradient.device)
 
-    given = on(3).requires_grad_()
-    Doubled.apply(given).sum().backward()
-    assert given.grad.tolist() == [2.0] * 3
+    tensor = on(3).requires_grad_()
+    Doubled.apply(tensor).sum().backward()
+    assert tensor.grad.tolist() == [2.0] * 3
 
 
 # ---------------------------------------------------------------- attention and grouped products
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["none", "bool", "float"])
 def test_attention_is_that_of_the_host(dtype, mask, machine):
-    parts, seen = [torch.randn(2, 4, 16, 8, dtype=dtype) for _ in range(3)], torch.rand(2, 1, 1, 16) < 0.7
-    seen[..., 0] = True
-    given = {"none": None, "bool": seen, "float": torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, float("-inf"))}[mask]
-    found = []
+    parts, visible = [torch.randn(2, 4, 16, 8, dtype=dtype) for _ in range(3)], torch.rand(2, 1, 1, 16) < 0.7
+    visible[..., 0] = True
+    bias = {"none": None, "bool": visible, "float": torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, float("-inf"))}[mask]
+    results = []
     for device in ("cpu", "cuda"):
         own = [part.detach().clone().to(device).requires_grad_() for part in parts]
-        out = F.scaled_dot_product_attention(*own, attn_mask=None if given is None else given.to(device))
+        out = F.scaled_dot_product_attention(*own, attn_mask=None if bias is None else bias.to(device))
         out.float().square().sum().backward()
-        found.append([out, *(part.grad for part in own)])
-    for host, ours in zip(*found, strict=True):
+        results.append([out, *(part.grad for part in own)])
+    for host, ours in zip(*results, strict=True):
         assert torch.allclose(host.float(), ours.cpu().float(), atol=1e-5 if dtype == torch.float32 else 0.06)
     kernel = "flash" if dtype == torch.bfloat16 and mask == "none" else "efficient"
     assert machine.counts.count(LAUNCH, f"_scaled_dot_product_{kernel}_attention") == 1
@@ -293,15 +293,15 @@ def test_attention_is_that_of_the_host(dtype, mask, machine):
 
 
 def test_a_mask_of_truths_costs_what_it_takes_to_make_numbers_of_it(machine):
-    parts, seen = [on(2, 4, 12, 8) for _ in range(3)], torch.ones(2, 1, 12, 12, dtype=torch.bool, device="cuda")
+    parts, mask = [on(2, 4, 12, 8) for _ in range(3)], torch.ones(2, 1, 12, 12, dtype=torch.bool, device="cuda")
     prepared = F.pad(torch.zeros(2, 1, 12, 12, device="cuda"), (0, 4))[..., :12]
-    dear = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=seen))
+    expensive = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask))
     cheap = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=prepared))
-    assert cheap.launches == 1 and dear.launches == 5  # two numbers, the choice between them, padding to 8, attention
+    assert cheap.launches == 1 and expensive.launches == 5  # two scalars, where, padding to 8, attention
 
 
 def test_a_mask_that_does_not_lie_row_by_row_takes_the_plain_formula(machine):
-    parts, mask = [on(2, 4, 8, 8) for _ in range(3)], on(1, 8, 8, 4).permute(0, 3, 1, 2)  # as a position bias that was looked up
+    parts, mask = [on(2, 4, 8, 8) for _ in range(3)], on(1, 8, 8, 4).permute(0, 3, 1, 2)  # like a position bias from an embedding lookup
     apart = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask))
     beside = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask.contiguous()))
     assert apart.count(LAUNCH, "bmm") == 2 and beside.count(LAUNCH, "bmm") == 0
@@ -376,7 +376,7 @@ def test_grouped_products_are_one_launch_and_have_a_derivative(machine):
     assert torch.allclose(out.float(), expected, atol=0.1)
     assert torch.allclose(rows.grad[:5].float(), gradient[:5].float() @ weights[0].float().T, atol=0.1)
     assert torch.allclose(weights.grad[1].float(), rows[5:].float().T @ gradient[5:].float(), atol=0.1)
-    with pretended.active(capability=(8, 6)) as older:  # no kernel: the offsets go to the host
+    with pretended.active(capability=(8, 6)) as older:  # no kernel: the offsets are copied to the host
         F.grouped_mm(on(16, 24, dtype=torch.bfloat16), on(2, 24, 8, dtype=torch.bfloat16), offs=torch.tensor([5, 16], device="cuda").int())
         assert older.counts.count(SYNC, "_grouped_mm without a kernel") == 1
 
@@ -422,7 +422,7 @@ STEADY = {
     "views": (lambda ours: ours.view(2, 3).T.unsqueeze(0).expand(4, 3, 2)[0, 1:].detach(), 0),
     "sum": (lambda ours: (ours * 2).sum(), 2),
     "sort": (lambda ours: ours.sort(), 1),
-    "where": (lambda ours: torch.where(ours > 0, ours, 0.0), 3),  # the number is a tensor first
+    "where": (lambda ours: torch.where(ours > 0, ours, 0.0), 3),  # the scalar becomes a tensor first
     "masked number": (lambda ours: ours.__setitem__(ours > 0, 1.0), 2),
     "told": (lambda ours: ours.repeat_interleave(torch.ones(6, dtype=torch.int64, device="cuda"), output_size=6), None),
     "index": (lambda ours: ours[torch.arange(3, device="cuda")], 2),
@@ -456,8 +456,8 @@ def test_copies_block_unless_they_are_pinned_and_told_not_to(machine):
         "ahead": lambda: pinned.to("cuda", non_blocking=True),
         "copy_ ahead": lambda: torch.empty(4, device="cuda").copy_(pinned, non_blocking=True),
     }
-    found = {name: counted(machine, work) for name, work in ways.items()}
-    assert {name: (counts.blocking, counts.copies) for name, counts in found.items()} == {
+    results = {name: counted(machine, work) for name, work in ways.items()}
+    assert {name: (counts.blocking, counts.copies) for name, counts in results.items()} == {
         name: (0, 1) if name.endswith("ahead") else (1, 0) for name in ways
     }
 
@@ -478,14 +478,14 @@ def test_a_copy_to_the_host_that_does_not_block_is_not_there_before_somebody_wai
 
 
 def test_clipping_by_lists_takes_fewer_kernels(machine):
-    model, found = nn.Sequential(*(nn.Linear(8, 8) for _ in range(60))).to("cuda"), {}
+    model, results = nn.Sequential(*(nn.Linear(8, 8) for _ in range(60))).to("cuda"), {}
     for lists in (True, False):
         face.offered(machine, lists)
         model(on(2, 8)).sum().backward()
-        found[lists] = counted(machine, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        results[lists] = counted(machine, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         model.zero_grad()
-    assert found[False].launches > 240 and found[True].launches < 12
-    assert found[True].kernels - found[True].launches == 2  # 120 tensors, of which a kernel takes 110, or 64 where it writes
+    assert results[False].launches > 240 and results[True].launches < 12
+    assert results[True].kernels - results[True].launches == 2  # 120 tensors: a kernel takes 110, or 64 if it writes
     assert list_kernels([8] * 120, 1) == 2
 
 
@@ -495,8 +495,8 @@ def test_places_are_lines_of_this_project(machine):
     rows = torch.tensor([0], device="cuda")
     with machine.counts.measured() as counts:
         products(on(2, 3), on(2, 3), rows, rows)
-    assert {place.split(":")[0] for _, _, place, _ in counts.places(LAUNCH)} == {"moeir/kernels/pairs.py"}
-    assert {place.split(":")[0] for _, _, place, _ in counts.places(BLOCKING)} == {"tests/device/test_pretended.py"}
+    launched, blocking = ({line.split(":")[0] for _, _, line, _ in counts.places(kind)} for kind in (LAUNCH, BLOCKING))
+    assert launched == {products.__module__.replace(".", "/") + ".py"} and blocking == {__name__.replace(".", "/") + ".py"}
     assert counts.places(COPY, SYNC) == []
 
 

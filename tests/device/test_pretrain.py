@@ -19,10 +19,10 @@ def learn(moeir_on, room, tiny_model_with_head, tiny_model_without_dropout, tmp_
         monkeypatch.setitem(task.SIDE, device, 64)  # of the product that is the peak
 
     def learned(objective, *options, on="cuda", name=None, dropout=False, fails=None):
-        place = tmp_path / (name or on)
-        said = moeir_on(*flags(room, tiny_model_with_head if dropout else tiny_model_without_dropout, objective, place, *options), on=on)
-        assert (said.code and fails in said.stderr) if fails else said.code == 0, said.stderr
-        return place
+        output = tmp_path / (name or on)
+        result = moeir_on(*flags(room, tiny_model_with_head if dropout else tiny_model_without_dropout, objective, output, *options), on=on)
+        assert (result.code and fails in result.stderr) if fails else result.code == 0, result.stderr
+        return output
 
     return learned
 

@@ -28,57 +28,61 @@ ARCHITECTURES = [
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, tiny_model_with_head):
     """`checkpoint(arch)`: one that has learned nothing."""
-    place = tmp_path_factory.mktemp("checkpoints")
+    root = tmp_path_factory.mktemp("checkpoints")
 
-    def made(arch, weights=tiny_model_with_head):
-        folder = place / re.sub(r"\W", "-", f"{weights.name}-{arch}")
+    def build(arch, weights=tiny_model_with_head):
+        folder = root / re.sub(r"\W", "-", f"{weights.name}-{arch}")
         if not folder.exists():
-            said = run_here("init", "--model", weights, "--arch", arch, *LENGTHS, "--output", folder)
-            assert said.code == 0, said.stderr
+            result = run_here("init", "--model", weights, "--arch", arch, *LENGTHS, "--output", folder)
+            assert result.code == 0, result.stderr
         return folder
 
-    return made
+    return build
 
 
 @pytest.fixture
 def run(moeir_on):
     """A stage that ends well, on the device unless `on` names another; what it has written to stdout."""
 
-    def done(*arguments, **where):
-        said = moeir_on(*arguments, **where)
-        assert said.code == 0, said.stderr
-        return said.stdout
+    def run_stage(*arguments, **where):
+        result = moeir_on(*arguments, **where)
+        assert result.code == 0, result.stderr
+        return result.stdout
 
-    return done
+    return run_stage
 
 
 @pytest.fixture
 def both(run, tmp_path):
     """`both(name, …)`: what a stage makes on the device, and what on the CPU."""
 
-    def made(name, *arguments):
-        places = [tmp_path / f"{on}-{name}" for on in ("cuda", "cpu")]
-        for on, place in zip(("cuda", "cpu"), places, strict=True):
-            run(*arguments, "--output", place, on=on)
-        return places
+    def run_both(name, *arguments):
+        paths = [tmp_path / f"{on}-{name}" for on in ("cuda", "cpu")]
+        for on, path in zip(("cuda", "cpu"), paths, strict=True):
+            run(*arguments, "--output", path, on=on)
+        return paths
 
-    return made
+    return run_both
 
 
 def tensors(folder):
     """expert -> its numbers as arrays; of sparse vectors all terms of all texts."""
-    found = {}
+    arrays = {}
     for name, kind in json.loads((folder / "manifest.json").read_text())["counts"]["experts"].items():
-        opened = KINDS[kind].open(folder / name)
-        columns = {"weights": opened.matrix()} if kind == "sparse" else opened.columns() | {"starts": opened.starts_of_rows()}
-        found |= {f"{name}.{column}": value.float().numpy() for column, value in columns.items() if value is not None}
-    return found
+        representation = KINDS[kind].open(folder / name)
+        columns = (
+            {"weights": representation.matrix()}
+            if kind == "sparse"
+            else representation.columns() | {"starts": representation.starts_of_rows()}
+        )
+        arrays |= {f"{name}.{column}": value.float().numpy() for column, value in columns.items() if value is not None}
+    return arrays
 
 
-def close(place, other, *, share, most=0.0):
+def close(folder, other, *, share, most=0.0):
     """Encodings of which at most a ratio `most` of the numbers are apart by more than a share of the largest of their kind, and of
     themselves."""
-    one, two = tensors(place), tensors(other)
+    one, two = tensors(folder), tensors(other)
     assert one.keys() == two.keys() and one
     for name, value in one.items():
         assert value.shape == two[name].shape and np.isfinite(value).all()
@@ -86,12 +90,12 @@ def close(place, other, *, share, most=0.0):
         assert (np.abs(value - two[name]) > share * (expected + expected.max())).mean() <= most, name
 
 
-def same(place, other):
+def same(output, other):
     """Runs, one or a folder of them, with the same documents of every query, and the same scores, which are their order."""
     names = [path.name for path in sorted(other.glob("*.trec"))] if other.is_dir() else [""]
     assert names
     for name in names:
-        one, two = runs.read(place / name), runs.read(other / name)
+        one, two = runs.read(output / name), runs.read(other / name)
         assert one.queries == two.queries and len(one.scores) == len(two.scores) > 0
         for query in two.queries:
             assert dict(one.hits(query)) == pytest.approx(dict(two.hits(query)), rel=1e-4, abs=1e-4)
@@ -105,40 +109,40 @@ def test_float16_rounds_to_three_digits():
 def test_texts_are_encoded_and_found_as_on_the_cpu(arch, both, run, checkpoint, shop, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK", 16)  # two windows
     model = checkpoint(arch)
-    given = ("encode", "--model", model, "--corpus", shop / "documents.tsv", "--max-tokens", 100)
-    places = both("enc", *given, "--dtype", "float32")
-    close(*places, share=1e-3)
-    close(*both("half", *given, "--dtype", "bfloat16"), share=0.05, most=0.01)  # a router may choose otherwise
-    assert run_here("index", "--encodings", places[1], "--output", tmp_path / "idx").code == 0
+    command = ("encode", "--model", model, "--corpus", shop / "documents.tsv", "--max-tokens", 100)
+    folders = both("enc", *command, "--dtype", "float32")
+    close(*folders, share=1e-3)
+    close(*both("half", *command, "--dtype", "bfloat16"), share=0.05, most=0.01)  # a router may choose otherwise
+    assert run_here("index", "--encodings", folders[1], "--output", tmp_path / "idx").code == 0
     same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8, "--batch-size", 7))
 
 
 @pytest.mark.parametrize("arch", ["dense:pooling=mean", CAME])
 def test_a_modernbert_encodes_and_finds_as_on_the_cpu(arch, both, checkpoint, modernbert, shop, tmp_path):  # noqa: F811
     model = checkpoint(arch, modernbert)
-    places = both("enc", "encode", "--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32")
-    close(*places, share=1e-3)
-    assert run_here("index", "--encodings", places[0], "--output", tmp_path / "idx").code == 0
+    folders = both("enc", "encode", "--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    close(*folders, share=1e-3)
+    assert run_here("index", "--encodings", folders[0], "--output", tmp_path / "idx").code == 0
     same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8))
 
 
 def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK", 4)
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0.0)
-    given = ("encode", "--model", checkpoint(CAME), "--corpus", shop / "documents.tsv", "--output")
-    assert moeir_on(*given, tmp_path / "whole").code == 0
+    command = ("encode", "--model", checkpoint(CAME), "--corpus", shop / "documents.tsv", "--output")
+    assert moeir_on(*command, tmp_path / "whole").code == 0
     plain, windows = encoding._write, []
 
-    def gone(growing, ids, copied):
+    def fail(growing, ids, copied):
         windows.append(ids[0])
         if len(windows) == 4:
             raise DataError("gone")
         plain(growing, ids, copied)
 
-    monkeypatch.setattr(encoding, "_write", gone)
-    assert "gone" in moeir_on(*given, tmp_path / "killed").stderr
+    monkeypatch.setattr(encoding, "_write", fail)
+    assert "gone" in moeir_on(*command, tmp_path / "killed").stderr
     windows.append("again")
-    assert moeir_on(*given, tmp_path / "killed").code == 0
+    assert moeir_on(*command, tmp_path / "killed").code == 0
     assert windows[4:6] == ["again", "d8"]  # what came to disk last is encoded again
     names = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.npy")]
     assert names and all((tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
@@ -147,10 +151,10 @@ def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop,
 @pytest.fixture(scope="module")
 def came(checkpoint, shop, tmp_path_factory):
     """A checkpoint of three experts and its encodings of the documents."""
-    model, place = checkpoint(CAME), tmp_path_factory.mktemp("came") / "enc"
-    given = ("--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32", "--device", "cpu")
-    assert run_here("encode", *given, "--output", place).code == 0
-    return model, place
+    model, encodings = checkpoint(CAME), tmp_path_factory.mktemp("came") / "enc"
+    options = ("--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32", "--device", "cpu")
+    assert run_here("encode", *options, "--output", encodings).code == 0
+    return model, encodings
 
 
 ENGINES = [
@@ -163,28 +167,28 @@ ENGINES = [
 def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, both, shop, tmp_path):
     if "faiss" in engine:
         pytest.importorskip("faiss")
-    said = run_here("index", "--encodings", came[1], "--engine", engine, "--output", tmp_path / "idx")
-    assert said.code == 0, said.stderr
+    result = run_here("index", "--encodings", came[1], "--engine", engine, "--output", tmp_path / "idx")
+    assert result.code == 0, result.stderr
     same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 6))
 
 
 @pytest.fixture(scope="module")
 def exact(came, tmp_path_factory):
     """The exact index of each expert."""
-    place = tmp_path_factory.mktemp("index") / "idx"
-    assert run_here("index", "--encodings", came[1], "--output", place).code == 0
-    return place
+    path = tmp_path_factory.mktemp("index") / "idx"
+    assert run_here("index", "--encodings", came[1], "--output", path).code == 0
+    return path
 
 
 @pytest.mark.parametrize("fuse", ["came-sum", "rrf", "exact-sum", "exact-sum:deepen=true"])
 def test_experts_are_fused_and_explained_as_on_the_cpu(fuse, exact, both, run, shop, tmp_path):
-    given = ("search", "--index", exact, "--queries", shop / "queries.tsv", "--depth", 5, "--fuse", fuse)
-    same(*both("runs", *given))
-    told = []
+    command = ("search", "--index", exact, "--queries", shop / "queries.tsv", "--depth", 5, "--fuse", fuse)
+    same(*both("runs", *command))
+    explanations = []
     for on in ("cuda", "cpu"):
-        run(*given, "--corpus", shop / "documents.tsv", "--explain", tmp_path / f"{on}.jsonl", "--output", tmp_path / f"{on}.trec", on=on)
-        told.append([json.loads(line) for line in (tmp_path / f"{on}.jsonl").read_text().splitlines()])
-    assert told[0] and numbers_apart(*told) < 1e-3
+        run(*command, "--corpus", shop / "documents.tsv", "--explain", tmp_path / f"{on}.jsonl", "--output", tmp_path / f"{on}.trec", on=on)
+        explanations.append([json.loads(line) for line in (tmp_path / f"{on}.jsonl").read_text().splitlines()])
+    assert explanations[0] and numbers_apart(*explanations) < 1e-3
 
 
 def numbers_apart(one, other):
@@ -202,9 +206,9 @@ def numbers_apart(one, other):
 
 def test_a_person_who_asks_sees_what_the_cpu_finds(exact, run, shop):
     typed = "owl hunts bat\n:expert local\nfox\n:expert all\n:fuse rrf\n:depth 3\nhen oak\n:explain 1\n:quit\n"
-    given = ("search", "--index", exact, "--interactive", "--corpus", shop / "documents.tsv")
-    shown = [re.sub(r"\d+\.\d ms .*", "", run(*given, on=on, stdin=typed)).splitlines() for on in ("cuda", "cpu")]
-    rounded = [[re.sub(r"(\d+\.\d{3})\d*", r"\1", line) for line in lines] for lines in shown]
+    command = ("search", "--index", exact, "--interactive", "--corpus", shop / "documents.tsv")
+    outputs = [re.sub(r"\d+\.\d ms .*", "", run(*command, on=on, stdin=typed)).splitlines() for on in ("cuda", "cpu")]
+    rounded = [[re.sub(r"(\d+\.\d{3})\d*", r"\1", line) for line in lines] for lines in outputs]
     assert rounded[0] == rounded[1] and any("owl" in line for line in rounded[0])
 
 
@@ -262,8 +266,8 @@ def test_an_analysis_is_that_of_the_cpu(name, run, checkpoint, shop):
     arch, analysis, *options = ANALYSES[name]
     if analysis == "projection":
         pytest.importorskip("sklearn")
-    places = {"QUERIES": shop / "queries.tsv", "DOCUMENTS": shop / "documents.tsv", "QRELS": shop / "dev.qrels"}
-    given = ("analyze", analysis, "--model", checkpoint(arch), *(places.get(option, option) for option in options), "--form", "jsonl")
-    found, expected = ([json.loads(line) for line in run(*given, on=on).splitlines()] for on in ("cuda", "cpu"))
-    assert found and numbers_apart(found, expected) < 1e-3
-    run(*given, "--dtype", "bfloat16")
+    paths = {"QUERIES": shop / "queries.tsv", "DOCUMENTS": shop / "documents.tsv", "QRELS": shop / "dev.qrels"}
+    command = ("analyze", analysis, "--model", checkpoint(arch), *(paths.get(option, option) for option in options), "--form", "jsonl")
+    actual, expected = ([json.loads(line) for line in run(*command, on=on).splitlines()] for on in ("cuda", "cpu"))
+    assert actual and numbers_apart(actual, expected) < 1e-3
+    run(*command, "--dtype", "bfloat16")

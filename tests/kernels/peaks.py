@@ -1,17 +1,17 @@
-"""The most memory that torch's tensors take at once while something runs, beyond those that were there before."""
+"""Peak memory of torch's tensors while a function runs, beyond those allocated before."""
 
 from collections.abc import Callable
 
 from torch.profiler import ProfilerActivity, profile
 
 
-def peak(work: Callable[[], object]) -> int:
-    """In bytes, of the processor's memory, from the allocator's own record."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        work()
-    held = most = 0
-    records = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+def peak(function: Callable[[], object]) -> int:
+    """Peak bytes of host memory, from the profiler's allocation events."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    allocated = highest = 0
+    records = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     for event in sorted(records, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+        allocated += event.nbytes()
+        highest = max(highest, allocated)
+    return highest

@@ -1,4 +1,4 @@
-"""Packed attention: every form gives what a loop over single texts gives, within a window or without; positions turn queries and keys."""
+"""Packed attention: every form equals a loop over single texts, with and without a window; rotary positions."""
 
 import math
 import sys
@@ -16,28 +16,28 @@ from tests.oracles import representations as oracles
 
 
 def parts(lengths, heads=2, width=4, seed=0):
-    made = torch.Generator().manual_seed(seed)
-    return [torch.randn(sum(lengths), heads, width, generator=made) for _ in range(3)]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(sum(lengths), heads, width, generator=generator) for _ in range(3)]
 
 
 def layout(lengths, silent=None):
     starts = torch.tensor([0, *lengths]).cumsum(0)
-    quiet = None if silent is None else torch.cat([torch.arange(n) >= n - count for n, count in zip(lengths, silent, strict=True)])
-    return Layout(tuple(lengths), starts, quiet)
+    mask = None if silent is None else torch.cat([torch.arange(n) >= n - count for n, count in zip(lengths, silent, strict=True)])
+    return Layout(tuple(lengths), starts, mask)
 
 
-def padded(query, key, value, place, reach=None):
+def padded(query, key, value, batch, reach=None):
     """The form that CUDA takes with dropout or a mask, on a CPU."""
-    return padded_sdpa(query, key, value, place, place.padded_mask(reach, query.dtype))
+    return padded_sdpa(query, key, value, batch, batch.padded_mask(reach, query.dtype))
 
 
-def by_loop(query, key, value, place, reach=None):
+def by_loop(query, key, value, batch, reach=None):
     rows = []
-    for first, last in zip(place.starts[:-1].tolist(), place.starts[1:].tolist(), strict=True):
-        seen = [True] * (last - first) if place.silent is None else (~place.silent[first:last]).tolist()
+    for first, last in zip(batch.starts[:-1].tolist(), batch.starts[1:].tolist(), strict=True):
+        visible = [True] * (last - first) if batch.silent is None else (~batch.silent[first:last]).tolist()
         heads = [[part[first:last, head].tolist() for part in (query, key, value)] for head in range(query.shape[1])]
-        form = oracles.attention if reach is None else lambda *given: windows.windowed(*given, reach)
-        text = [torch.tensor(form(*head, seen)) for head in heads]
+        function = oracles.attention if reach is None else lambda *arguments: windows.windowed(*arguments, reach)
+        text = [torch.tensor(function(*head, visible)) for head in heads]
         rows.append(torch.stack(text, dim=1))
     return torch.cat(rows)
 
@@ -51,39 +51,39 @@ def test_groups_are_runs_of_one_length():
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 9), data=st.data())
 def test_grouped_and_masked_attention_equal_a_loop_over_texts(lengths, seed, data):
     silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
-    place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
-    expected = by_loop(*tensors, place)
-    assert torch.allclose(attention(*tensors, place), expected, atol=1e-5)
-    assert torch.allclose(padded(*tensors, place), expected, atol=1e-5)
+    batch, tensors = layout(lengths, silent), parts(lengths, seed=seed)
+    expected = by_loop(*tensors, batch)
+    assert torch.allclose(attention(*tensors, batch), expected, atol=1e-5)
+    assert torch.allclose(padded(*tensors, batch), expected, atol=1e-5)
 
 
 def test_grouped_and_masked_attention_have_the_same_gradients():
-    lengths, found = [2, 5, 5, 1], []
-    place = layout(lengths, (0, 2, 0, 0))
+    lengths, results = [2, 5, 5, 1], []
+    batch = layout(lengths, (0, 2, 0, 0))
     for form in (attention, padded):
         tensors = [part.requires_grad_() for part in parts(lengths)]
-        form(*tensors, place).square().sum().backward()
-        found.append([part.grad for part in tensors])
-    for grouped, masked in zip(*found, strict=True):
+        form(*tensors, batch).square().sum().backward()
+        results.append([part.grad for part in tensors])
+    for grouped, masked in zip(*results, strict=True):
         assert torch.allclose(grouped, masked, atol=1e-5)
-    silent = place.silent
-    assert found[0][1][silent].abs().max() == 0 and found[0][2][silent].abs().max() == 0  # nobody looks at silent keys and values
-    assert found[0][0][silent].abs().max() > 0  # but they look
+    silent = batch.silent
+    assert results[0][1][silent].abs().max() == 0 and results[0][2][silent].abs().max() == 0  # silent keys and values are not attended to
+    assert results[0][0][silent].abs().max() > 0  # but silent queries attend
 
 
 @settings(deadline=None, max_examples=25)
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 9), data=st.data())
 def test_first_tokens_look_alone_as_they_look_among_all(lengths, seed, data):
     silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
-    place = layout(lengths, silent)
-    firsts = place.starts[:-1]
-    found = []
+    batch = layout(lengths, silent)
+    firsts = batch.starts[:-1]
+    results = []
     for narrow in (True, False):
         query, key, value = tensors = [part.requires_grad_() for part in parts(lengths, seed=seed)]
-        mixed = first_attention(query[firsts], key, value, place) if narrow else attention(query, key, value, place)[firsts]
+        mixed = first_attention(query[firsts], key, value, batch) if narrow else attention(query, key, value, batch)[firsts]
         mixed.square().sum().backward()
-        found.append([mixed.detach(), *(part.grad for part in tensors)])
-    for narrow, wide in zip(*found, strict=True):
+        results.append([mixed.detach(), *(part.grad for part in tensors)])
+    for narrow, wide in zip(*results, strict=True):
         assert torch.allclose(narrow, wide, atol=1e-5)
 
 
@@ -102,72 +102,72 @@ def test_the_gradients_of_many_groups_are_put_together_once():
 def test_dropped_weights_are_as_many_as_asked_for_and_the_others_make_up_for_them(form):
     """Of values that are all 1 each token's result is its kept weights, times 1 / (1 - rate): their mean stays 1."""
     lengths, rate = [40] * 30, 0.25
-    place, (query, key, value) = layout(lengths), parts(lengths)
+    batch, (query, key, value) = layout(lengths), parts(lengths)
     query, value = query.requires_grad_(), torch.ones_like(value)
     torch.manual_seed(3)
     if form == "firsts":
-        mixed = torch.cat([first_attention(query[place.starts[:-1]], key, value, place, rate) for _ in range(40)])
+        mixed = torch.cat([first_attention(query[batch.starts[:-1]], key, value, batch, rate) for _ in range(40)])
     elif form == "groups":
-        mixed = attention(query, key, value, place, dropout=rate)
+        mixed = attention(query, key, value, batch, dropout=rate)
     else:
-        mixed = padded_sdpa(query, key, value, place, place.padded_mask(None, query.dtype), rate)
-    kept = mixed.detach()[..., 0]
-    assert float(kept.mean()) == pytest.approx(1.0, abs=0.02) and float(kept.std()) > 0.05
+        mixed = padded_sdpa(query, key, value, batch, batch.padded_mask(None, query.dtype), rate)
+    sums = mixed.detach()[..., 0]
+    assert float(sums.mean()) == pytest.approx(1.0, abs=0.02) and float(sums.std()) > 0.05
     mixed.sum().backward()
     assert bool(query.grad.isfinite().all()) and float(query.grad.abs().max()) > 0
 
 
 def test_dropout_follows_torch_generator():
-    place, tensors = layout([5, 5, 3]), parts([5, 5, 3])
-    found = []
+    batch, tensors = layout([5, 5, 3]), parts([5, 5, 3])
+    results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(attention(*tensors, place, dropout=0.5))
-    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
-    assert torch.equal(attention(*tensors, place, dropout=0.0), attention(*tensors, place))
+        results.append(attention(*tensors, batch, dropout=0.5))
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
+    assert torch.equal(attention(*tensors, batch, dropout=0.0), attention(*tensors, batch))
 
 
 @settings(deadline=None, max_examples=40)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), window=st.integers(1, 12), seed=st.integers(0, 9), data=st.data())
 def test_a_window_hides_what_lies_further_away_than_its_half(lengths, window, seed, data):
     silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
-    place, tensors = layout(lengths, silent), parts(lengths, seed=seed)
-    expected = by_loop(*tensors, place, reach=window // 2)
-    assert torch.allclose(attention(*tensors, place, window), expected, atol=1e-5)
-    assert torch.allclose(padded(*tensors, place, window // 2), expected, atol=1e-5)
+    batch, tensors = layout(lengths, silent), parts(lengths, seed=seed)
+    expected = by_loop(*tensors, batch, reach=window // 2)
+    assert torch.allclose(attention(*tensors, batch, window), expected, atol=1e-5)
+    assert torch.allclose(padded(*tensors, batch, window // 2), expected, atol=1e-5)
 
 
 def test_windowed_attention_has_finite_gradients_that_agree_in_both_forms():
-    """One text is shorter than the batch and ends with tokens that hear nobody: neither may poison the others."""
-    lengths, found = [2, 7, 7, 1], []
-    place = layout(lengths, (0, 5, 0, 0))
-    for form in (lambda *given: attention(*given, 4), lambda *given: padded(*given, 2)):
+    """One text is shorter than the batch and ends with tokens that have no visible key: neither may put NaN into the others."""
+    lengths, results = [2, 7, 7, 1], []
+    batch = layout(lengths, (0, 5, 0, 0))
+    for form in (lambda *inputs: attention(*inputs, 4), lambda *inputs: padded(*inputs, 2)):
         tensors = [part.requires_grad_() for part in parts(lengths)]
-        form(*tensors, place).square().sum().backward()
-        found.append([part.grad for part in tensors])
-    for grouped, masked in zip(*found, strict=True):
+        form(*tensors, batch).square().sum().backward()
+        results.append([part.grad for part in tensors])
+    for grouped, masked in zip(*results, strict=True):
         assert bool(grouped.isfinite().all()) and torch.allclose(grouped, masked, atol=1e-5)
 
 
 def test_a_window_wider_than_every_text_is_none():
-    place, tensors = layout([5, 3]), parts([5, 3])
-    assert torch.equal(attention(*tensors, place, 8), attention(*tensors, place))
-    assert not torch.allclose(attention(*tensors, place, 6), attention(*tensors, place), atol=1e-3)
+    batch, tensors = layout([5, 3]), parts([5, 3])
+    assert torch.equal(attention(*tensors, batch, 8), attention(*tensors, batch))
+    assert not torch.allclose(attention(*tensors, batch, 6), attention(*tensors, batch), atol=1e-3)
 
 
 @pytest.mark.parametrize("reach, expected", [(None, (-1, -1)), (2, (2, 2))])
 def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, monkeypatch):
-    """Stands in for CUDA's kernel, which counts a window as so many tokens to the left and to the right."""
-    told = {}
+    """Replaces CUDA's kernel, whose window is the number of tokens to the left and to the right."""
+    arguments = {}
 
     def varlen_attn(query, key, value, starts, key_starts, longest, longest_key, *, window_size):
-        told.update(window=window_size, starts=starts.tolist(), longest=(longest, longest_key))
+        arguments.update(window=window_size, starts=starts.tolist(), longest=(longest, longest_key))
         return query
 
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
-    place = layout([3, 5])
-    kernel._varlen(*parts([3, 5]), place, place.cumulative_lengths[0], place.longest, reach)
-    assert told == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
+    batch = layout([3, 5])
+    kernel._varlen(*parts([3, 5]), batch, batch.cumulative_lengths[0], batch.longest, reach)
+    assert arguments == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
 
 
 def test_positions_turn_pairs_of_numbers():
@@ -175,18 +175,18 @@ def test_positions_turn_pairs_of_numbers():
     right = (torch.tensor(math.cos(math.pi / 2)), torch.tensor(math.sin(math.pi / 2)))
     assert torch.allclose(apply_rotary(torch.tensor([[[1.0, 0.0]]]), *right), torch.tensor([[[0.0, 1.0]]]), atol=1e-6)
     lengths, theta, width = [3, 1, 5], 100.0, 6
-    place, states = layout(lengths), parts(lengths, width=width)[0]
-    found = apply_rotary(states, *place.rotary_angles(theta, width))
+    batch, states = layout(lengths), parts(lengths, width=width)[0]
+    results = apply_rotary(states, *batch.rotary_angles(theta, width))
     for token, position in enumerate(position for length in lengths for position in range(length)):
         for head in range(states.shape[1]):
-            assert found[token, head].tolist() == pytest.approx(windows.rotated(states[token, head].tolist(), position, theta), abs=1e-5)
+            assert results[token, head].tolist() == pytest.approx(windows.rotated(states[token, head].tolist(), position, theta), abs=1e-5)
 
 
 def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
-    place = layout([9])
+    batch = layout([9])
     query, key = (part[:1].expand(9, -1, -1) for part in parts([9], width=8)[:2])
-    turned_query, turned_key = (apply_rotary(part, *place.rotary_angles(10.0, 8)) for part in (query, key))
-    assert torch.allclose(turned_query.norm(dim=-1), query.norm(dim=-1), atol=1e-5)
-    products = torch.einsum("ihd,jhd->hij", turned_query, turned_key)
+    rotated_query, rotated_key = (apply_rotary(part, *batch.rotary_angles(10.0, 8)) for part in (query, key))
+    assert torch.allclose(rotated_query.norm(dim=-1), query.norm(dim=-1), atol=1e-5)
+    products = torch.einsum("ihd,jhd->hij", rotated_query, rotated_key)
     assert torch.allclose(products[:, 2, 5], products[:, 4, 7], atol=1e-5) and not torch.allclose(products[:, 2, 5], products[:, 2, 6])
-    assert apply_rotary(query.bfloat16(), *place.rotary_angles(10.0, 8)).dtype is torch.bfloat16
+    assert apply_rotary(query.bfloat16(), *batch.rotary_angles(10.0, 8)).dtype is torch.bfloat16

@@ -16,7 +16,7 @@ LEFT = [
 
 
 def cut(text, width=1, limit=1):
-    """Keys and numbers of lines whose first word is a number and whose others are keys; or what `cut` says instead."""
+    """Keys and numbers of lines whose first word is a number and whose others are keys; or the negative code."""
     roles = np.array([cutting.NUMBER, *range(0, limit * (width - 1), limit)])
     keys, numbers = np.zeros((99999, max(limit * (width - 1), 1)), np.uint64), np.zeros(99999, np.float32)
     letters = np.frombuffer(text.encode(), np.uint8)
@@ -53,9 +53,9 @@ def test_numbers_between_two_float32_are_those_of_float_or_left():
         low = np.float32(generator.random() * 8)
         middle = (float(low) + float(np.nextafter(low, np.float32(9)))) / 2
         word = f"{middle:.17f}" if generator.random() < 0.5 else f"{middle:.17f}"[:17] + str(generator.randint(0, 9))
-        found = cut(word + "\n")
-        certain += found != cutting.OTHERWISE if isinstance(found, int) else 1
-        assert isinstance(found, int) or found[1][0] == np.float32(float(word)), word
+        result = cut(word + "\n")
+        certain += result != cutting.OTHERWISE if isinstance(result, int) else 1
+        assert isinstance(result, int) or result[1][0] == np.float32(float(word)), word
     assert 100 < certain < 2000
 
 

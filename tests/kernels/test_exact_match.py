@@ -1,4 +1,4 @@
-"""Matches of equal terms: who wins, in blocks of any size, and the gradients of the plain form."""
+"""Matches of equal terms: the best pairs in blocks of any size, and the gradients of the plain form."""
 
 import pytest
 import torch
@@ -10,12 +10,12 @@ from moeir.representations.exact_match import ExactMatch
 
 
 def texts(count, seed, terms=4, width=5):
-    made = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(0, 6, (count,), generator=made)
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 6, (count,), generator=generator)
     total = int(lengths.sum())
     starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    vectors = torch.randn(total, width, generator=made).requires_grad_()
-    return ExactMatch(torch.randint(0, terms, (total,), generator=made), vectors, starts)
+    vectors = torch.randn(total, width, generator=generator).requires_grad_()
+    return ExactMatch(torch.randint(0, terms, (total,), generator=generator), vectors, starts)
 
 
 def plain(queries, documents):
@@ -32,13 +32,13 @@ def plain(queries, documents):
 def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once):
     monkeypatch.setattr(exact_match, "PAIRS_AT_ONCE", at_once)
     monkeypatch.setitem(pairs.BYTES_AT_ONCE, "cpu", at_once)
-    found = []
+    results = []
     for form in (plain, ExactMatch.scores):
         queries, documents = texts(6, 0), texts(9, 1)
         scores = form(queries, documents)
         (scores * torch.randn(6, 9, generator=torch.Generator().manual_seed(2))).sum().backward()
-        found.append([scores.detach(), queries.vectors.grad, documents.vectors.grad])
-    for expected, value in zip(*found, strict=True):
+        results.append([scores.detach(), queries.vectors.grad, documents.vectors.grad])
+    for expected, value in zip(*results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
@@ -63,11 +63,11 @@ def test_of_equal_products_the_first_learns():
 def test_nothing_but_the_winners_is_kept_for_the_gradient():
     queries, documents = texts(20, 3, terms=2), texts(30, 4, terms=2)
     with torch.no_grad():
-        found = len(best_matches(queries.vectors, queries.terms, documents.vectors, documents.terms, documents.owners())[0])
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        pairs = len(best_matches(queries.vectors, queries.terms, documents.vectors, documents.terms, documents.owners())[0])
+    saved_sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_sizes.append(tensor.numel()) or tensor, lambda tensor: tensor):
         queries.scores(documents)
-    assert max(kept) <= max(found, documents.vectors.numel(), queries.vectors.numel())
+    assert max(saved_sizes) <= max(pairs, documents.vectors.numel(), queries.vectors.numel())
 
 
 def test_products_of_no_pairs_are_none():

@@ -24,11 +24,11 @@ def test_grouped_products_are_those_of_each_expert(experts, used, biased):
     biases = torch.randn(experts, 24, requires_grad=True) if biased else None
     choice, slopes = torch.randint(used, (50,)), torch.randn(50, 24)
     leaves = [rows, weights, *([biases] if biased else [])]
-    found = grouped_linear(rows, weights, biases, ExpertGroups.from_choice(choice, experts))
+    outputs = grouped_linear(rows, weights, biases, ExpertGroups.from_choice(choice, experts))
     expected = plain(rows, weights, biases, choice)
-    assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), expected, atol=0.05, rtol=0.02)
-    gradients, wanted = (torch.autograd.grad((mapped.float() * slopes).sum(), leaves) for mapped in (found, expected))
-    for one, other in zip(gradients, wanted, strict=True):
+    assert outputs.dtype == torch.bfloat16 and torch.allclose(outputs.float(), expected, atol=0.05, rtol=0.02)
+    gradients, expected_gradients = (torch.autograd.grad((mapped.float() * slopes).sum(), leaves) for mapped in (outputs, expected))
+    for one, other in zip(gradients, expected_gradients, strict=True):
         assert torch.allclose(one, other, atol=0.1, rtol=0.05)
     assert not gradients[1][used:].any(), "an expert that no row chose has a gradient of zero"
 

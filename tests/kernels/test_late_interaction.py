@@ -13,11 +13,11 @@ SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
 
 
 def texts(lengths, seed=0, width=3, values=None):
-    """Packed vectors of texts with these numbers of tokens; of few different ones, if `values` says how many."""
-    made = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(sum(lengths), width, generator=made)
+    """Packed vectors of texts with these numbers of tokens; with `values`, of few distinct integers."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(sum(lengths), width, generator=generator)
     if values is not None:
-        vectors = torch.randint(values, (sum(lengths), width), generator=made).float()
+        vectors = torch.randint(values, (sum(lengths), width), generator=generator).float()
     return MultiVector(vectors.requires_grad_(), torch.tensor([0, *lengths]).cumsum(0))
 
 
@@ -30,16 +30,16 @@ def plain(queries, documents):
 
 
 def first_wins(queries, documents):
-    """The plain form, where of equal tokens the first learns and not each a part."""
-    (asked, real), (tokens, there) = queries.padded(), documents.padded()
-    similarity = torch.einsum("qld,nmd->qnlm", asked, tokens).masked_fill(~there[None, :, None], float("-inf"))
-    return similarity.max(-1).values.masked_fill(~real[:, None], 0.0).sum(-1)
+    """The plain form, with the gradient of ties going to the first token instead of being split."""
+    (query_vectors, query_mask), (tokens, document_mask) = queries.padded(), documents.padded()
+    similarity = torch.einsum("qld,nmd->qnlm", query_vectors, tokens).masked_fill(~document_mask[None, :, None], float("-inf"))
+    return similarity.max(-1).values.masked_fill(~query_mask[:, None], 0.0).sum(-1)
 
 
 def outcome(form, queries, documents, seed=5):
     scores = form(queries, documents)
-    weigh = torch.randn(scores.shape, generator=torch.Generator().manual_seed(seed))
-    (scores * weigh).sum().backward()
+    factors = torch.randn(scores.shape, generator=torch.Generator().manual_seed(seed))
+    (scores * factors).sum().backward()
     return scores.detach(), queries.vectors.grad, documents.vectors.grad
 
 
@@ -70,20 +70,20 @@ lengths = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 )
 def test_scores_and_gradients_are_those_of_the_plain_form(queries, documents, seed, at_once, search, values):
     """Texts of any lengths, queries without tokens among them, tokens that are equal or equally good."""
-    given_ = [[texts(queries, seed, values=values), texts(documents, seed + 1, values=values)] for _ in range(2)]
+    inputs = [[texts(queries, seed, values=values), texts(documents, seed + 1, values=values)] for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         sized(patch, search, at_once)
-        found = outcome(packed, *given_[0])
-    for value, expected in zip(found, outcome(plain if values is None else first_wins, *given_[1]), strict=True):
+        results = outcome(packed, *inputs[0])
+    for value, expected in zip(results, outcome(plain if values is None else first_wins, *inputs[1]), strict=True):
         assert value.dtype == torch.float32 and torch.allclose(value, expected, atol=1e-5)
 
 
 def test_texts_of_real_lengths_agree_with_the_plain_form():
     """Query tokens in several parts, documents in several runs, with no size changed."""
     sizes = ([32] * 40, torch.randint(1, 181, (30,), generator=torch.Generator().manual_seed(1)).tolist())
-    found, expected = (outcome(form, *(texts(each, width=32) for each in sizes)) for form in (packed, plain))
-    for value, wanted in zip(found, expected, strict=True):
-        assert (value - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+    results, expected = (outcome(form, *(texts(each, width=32) for each in sizes)) for form in (packed, plain))
+    for value, reference in zip(results, expected, strict=True):
+        assert (value - reference).abs().max() <= 1e-5 * reference.abs().max()
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -13,8 +13,8 @@ LENGTHS = (3, 3, 5, 1, 4, 4, 7)
 
 
 def inputs(seed=0):
-    made = torch.Generator().manual_seed(seed)
-    return [torch.randn(sum(LENGTHS), 2, 4, generator=made).requires_grad_() for _ in range(3)]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(sum(LENGTHS), 2, 4, generator=generator).requires_grad_() for _ in range(3)]
 
 
 def layout():
@@ -28,35 +28,35 @@ def plain(query, key, value, mask):
 
 
 def own(texts, length):
-    """Another pattern for each text: what divides the sum of the places and the text's number."""
-    places = torch.arange(length)
-    return ((places[:, None] + places + texts[:, None, None]) % 3 == 0) | (places == 0)
+    """A different pattern for each text: the sum of both positions and the text's index is divisible by 3."""
+    positions = torch.arange(length)
+    return ((positions[:, None] + positions + texts[:, None, None]) % 3 == 0) | (positions == 0)
 
 
-def padded(query, key, value, place, seen):
+def padded(query, key, value, batch, visibility):
     """The form that CUDA takes, on a CPU."""
-    attended = place.padding.attended
-    allowed = seen(torch.arange(len(attended)), attended.shape[1]) & attended[:, None]
-    return padded_sdpa(query, key, value, place, additive(allowed[:, None], query.dtype))
+    attended = batch.padding.attended
+    allowed = visibility(torch.arange(len(attended)), attended.shape[1]) & attended[:, None]
+    return padded_sdpa(query, key, value, batch, additive(allowed[:, None], query.dtype))
 
 
 @pytest.mark.parametrize("form", [selective, padded])
 @pytest.mark.parametrize("pattern", ["own", -1, 1, 3])
 def test_values_and_gradients_are_those_of_the_plain_form(form, pattern):
-    seen = own if pattern == "own" else causal(pattern)
+    visibility = own if pattern == "own" else causal(pattern)
 
     def mask(number, length):
         if pattern != "own":
             return oracles.window_mask(length, pattern)
         return torch.where(own(torch.tensor([number]), length)[0], 0.0, -math.inf)
 
-    weigh, found = torch.randn(sum(LENGTHS), 2, 4, generator=torch.Generator().manual_seed(9)), []
-    for each in (lambda *given: plain(*given, mask), lambda *given: form(*given, layout(), seen)):
-        given = inputs()
-        made = each(*given)
-        (made * weigh).sum().backward()
-        found.append([made.detach(), *(part.grad for part in given)])
-    for expected, value in zip(*found, strict=True):
+    factors, results = torch.randn(sum(LENGTHS), 2, 4, generator=torch.Generator().manual_seed(9)), []
+    for each in (lambda *tensors: plain(*tensors, mask), lambda *tensors: form(*tensors, layout(), visibility)):
+        tensors = inputs()
+        output = each(*tensors)
+        (output * factors).sum().backward()
+        results.append([output.detach(), *(part.grad for part in tensors)])
+    for expected, value in zip(*results, strict=True):
         assert torch.allclose(value, expected, atol=1e-5)
 
 

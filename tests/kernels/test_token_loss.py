@@ -12,9 +12,9 @@ SIZES = [(1, 1), (7 * V * 4, 3 * V * 4), (7 * V * 4, 1 << 20), (1 << 27, 5 * V *
 
 
 def inputs(seed=0, rows=ROWS):
-    made = torch.Generator().manual_seed(seed)
-    parts = [torch.randn(*shape, generator=made).requires_grad_() for shape in ((rows, E), (V, E), (V,))]
-    return parts, torch.randint(V, (rows,), generator=made)
+    generator = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(*shape, generator=generator).requires_grad_() for shape in ((rows, E), (V, E), (V,))]
+    return parts, torch.randint(V, (rows,), generator=generator)
 
 
 def plain(states, embedding, bias, targets):
@@ -26,13 +26,13 @@ def plain(states, embedding, bias, targets):
 def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once, in_cache):
     monkeypatch.setattr(kernel, "BYTES_AT_ONCE", at_once)
     monkeypatch.setattr(kernel, "BYTES_IN_CACHE", in_cache)
-    found = []
+    results = []
     for each in (plain, token_loss):
-        given, targets = inputs()
-        loss, correct = each(*given, targets)
+        tensors, targets = inputs()
+        loss, correct = each(*tensors, targets)
         (3.0 * loss).backward()
-        found.append([loss.detach(), correct, *(part.grad for part in given)])
-    for expected, value in zip(*found, strict=True):
+        results.append([loss.detach(), correct, *(part.grad for part in tensors)])
+    for expected, value in zip(*results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
@@ -46,25 +46,25 @@ def test_a_worked_example():
 
 
 def test_nothing_to_predict_costs_nothing_and_moves_nothing():
-    given, targets = inputs(rows=0)
-    loss, correct = token_loss(*given, targets)
+    tensors, targets = inputs(rows=0)
+    loss, correct = token_loss(*tensors, targets)
     loss.backward()
-    assert float(loss.detach()) == 0 and int(correct) == 0 and float(given[1].grad.abs().sum()) == 0
+    assert float(loss.detach()) == 0 and int(correct) == 0 and float(tensors[1].grad.abs().sum()) == 0
 
 
 def test_the_gradient_is_that_of_finite_differences():
-    given, targets = inputs(2, rows=4)
-    loss, _ = token_loss(*given, targets)
+    tensors, targets = inputs(2, rows=4)
+    loss, _ = token_loss(*tensors, targets)
     loss.backward()
-    for part in given:
+    for part in tensors:
         direction = torch.randn_like(part)
         with torch.no_grad():
-            moved = []
+            losses = []
             for sign in (1, -1):
                 part += sign * 1e-2 * direction
-                moved.append(token_loss(*given, targets)[0])
+                losses.append(token_loss(*tensors, targets)[0])
                 part -= sign * 1e-2 * direction
-        assert float((moved[0] - moved[1]) / 2e-2) == pytest.approx(float((part.grad * direction).sum()), rel=2e-2, abs=2e-3)
+        assert float((losses[0] - losses[1]) / 2e-2) == pytest.approx(float((part.grad * direction).sum()), rel=2e-2, abs=2e-3)
 
 
 def test_one_gradient_may_be_all_that_is_wanted():
@@ -77,25 +77,25 @@ def test_one_gradient_may_be_all_that_is_wanted():
 
 
 def test_half_precision_is_for_products_only():
-    given, targets = inputs(4)
+    tensors, targets = inputs(4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = token_loss(*given, targets)
+        loss, _ = token_loss(*tensors, targets)
     loss.backward()
     whole = inputs(4)[0]
     full, _ = token_loss(*whole, targets)
     full.backward()
     half, one = loss.item(), full.item()
     assert loss.dtype == torch.float32 and half == pytest.approx(one, rel=2e-2) and half != one
-    for left, right in zip(given, whole, strict=True):
+    for left, right in zip(tensors, whole, strict=True):
         assert left.grad.dtype == torch.float32 and (left.grad - right.grad).norm() <= 0.03 * right.grad.norm()
 
 
 def test_no_more_logits_than_a_part_are_kept(monkeypatch):
     monkeypatch.setattr(kernel, "BYTES_AT_ONCE", 2 * V * 4)
-    kept = []
-    given, targets = inputs(5, rows=200)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
-        token_loss(*given, targets)
-    assert max(kept) <= max(200 * E, V * E) < 200 * V
+    saved_sizes = []
+    tensors, targets = inputs(5, rows=200)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_sizes.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        token_loss(*tensors, targets)
+    assert max(saved_sizes) <= max(200 * E, V * E) < 200 * V
     with torch.no_grad():
-        assert token_loss(*given, targets)[0].requires_grad is False
+        assert token_loss(*tensors, targets)[0].requires_grad is False

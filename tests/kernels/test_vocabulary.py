@@ -17,9 +17,9 @@ WAYS = ("_packed", "_padded")  # a processor's blocks, CUDA's
 
 
 def inputs(seed=0):
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     shapes = ((sum(LENGTHS), H), (V, H), (V,))
-    return [torch.randn(*shape, generator=made).requires_grad_() for shape in shapes]
+    return [torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes]
 
 
 def tied(seed=0):
@@ -55,10 +55,10 @@ def summed(states, embedding, bias, silent=None, lengths=LENGTHS):
 FORMS = {"max": fast, "sum": summed}
 
 
-def outcome(form, given, silent=None):
-    made = form(*given, silent)
-    (made * torch.randn(made.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
-    return [made.detach(), *(part.grad for part in given)]
+def outcome(form, tensors, silent=None):
+    weights = form(*tensors, silent)
+    (weights * torch.randn(weights.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
+    return [weights.detach(), *(part.grad for part in tensors)]
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -71,9 +71,9 @@ def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, s
         monkeypatch.setitem(table, "cpu", size)
     monkeypatch.setattr(vocabulary, "_packed", getattr(vocabulary, way))
     monkeypatch.setattr(saturated, "FEW", few)
-    quiet = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
-    found, wanted = outcome(FORMS[pooling], given(), quiet), outcome(partial(plain, pooling=pooling), given(), quiet)
-    for value, expected in zip(found, wanted, strict=True):
+    mask = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
+    results, expected_results = outcome(FORMS[pooling], given(), mask), outcome(partial(plain, pooling=pooling), given(), mask)
+    for value, expected in zip(results, expected_results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
@@ -101,24 +101,24 @@ def test_a_batch_without_any_positive_term_has_no_pairs(monkeypatch, few):
     monkeypatch.setattr(saturated, "FEW", few)
     states, embedding, _ = inputs(3)
     for form in (vocabulary.winners, saturated.saturated_sums):
-        found = form(states, layout(), embedding, torch.full((V,), -1000.0))
-        assert [len(part) for part in found] == [0, 0, 0]
-    found[2].sum().backward()
+        results = form(states, layout(), embedding, torch.full((V,), -1000.0))
+        assert [len(part) for part in results] == [0, 0, 0]
+    results[2].sum().backward()
     assert float(states.grad.abs().sum()) == 0
 
 
 @pytest.mark.parametrize("few", [0.0, 1.0])
 @pytest.mark.parametrize("pooling", FORMS)
 def test_half_precision_costs_no_more_than_in_the_plain_form(monkeypatch, pooling, few):
-    """Only factors of products are of half precision: what comes out and every gradient is float32, as near to the whole as the plain."""
+    """Only factors of products are in half precision: outputs and gradients are float32, as close to full precision as the plain form."""
     monkeypatch.setattr(saturated, "FEW", few)
-    whole, apart = outcome(partial(plain, pooling=pooling), inputs(4)), {}
+    whole, errors = outcome(partial(plain, pooling=pooling), inputs(4)), {}
     for name, form in (("ours", FORMS[pooling]), ("plain", partial(plain, pooling=pooling))):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = outcome(form, inputs(4))
-        apart[name] = [float((one.float() - other).norm() / other.norm()) for one, other in zip(found, whole, strict=True)]
-        assert name == "plain" or {part.dtype for part in found} == {torch.float32}
-    assert all(0 < ours <= 1.1 * theirs for ours, theirs in zip(apart["ours"], apart["plain"], strict=True)), apart
+            results = outcome(form, inputs(4))
+        errors[name] = [float((one.float() - other).norm() / other.norm()) for one, other in zip(results, whole, strict=True)]
+        assert name == "plain" or {part.dtype for part in results} == {torch.float32}
+    assert all(0 < ours <= 1.1 * theirs for ours, theirs in zip(errors["ours"], errors["plain"], strict=True)), errors
 
 
 @pytest.mark.parametrize("few", [0.0, 1.0])
@@ -133,10 +133,10 @@ def test_the_same_bytes_each_time(monkeypatch, pooling, few):
 @pytest.mark.parametrize("pooling", FORMS)
 @pytest.mark.parametrize("share", ["few", "many"])
 def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
-    """64 documents of at most 128 tokens and 8 queries, forward and backward, beyond what goes in and its gradients and comes out."""
+    """64 documents of at most 128 tokens and 8 queries, forward and backward, without inputs, outputs and gradients."""
     terms, width = 4000, 16
-    made = torch.Generator().manual_seed(7)
-    sides = [torch.randint(low, high, (count,), generator=made).tolist() for count, low, high in ((8, 8, 33), (64, 50, 129))]
+    generator = torch.Generator().manual_seed(7)
+    sides = [torch.randint(low, high, (count,), generator=generator).tolist() for count, low, high in ((8, 8, 33), (64, 50, 129))]
 
     def used(forms):
         parts = [(torch.randn(sum(side), width).requires_grad_(), form, side) for side, form in zip(sides, forms, strict=True)]
@@ -145,8 +145,8 @@ def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
 
         def step():
             with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-                made = [form(part, embedding, bias, lengths=side) for part, form, side in parts]
-            sum(each.sum() for each in made).backward()
+                weights = [form(part, embedding, bias, lengths=side) for part, form, side in parts]
+            sum(each.sum() for each in weights).backward()
 
         return peak(step) - own
 

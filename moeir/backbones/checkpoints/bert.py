@@ -41,22 +41,22 @@ TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
-    """The sizes in a BERT config.json."""
-    said = sizes(config, "BERT")
-    return Shape(**said, pair_head=PairHead(dropout=classifier_dropout(config, said), pooler=True))
+    """Parse a BERT config.json."""
+    fields = sizes(config, "BERT")
+    return Shape(**fields, pair_head=PairHead(dropout=classifier_dropout(config, fields), pooler=True))
 
 
-def classifier_dropout(config: Mapping[str, Any], said: Mapping[str, Any]) -> float:
-    """Before the output of a classification: that of the states, unless config.json says another."""
+def classifier_dropout(config: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
+    """Dropout rate of the classification head: `classifier_dropout` of config.json, else that of the states."""
     own = config.get("classifier_dropout")
-    return float(said["dropout"] if own is None else own)
+    return float(fields["dropout"] if own is None else own)
 
 
 def sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
-    """What BERT and its nearest kin say in the same words: the fields of a Shape."""
-    for key, read in (("position_embedding_type", "absolute"), ("is_decoder", False)):
-        if config.get(key, read) != read:
-            raise UsageError(f"config.json: {key} is {config[key]!r}; moeir reads {family} with {read!r}")
+    """Fields of an `EncoderConfig` whose keys in config.json are shared by BERT, RoBERTa and ELECTRA."""
+    for key, supported in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if config.get(key, supported) != supported:
+            raise UsageError(f"config.json: {key} is {config[key]!r}; moeir reads {family} with {supported!r}")
     return {
         "vocabulary": config["vocab_size"],
         "hidden": config["hidden_size"],
@@ -74,7 +74,7 @@ def sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
 
 
 def ours(name: str) -> str | None:
-    """Our name of a weight; None for one we do not read; a name that is not BERT's stays as it is.
+    """Convert a weight name of BERT to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("bert.encoder.layer.3.output.dense.weight"), ours("embeddings.position_ids")
     ('layers.3.feedforward.down.weight', None)
@@ -83,7 +83,7 @@ def ours(name: str) -> str | None:
 
 
 def theirs(name: str, *, masked_lm: bool) -> str:
-    """BERT's name of one of our weights, under `bert.` if the model is written as BertForMaskedLM.
+    """Convert one of our weight names to BERT's, with the prefix `bert.` if the model is written as BertForMaskedLM.
 
     >>> theirs("layers.3.feedforward.down.weight", masked_lm=True)
     'bert.encoder.layer.3.output.dense.weight'
@@ -92,5 +92,5 @@ def theirs(name: str, *, masked_lm: bool) -> str:
 
 
 def class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class that opens such a file."""
+    """The `transformers` class of such a checkpoint."""
     return "BertForMaskedLM" if masked_lm else "BertModel"

@@ -34,7 +34,7 @@ TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
-    """The sizes in a DistilBERT config.json."""
+    """Parse a DistilBERT config.json."""
     return Shape(
         vocabulary=config["vocab_size"],
         hidden=config["dim"],
@@ -52,7 +52,7 @@ def shape(config: Mapping[str, Any]) -> Shape:
 
 
 def ours(name: str) -> str | None:
-    """Our name of a weight; None for one we do not read; a name that is not DistilBERT's stays as it is.
+    """Convert a weight name of DistilBERT to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("distilbert.transformer.layer.3.ffn.lin2.weight"), ours("vocab_projector.weight")
     ('layers.3.feedforward.down.weight', 'vocabulary_head.decoder.weight')
@@ -61,7 +61,7 @@ def ours(name: str) -> str | None:
 
 
 def theirs(name: str, *, masked_lm: bool) -> str:
-    """DistilBERT's name of one of our weights, under `distilbert.` if the model is written with its head.
+    """Convert one of our weight names to DistilBERT's, with the prefix `distilbert.` if the model is written with its head.
 
     >>> theirs("layers.3.attention.norm.bias", masked_lm=False)
     'transformer.layer.3.sa_layer_norm.bias'
@@ -70,5 +70,5 @@ def theirs(name: str, *, masked_lm: bool) -> str:
 
 
 def class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class that opens such a file."""
+    """The `transformers` class of such a checkpoint."""
     return "DistilBertForMaskedLM" if masked_lm else "DistilBertModel"

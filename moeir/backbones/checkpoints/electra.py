@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's layers above embeddings that may be narrower; only generators bring a vocabulary head (Clark et al. 2020)."""
+"""ELECTRA: BERT's layers above embeddings that may be narrower; only generators have a vocabulary head (Clark et al. 2020)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,15 +25,15 @@ TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
-    """The sizes in an ELECTRA config.json; a file that is silent about the embeddings means those of the small model, as transformers."""
-    said = sizes(config, "ELECTRA")
+    """Parse an ELECTRA config.json; the default embedding size is that of the small model, as in transformers."""
+    fields = sizes(config, "ELECTRA")
     width = config.get("embedding_size", 128)
-    said |= {"embedding": None if width == said["hidden"] else width, "head_activation": "gelu"}
-    return Shape(**said, pair_head=PairHead("gelu", classifier_dropout(config, said), before=True))
+    fields |= {"embedding": None if width == fields["hidden"] else width, "head_activation": "gelu"}
+    return Shape(**fields, pair_head=PairHead("gelu", classifier_dropout(config, fields), before=True))
 
 
 def ours(name: str) -> str | None:
-    """Our name of a weight; None for one we do not read; a name that is not ELECTRA's stays as it is.
+    """Convert a weight name of ELECTRA to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("electra.embeddings_project.bias"), ours("discriminator_predictions.dense.weight")
     ('embeddings.project.bias', None)
@@ -42,7 +42,7 @@ def ours(name: str) -> str | None:
 
 
 def theirs(name: str, *, masked_lm: bool) -> str:
-    """ELECTRA's name of one of our weights, under `electra.` if the model is written as a generator.
+    """Convert one of our weight names to ELECTRA's, with the prefix `electra.` if the model is written as a generator.
 
     >>> theirs("vocabulary_head.bias", masked_lm=True)
     'generator_lm_head.bias'
@@ -51,5 +51,5 @@ def theirs(name: str, *, masked_lm: bool) -> str:
 
 
 def class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class that opens such a file."""
+    """The `transformers` class of such a checkpoint."""
     return "ElectraForMaskedLM" if masked_lm else "ElectraModel"

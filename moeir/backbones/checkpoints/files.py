@@ -1,4 +1,4 @@
-"""Folders of weights: found, read into our encoder, and written back as the family lays them out."""
+"""Reading folders of weights into our encoder, and writing them in the family's layout."""
 
 import importlib
 import json
@@ -18,14 +18,15 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.shape import Shape
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
-FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in ("__init__", "files", "names")))
-PAIR = "heads.relevance."  # how the names of what scores a pair begin
-DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of a config.json that we do not hand on
+NOT_FAMILIES = ("__init__", "files", "names", "weights_io", "name_map")
+FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
+PAIR = "heads.relevance."  # prefix of the classification head's weights
+DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
 log = logging.getLogger(__name__)
 
 
 def located(model: Path) -> Path:
-    """The folder of `model`: itself, or what the hub (or its cache) has under that name."""
+    """The folder of a model: a path, or a name on the hub, downloaded or cached."""
     if model.is_dir():
         return model
     from huggingface_hub import snapshot_download
@@ -36,11 +37,11 @@ def located(model: Path) -> Path:
         return Path(snapshot_download(str(model), allow_patterns=patterns))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
         reason = str(problem).split("\n")[0]
-        raise UsageError(f"{model}: not a folder, and the hub could not give it ({reason}); expected a folder of weights") from None
+        raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder of weights."""
+    """Read config.json of a folder of weights."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if not isinstance(config, dict):
@@ -53,54 +54,56 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def family(config: Mapping[str, Any], folder: Path) -> ModuleType:
-    """The module that knows a family's names."""
+    """Import the module of a model's family."""
     name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
     if name not in FAMILIES:
         raise UsageError(f"{folder}: model_type is {name!r}; moeir reads {', '.join(FAMILIES)}")
-    return importlib.import_module(f"moeir.backbones.checkpoints.{name}")
+    return importlib.import_module(f"{__package__}.{name}")
 
 
 def shape_of(config: Mapping[str, Any], folder: Path) -> Shape:
-    """The sizes that config.json of a folder says."""
+    """The encoder configuration of a folder's config.json."""
     try:
         shape: Shape = family(config, folder).shape(config)
     except KeyError as problem:
-        raise ArtifactError(f"{folder}/config.json: says no {problem}; expected the file that came with the weights") from None
+        raise ArtifactError(f"{folder}/config.json: key {problem} is missing; expected the file that came with the weights") from None
     return shape
 
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Every weight of a folder in float32, under our names."""
+    """Read all weights of a folder in float32, under our names."""
     names = _shards(folder)
-    kin, last = family(config, folder), shape_of(config, folder).layers - 1
+    family_module, last = family(config, folder), shape_of(config, folder).layers - 1
     weights: dict[str, Tensor] = {}
     for name in names:
         try:
             loaded = load_file(folder / name)
         except SafetensorError as problem:
             raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
-        named = ((kin.ours(key), value) for key, value in loaded.items())
-        weights |= {_numbered(key, last): value.float() if value.is_floating_point() else value for key, value in named if key is not None}
-    _untwin(folder, weights, kin.TIED)
+        converted = ((family_module.ours(key), value) for key, value in loaded.items())
+        weights |= {
+            _numbered(key, last): value.float() if value.is_floating_point() else value for key, value in converted if key is not None
+        }
+    _untwin(folder, weights, family_module.TIED)
     return _scoring(weights)
 
 
 def _scoring(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What scores pairs under its own name, where a family calls it as it does the vocabulary head (ModernBERT)."""
+    """Rename the classification head in families that name it like the vocabulary head (ModernBERT)."""
     if f"{PAIR}output.weight" not in weights or "vocabulary_head.bias" in weights:
         return weights
-    own = {"vocabulary_head.transform.": f"{PAIR}dense.", "vocabulary_head.norm.": f"{PAIR}norm."}
-    begun = {name: next((old for old in own if name.startswith(old)), "") for name in weights}
-    return {own.get(old, "") + name.removeprefix(old): weights[name] for name, old in begun.items()}
+    prefixes = {"vocabulary_head.transform.": f"{PAIR}dense.", "vocabulary_head.norm.": f"{PAIR}norm."}
+    old_prefixes = {name: next((old for old in prefixes if name.startswith(old)), "") for name in weights}
+    return {prefixes.get(old, "") + name.removeprefix(old): weights[name] for name, old in old_prefixes.items()}
 
 
 def _numbered(name: str, last: int) -> str:
-    """With its number, where a family's name of a weight says no more than that it is the last layer's."""
+    """Replace `layers.last.` by the number of the last layer."""
     return f"layers.{last}." + name.removeprefix("layers.last.") if name.startswith("layers.last.") else name
 
 
 def _shards(folder: Path) -> list[str]:
-    """The files that hold the weights: one, or those an index names."""
+    """Names of the weight files: one, or those listed in an index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         if not (folder / "model.safetensors").exists():
@@ -116,74 +119,77 @@ def _shards(folder: Path) -> list[str]:
 
 
 def _untwin(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:
-    """Leave out what some files repeat; ArtifactError for a twin that says something else."""
-    for name, twin in tied.items():
-        repeated = weights.pop(name, None)
-        if repeated is not None and not torch.equal(repeated, weights.setdefault(twin, repeated)):
-            raise ArtifactError(f"{folder}: {name} differs from {twin}; moeir reads a vocabulary head tied to the word embeddings")
+    """Drop duplicates of tied weights; ArtifactError for a duplicate with other values."""
+    for name, original in tied.items():
+        duplicate = weights.pop(name, None)
+        if duplicate is not None and not torch.equal(duplicate, weights.setdefault(original, duplicate)):
+            raise ArtifactError(f"{folder}: {name} differs from {original}; moeir reads a vocabulary head tied to the word embeddings")
 
 
 def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: bool = False) -> Encoder:
-    """An encoder with the weights of a plain folder; `vocabulary_head=None` takes the head if the folder has one.
+    """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
 
-    ArtifactError for a weight that is missing or of another shape; a missing vocabulary head is left to the caller to start.
+    ArtifactError for a missing weight or a wrong shape; initialising a missing vocabulary head is left to the caller.
     """
     config = read_config(folder)
     weights = read_weights(folder, config)
-    present = any(name.startswith("vocabulary_head.") for name in weights)
-    head = present if vocabulary_head is None else vocabulary_head
+    has_head = any(name.startswith("vocabulary_head.") for name in weights)
+    head = has_head if vocabulary_head is None else vocabulary_head
     encoder = Encoder(shape_of(config, folder), vocabulary_head=head, pooler=pooler)
-    wanted = encoder.state_dict()
-    missing = [name for name in wanted if name not in weights and (present or not name.startswith("vocabulary_head."))]
+    expected = encoder.state_dict()
+    missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
     if missing:
         raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
-    check_shapes(folder, wanted, weights)
-    encoder.load_state_dict({name: weights[name] for name in wanted if name in weights}, strict=False)
+    check_shapes(folder, expected, weights)
+    encoder.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
     return encoder
 
 
 def check_shapes(folder: Path, wanted: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """ArtifactError if a weight has another shape than its place."""
-    for name, place in wanted.items():
-        if name in weights and weights[name].shape != place.shape:
-            found, expected = list(weights[name].shape), list(place.shape)
-            raise ArtifactError(f"{folder}: {name} has shape {found}; config.json says {expected}")
+    """ArtifactError if a weight's shape differs from the expected one."""
+    for name, target in wanted.items():
+        if name in weights and weights[name].shape != target.shape:
+            actual, declared = list(weights[name].shape), list(target.shape)
+            raise ArtifactError(f"{folder}: {name} has shape {actual}; config.json says {declared}")
 
 
 def has_vocabulary_head(folder: Path) -> bool:
-    """Whether a folder of weights brings an MLM head."""
+    """Whether a folder of weights has an MLM head."""
     return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder)))
 
 
 def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, plain: bool) -> None:
-    """config.json and model.safetensors. `plain` weights carry the family's class name and open in transformers;
-    others say `moeir` as their model type, so that nothing opens half of them by mistake."""
-    kin = family(config, folder)
-    masked_lm, scoring = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", PAIR))
-    kept = {key: value for key, value in config.items() if key not in DROPPED}
+    """Write config.json and model.safetensors. `hf_compatible` weights have the family's class name and load in transformers;
+    others have model type `moeir`, so that transformers does not load a part of them by mistake."""
+    family_module = family(config, folder)
+    masked_lm, has_classifier = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", PAIR))
+    written_config = {key: value for key, value in config.items() if key not in DROPPED}
     family_name = str(config.get("moeir_family", config["model_type"]))
     if plain:
-        class_name = kin.class_name(masked_lm=masked_lm)
-        if scoring:
+        class_name = family_module.class_name(masked_lm=masked_lm)
+        if has_classifier:
             class_name = class_name.removesuffix("Model") + "ForSequenceClassification"
-            kept |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-        kept |= {"model_type": family_name, "architectures": [class_name]}
+            written_config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        written_config |= {"model_type": family_name, "architectures": [class_name]}
     else:
-        kept |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
-    kept |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
-    (folder / "config.json").write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    headed = masked_lm or scoring
-    named = {kin.theirs(name, masked_lm=headed): value.detach().cpu().to(torch.float32).contiguous() for name, value in weights.items()}
-    write_tensors(dict(sorted(named.items())), folder / "model.safetensors")
+        written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
+    written_config |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
+    (folder / "config.json").write_text(json.dumps(written_config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    has_head = masked_lm or has_classifier
+    hf_weights = {
+        family_module.theirs(name, masked_lm=has_head): value.detach().cpu().to(torch.float32).contiguous()
+        for name, value in weights.items()
+    }
+    write_tensors(dict(sorted(hf_weights.items())), folder / "model.safetensors")
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """A safetensors file; MoeirError if there is no room for it."""
+    """Write a safetensors file; MoeirError if writing fails."""
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as problem:
         raise MoeirError(f"{path}: cannot be written: {problem}") from None
-    path.chmod(0o666 & ~_umask())  # safetensors leaves a file that only its owner can read
+    path.chmod(0o666 & ~_umask())  # safetensors creates a file that only its owner can read
 
 
 def _umask() -> int:

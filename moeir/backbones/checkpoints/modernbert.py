@@ -34,11 +34,11 @@ THETAS = {WHOLE: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 1
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
-    """The sizes in a ModernBERT config.json, in the words of transformers 5 or of the releases before it."""
+    """Parse a ModernBERT config.json, with the keys of transformers 5 or of earlier releases."""
     if not config.get("decoder_bias", True):
         raise UsageError("config.json: decoder_bias is False; moeir reads ModernBERT with True")
-    depth, every = config["num_hidden_layers"], config.get("global_attn_every_n_layers", 3)
-    kinds = config.get("layer_types") or [LOCAL if number % every else WHOLE for number in range(depth)]
+    depth, global_interval = config["num_hidden_layers"], config.get("global_attn_every_n_layers", 3)
+    kinds = config.get("layer_types") or [LOCAL if number % global_interval else WHOLE for number in range(depth)]
     thetas = {kind: _theta(config, kind) for kind in THETAS}
     if unknown := sorted(set(kinds) - set(THETAS)):
         raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {WHOLE} and {LOCAL}")
@@ -78,20 +78,20 @@ def _pair_head(config: Mapping[str, Any]) -> PairHead:
 
 
 def _theta(config: Mapping[str, Any], kind: str) -> float:
-    """The base of the rotation in layers of a kind."""
+    """The rotary base of layers of a type."""
     if config.get("rope_scaling") is not None:
         raise UsageError(f"config.json: rope_scaling is {config['rope_scaling']!r}; moeir reads ModernBERT without")
-    said = (config.get("rope_parameters") or {}).get(kind) or {}
-    if (form := said.get("rope_type", "default")) != "default":
-        raise UsageError(f"config.json: rope_type is {form!r}; moeir reads ModernBERT with 'default'")
-    old, usual = THETAS[kind]
-    if (theta := said.get("rope_theta", config.get(old, usual))) is None:
-        raise UsageError(f"config.json: {old} is None; expected a number, as {usual:g}")
+    parameters = (config.get("rope_parameters") or {}).get(kind) or {}
+    if (rope_type := parameters.get("rope_type", "default")) != "default":
+        raise UsageError(f"config.json: rope_type is {rope_type!r}; moeir reads ModernBERT with 'default'")
+    old_key, default = THETAS[kind]
+    if (theta := parameters.get("rope_theta", config.get(old_key, default))) is None:
+        raise UsageError(f"config.json: {old_key} is None; expected a number, as {default:g}")
     return float(theta)
 
 
 def ours(name: str) -> str | None:
-    """Our name of a weight; None for one we do not read; a name that is not ModernBERT's stays as it is.
+    """Convert a weight name of ModernBERT to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("model.layers.3.attn.Wqkv.weight"), ours("final_norm.weight")
     ('layers.3.attention.joint.weight', 'layers.last.closing.weight')
@@ -100,7 +100,7 @@ def ours(name: str) -> str | None:
 
 
 def theirs(name: str, *, masked_lm: bool) -> str:
-    """ModernBERT's name of one of our weights, under `model.` if the model is written with its head.
+    """Convert one of our weight names to ModernBERT's, with the prefix `model.` if the model is written with its head.
 
     >>> theirs("layers.21.closing.weight", masked_lm=True)
     'model.final_norm.weight'
@@ -109,5 +109,5 @@ def theirs(name: str, *, masked_lm: bool) -> str:
 
 
 def class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class that opens such a file."""
+    """The `transformers` class of such a checkpoint."""
     return "ModernBertForMaskedLM" if masked_lm else "ModernBertModel"

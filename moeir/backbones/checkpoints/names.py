@@ -1,4 +1,4 @@
-"""How the weight names of a family and ours lead to one another; names of neither pass as they are."""
+"""Mapping between the weight names of a family and ours; unknown names pass unchanged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Names:
-    """Beginnings of names, ours to theirs: of the `model`, of a layer (`layers`), of the vocabulary `head`, of what scores a `pair`.
+    """Name prefixes, ours to the family's: of the `model`, of a layer (`layers`), of the vocabulary `head`, of the `classifier`.
 
-    `prefix` stands before the model's names in a file that holds a head too, `layer` before the number of a layer; `ignored` are names
-    we do not read. `closing` is their name for the normalisation after the last layer, which that layer holds here.
+    `prefix` precedes the model's names in a file that also has a head, `layer_prefix` the number of a layer; `skipped_prefixes` are names
+    that are not read. `final_norm` is the family's name of the normalisation after the last layer, which belongs to that layer here.
     """
 
     prefix: str
@@ -22,7 +22,7 @@ class Names:
     closing: str | None = None
 
     def ours(self, name: str) -> str | None:
-        """Our name of a weight; None for one we do not read. The last layer, whose number a name does not say, is `layers.last.`"""
+        """Convert a name to ours; None for weights that are not read. `layers.last.` is the last layer of a name without number."""
         name = name.removeprefix(self.prefix).replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name.startswith(self.ignored):
             return None
@@ -34,7 +34,7 @@ class Names:
         return _swapped(name, _turned({**self.model, **self.pair, **self.head}))
 
     def theirs(self, name: str, *, masked_lm: bool) -> str:
-        """The family's name of one of our weights, as its class with a head or the one without lays it out."""
+        """Convert one of our names to the family's, as in its class with or without a head."""
         prefix = self.prefix if masked_lm else ""
         if name.startswith("vocabulary_head."):
             return _swapped(name, self.head)
@@ -56,4 +56,4 @@ def _swapped(name: str, names: Mapping[str, str]) -> str:
 
 
 def _turned(names: Mapping[str, str]) -> dict[str, str]:
-    return {theirs: mine for mine, theirs in names.items()}
+    return {hf: own for own, hf in names.items()}

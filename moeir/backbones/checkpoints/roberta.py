@@ -1,4 +1,4 @@
-"""RoBERTa: BERT's layers, one kind of segment, and positions counted from behind the padding id (Liu et al. 2019)."""
+"""RoBERTa: BERT's layers, a single segment type, and positions that start after the padding id (Liu et al. 2019)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,15 +25,15 @@ TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
-    """The sizes in a RoBERTa config.json: of its 514 positions, the two up to the padding id belong to no token."""
-    said = sizes(config, "RoBERTa")
+    """Parse a RoBERTa config.json: of its 514 positions, the two up to the padding id are unused."""
+    fields = sizes(config, "RoBERTa")
     first = 1 if config.get("pad_token_id") is None else int(config["pad_token_id"])
-    said |= {"first_position": first + 1, "positions": said["positions"] - first - 1, "head_activation": "gelu"}
-    return Shape(**said, pair_head=PairHead(dropout=classifier_dropout(config, said), before=True))
+    fields |= {"first_position": first + 1, "positions": fields["positions"] - first - 1, "head_activation": "gelu"}
+    return Shape(**fields, pair_head=PairHead(dropout=classifier_dropout(config, fields), before=True))
 
 
 def ours(name: str) -> str | None:
-    """Our name of a weight; None for one we do not read; a name that is not RoBERTa's stays as it is.
+    """Convert a weight name of RoBERTa to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("roberta.embeddings.word_embeddings.weight"), ours("lm_head.layer_norm.bias")
     ('embeddings.words.weight', 'vocabulary_head.norm.bias')
@@ -42,7 +42,7 @@ def ours(name: str) -> str | None:
 
 
 def theirs(name: str, *, masked_lm: bool) -> str:
-    """RoBERTa's name of one of our weights, under `roberta.` if the model is written with its head.
+    """Convert one of our weight names to RoBERTa's, with the prefix `roberta.` if the model is written with its head.
 
     >>> theirs("vocabulary_head.transform.weight", masked_lm=True)
     'lm_head.dense.weight'
@@ -51,5 +51,5 @@ def theirs(name: str, *, masked_lm: bool) -> str:
 
 
 def class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class that opens such a file."""
+    """The `transformers` class of such a checkpoint."""
     return "RobertaForMaskedLM" if masked_lm else "RobertaModel"

@@ -1,4 +1,4 @@
-"""XLM-RoBERTa: RoBERTa's weights under RoBERTa's names, over many languages (Conneau et al. 2020)."""
+"""XLM-RoBERTa: RoBERTa's layers and weight names, multilingual (Conneau et al. 2020)."""
 
 from moeir.backbones.checkpoints.roberta import NAMES, TIED, ours, shape, theirs
 
@@ -6,5 +6,5 @@ __all__ = ["NAMES", "TIED", "class_name", "ours", "shape", "theirs"]
 
 
 def class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class that opens such a file."""
+    """The `transformers` class of such a checkpoint."""
     return "XLMRobertaForMaskedLM" if masked_lm else "XLMRobertaModel"

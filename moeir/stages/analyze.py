@@ -54,9 +54,7 @@ class Analyze(Stage):
     """Look at experts: overlap, wins and scores of runs; usage, divergence and projection of what a model says of texts; lengths of texts;
     shares in a training. --output x.tsv is a list, x.svg or x.png a picture."""
 
-    analysis: str | None = argument(
-        f"{', '.join(list(READS)[:-1])} or {list(READS)[-1]} [default: what the flags are for].", None
-    )
+    analysis: str | None = argument(f"{', '.join(list(READS)[:-1])} or {list(READS)[-1]} [default: what the flags are for].", None)
     run: tuple[Path, ...] = source(
         "run", "overlap, wins, scores: a ranked list; repeat the flag. projection: colours are of the best.", (), names=("--runs",)
     )
@@ -141,9 +139,9 @@ class Analyze(Stage):
     def _check_flags(self, name: str) -> None:
         """UsageError for a flag that this analysis lacks, or does not read."""
         for setting in settings_of(type(self)):
-            given, owners = getattr(self, setting.name), [one for one, names in READS.items() if setting.name in names]
-            if given != setting.default and owners and name not in owners:
-                raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(owners)}")
+            value, analyses = getattr(self, setting.name), [analysis for analysis, names in READS.items() if setting.name in names]
+            if value != setting.default and analyses and name not in analyses:
+                raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(analyses)}")
         for flag in NEEDS.get(name, ()):
             if getattr(self, flag) in (None, ()):
                 raise UsageError(f"analyze {name}: needs --{flag}")
@@ -155,24 +153,24 @@ class Analyze(Stage):
     def work(self) -> Counts:
         from moeir.records import lines
 
-        found: Finding = ANALYSES[self._name()](self)
+        result: Finding = ANALYSES[self._name()](self)
         if form := self._picture():
             from moeir.report import charts
 
-            charts.drawn(found.picture, self.output, form)
-            return {"rows": len(found.rows)}
+            charts.drawn(result.picture, self.output, form)
+            return {"rows": len(result.rows)}
         with lines.writer(self.output) as output:
-            self._write(found, output)
-        return {"rows": len(found.rows)}
+            self._write(result, output)
+        return {"rows": len(result.rows)}
 
-    def _write(self, found: "Finding", output: TextIO) -> None:
+    def _write(self, result: "Finding", output: TextIO) -> None:
         from moeir.evaluation import tables
 
         if (form := self._form()) == "table":
-            rows = [[_cell(cell, found.number) for cell in row] for row in found.rows]
-            output.write(tables.text(found.header or found.names, rows) + "\n")
+            rows = [[_cell(cell, result.number) for cell in row] for row in result.rows]
+            output.write(tables.text(result.header or result.names, rows) + "\n")
         else:
-            output.writelines(f"{line}\n" for line in tables.in_file(found.names, found.rows, form))
+            output.writelines(f"{line}\n" for line in tables.in_file(result.names, result.rows, form))
 
     def _form(self) -> str:
         if self.form != "auto":

@@ -57,21 +57,21 @@ class Stage:
 
     def begin(self, *, force: bool) -> None:
         """Carry it out, after its checks; a stage that gives its shards to other processes says so here."""
-        world = self.world()
-        with world.together(), _memory_explained(self):
-            if world.main:
-                _run(self, world, force=force)
+        process_group = self.world()
+        with process_group.together(), _memory_explained(self):
+            if process_group.main:
+                _run(self, process_group, force=force)
             else:
-                _follow(self, world)
+                _follow(self, process_group)
 
     def product(self) -> tuple[Path, str] | None:
         """Where it writes, and what kind of thing."""
-        found = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
-        return found[0] if found else None
+        products = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
+        return products[0] if products else None
 
     def makes_folder(self) -> bool:
         """Whether the product is a folder."""
-        return (made := self.product()) is not None and made[1] in FOLDER_KINDS
+        return (product := self.product()) is not None and product[1] in FOLDER_KINDS
 
     def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
         """Every file or folder it reads."""
@@ -89,9 +89,9 @@ class Alone:
         """Nobody else has to know of an error."""
         return nullcontext()
 
-    def said(self, words: Any, moment: str) -> list[Any]:
+    def said(self, message: Any, moment: str) -> list[Any]:
         """What everyone says."""
-        return [words]
+        return [message]
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def _memory_explained(stage: Stage) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as problem:
-        advice = [words for name, words in LESS_MEMORY.items() if name in {setting.name for setting in settings.settings_of(type(stage))}]
+        advice = [hint for name, hint in LESS_MEMORY.items() if name in {setting.name for setting in settings.settings_of(type(stage))}]
         if not advice or not is_out_of_memory(problem):
             raise
         from moeir.kernels.memory import describe_shortage
@@ -153,47 +153,47 @@ def run(stage: Stage, *, force: bool = False, alone: bool = True) -> None:
     stage.begin(force=force)
 
 
-def _run(stage: Stage, world: "World | Alone", *, force: bool) -> None:
+def _run(stage: Stage, process_group: "World | Alone", *, force: bool) -> None:
     product = stage.product()
     streams = [setting.flag for setting, source in stage.sources() if source == STREAM]
-    if streams and world.size > 1:
-        raise UsageError(f"{streams[0]} -: {world.size} processes cannot share standard input; name a file")
-    record = _record(stage)
+    if streams and process_group.size > 1:
+        raise UsageError(f"{streams[0]} -: {process_group.size} processes cannot share standard input; name a file")
+    provenance = _record(stage)
     if product is None or product[0] == STREAM:
         stage.work()
         return
     path, kind = product
     _check_places(stage, path)
-    if path.exists() and not force and not streams and manifests.same(path, record):  # nobody knows what a stream held
-        making.tidy(path, record)
+    if path.exists() and not force and not streams and manifests.same(path, provenance):  # nobody knows what a stream held
+        making.tidy(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
-        world.said(None, START)
+        process_group.said(None, START)
         return
-    making.refuse_overwriting(path, record, force=force)
-    with making.making(path, kind, record, force=force or bool(streams), folder=stage.makes_folder()) as (beside, counts):
-        world.said(str(beside), START)
-        counts.update(dataclasses.replace(stage, output=beside).work() or {})  # type: ignore[call-arg]
+    making.refuse_overwriting(path, provenance, force=force)
+    with making.making(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (partial_path, counts):
+        process_group.said(str(partial_path), START)
+        counts.update(dataclasses.replace(stage, output=partial_path).work() or {})  # type: ignore[call-arg]
         if kind == "checkpoint":
-            making.write_text(beside / "settings.yaml", settings.render(stage))
-    world.said(None, END)
+            making.write_text(partial_path / "settings.yaml", settings.render(stage))
+    process_group.said(None, END)
 
 
-def _follow(stage: Stage, world: "World | Alone") -> None:
+def _follow(stage: Stage, process_group: "World | Alone") -> None:
     """The part of a process that is not the main one: the same work, and nothing that is written or said."""
     hush()
-    beside = world.said(None, START)[0]
-    if beside is not None:
-        dataclasses.replace(stage, output=Path(beside)).work()  # type: ignore[call-arg]
-        world.said(None, END)
+    partial_path = process_group.said(None, START)[0]
+    if partial_path is not None:
+        dataclasses.replace(stage, output=Path(partial_path)).work()  # type: ignore[call-arg]
+        process_group.said(None, END)
 
 
 def _record(stage: Stage) -> dict[str, Any]:
     sources: dict[str, list[str]] = {}
     for setting, path in stage.sources():
         sources.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
-    plain = settings.as_dict(stage, results_only=True)
-    record = {"stage": stage.name, "settings": plain, "sources": sources}
-    return dict(json.loads(json.dumps(record)))
+    result_settings = settings.as_dict(stage, results_only=True)
+    provenance = {"stage": stage.name, "settings": result_settings, "sources": sources}
+    return dict(json.loads(json.dumps(provenance)))
 
 
 def source_digest(path: Path, setting: settings.Setting) -> str:
@@ -246,8 +246,8 @@ def plan(stage: Stage) -> list[str]:
     _record(stage)
     lines = []
     for setting, path in stage.sources():
-        held = "a stream" if path == STREAM else _weight(path)
-        lines.append(f"read   {setting.flag} {path} ({held})")
+        content = "a stream" if path == STREAM else _weight(path)
+        lines.append(f"read   {setting.flag} {path} ({content})")
     if (product := stage.product()) is not None:
         path, kind = product
         free = "" if path == STREAM else f", {size(shutil.disk_usage(_existing(path)).free)} free there"
@@ -265,4 +265,4 @@ def _weight(path: Path) -> str:
 
 
 def _existing(path: Path) -> Path:
-    return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())

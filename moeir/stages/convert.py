@@ -49,8 +49,8 @@ class Convert(Stage):
 
     @staticmethod
     def _format(spec: str) -> "Format":
-        made: Format = variants.bind("formats", spec)()
-        return made
+        data_format: Format = variants.bind("formats", spec)()
+        return data_format
 
     def work(self) -> Counts:
         from moeir.formats.base import Conversion
@@ -60,22 +60,22 @@ class Convert(Stage):
         spec = self.source_format or detected(self.input)
         reader, writer = self._format(spec), self._format(self.to)
         if reader.kind != writer.kind:
-            found = f"{self.input} is {spec}, {_article(reader.kind)}"
-            raise UsageError(f"--to {self.to}: {found}, which becomes {', '.join(self._kin(reader.kind))}")
+            description = f"{self.input} is {spec}, {_article(reader.kind)}"
+            raise UsageError(f"--to {self.to}: {description}, which becomes {', '.join(self._kin(reader.kind))}")
         corpus, queries = (None if path is None else texts.read_all(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy)
-        written = writer.write(_counted(reader.read(self.input, conversion)), self.output, conversion)
-        for what, count in conversion.lost.items():
-            log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", what)
-        facts = {"from": spec, "to": self.to, "written": written, "lost": conversion.lost}
+        record_count = writer.write(_counted(reader.read(self.input, conversion)), self.output, conversion)
+        for loss, count in conversion.lost.items():
+            log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
+        facts = {"from": spec, "to": self.to, "written": record_count, "lost": conversion.lost}
         return facts | (self._encodings(conversion.facts) if conversion.facts else {})
 
     def _encodings(self, facts: dict[str, Any]) -> dict[str, Any]:
         """What encode says of encodings: the checkpoint, and where it lies."""
         assert self.model is not None
-        place = os.path.relpath(self.model.resolve(), self.output.resolve())
+        checkpoint_path = os.path.relpath(self.model.resolve(), self.output.resolve())
         return {name: value for name, value in facts.items() if name != "digest"} | {
-            "checkpoint": {"path": place, "digest": facts["digest"]}
+            "checkpoint": {"path": checkpoint_path, "digest": facts["digest"]}
         }
 
     def _kin(self, kind: str) -> Iterator[str]:

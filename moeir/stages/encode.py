@@ -90,39 +90,39 @@ class Encode(Stage):
         from moeir.learning import distributed
         from moeir.stages import sharing
 
-        world = distributed.joined(self.device)
-        if world.size > 1:
-            self._begin_among(world, force=force)
-        elif parts := self._parts():
-            log.info("%s: %d processes, each with a shard", self.output, len(parts))
-            sharing.carry_out(parts, "encoding", force=force, minutes=self.stuck_minutes)
-            log.info("%s: %d shards, %s texts", self.output, len(parts), f"{sum(part.texts for part in parts):,}")
+        process_group = distributed.joined(self.device)
+        if process_group.size > 1:
+            self._begin_among(process_group, force=force)
+        elif jobs := self._parts():
+            log.info("%s: %d processes, each with a shard", self.output, len(jobs))
+            sharing.carry_out(jobs, "encoding", force=force, minutes=self.stuck_minutes)
+            log.info("%s: %d shards, %s texts", self.output, len(jobs), f"{sum(job.texts for job in jobs):,}")
         else:
             self._begin_whole(force=force)
 
     def _begin_whole(self, *, force: bool) -> None:
-        if held := shards.finished(self.output):
-            first = next(iter(held)).folder
+        if finished_shards := shards.finished(self.output):
+            first = next(iter(finished_shards)).folder
             raise UsageError(f"--output {self.output}: holds shards, {first} the first; say which with --shard, or write elsewhere")
         super().begin(force=force)
 
-    def _begin_among(self, world: "World", *, force: bool) -> None:
+    def _begin_among(self, process_group: "World", *, force: bool) -> None:
         """All processes hear of an error at the start; from then on each is for itself."""
-        with world.together():
+        with process_group.together():
             if self.processes != 1:
-                raise UsageError(f"--processes {self.processes}: {world.size} processes are started already; leave it out")
-            self._check_counted(f"{world.size} processes")
+                raise UsageError(f"--processes {self.processes}: {process_group.size} processes are started already; leave it out")
+            self._check_counted(f"{process_group.size} processes")
             count = self._count()
-            world.agreed({"the number of texts": count} | as_dict(self, results_only=True))
-            parts = self._divided(count, world.size)
-            own = replace(parts[world.rank] if world.rank < len(parts) else self, device=world.device)
-            own.check()
-        if not world.main:
+            process_group.agreed({"the number of texts": count} | as_dict(self, results_only=True))
+            stages = self._divided(count, process_group.size)
+            own_stage = replace(stages[process_group.rank] if process_group.rank < len(stages) else self, device=process_group.device)
+            own_stage.check()
+        if not process_group.main:
             hush()
-        if own.shard is not None:
-            own.begin(force=force)
-        elif world.main:
-            own._begin_whole(force=force)
+        if own_stage.shard is not None:
+            own_stage.begin(force=force)
+        elif process_group.main:
+            own_stage._begin_whole(force=force)
 
     def _parts(self) -> "list[sharing.Share]":
         """What each process of this machine does; nothing where one does all."""
@@ -139,10 +139,13 @@ class Encode(Stage):
             return []
         self._check_counted(f"--processes {self.processes}")
         count, threads = self._count(), max(1, torch.get_num_threads() // size)
-        made = enumerate(self._divided(count, size))
-        placed = [replace(one, device=devices[place % len(devices)]) for place, one in made]
-        sizes = [last - first for first, last in (one._bounds(count) for one in placed)]
-        return [sharing.Share(one, str(one.shard), one.device, texts, threads) for one, texts in zip(placed, sizes, strict=True)]
+        numbered_stages = enumerate(self._divided(count, size))
+        device_stages = [replace(stage, device=devices[number % len(devices)]) for number, stage in numbered_stages]
+        sizes = [last - first for first, last in (stage._bounds(count) for stage in device_stages)]
+        return [
+            sharing.Share(stage, str(stage.shard), stage.device, text_count, threads)
+            for stage, text_count in zip(device_stages, sizes, strict=True)
+        ]
 
     def _divided(self, count: int, size: int) -> list["Encode"]:
         """A shard for each of so many processes, or fewer where there are fewer windows; nothing where there is only one."""
@@ -151,7 +154,7 @@ class Encode(Stage):
 
     def cost(self) -> list[str]:
         """The processes, and what each has."""
-        return [f"a process on {part.device} for shard {part.name}: {part.texts:,} texts" for part in self._parts()]
+        return [f"a process on {job.device} for shard {job.name}: {job.texts:,} texts" for job in self._parts()]
 
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or that of the shard in it."""
@@ -171,21 +174,28 @@ class Encode(Stage):
         dtype = dtype_for(self.dtype, device)
         checkpoint = open_checkpoint(self.model, device)
         checkpoint.check_encodes(self.model)
-        shortening = Shortening(self.terms, self.least_weight, self.pool_factor)
-        shortening.check_kinds(checkpoint.architecture.kinds)
+        pruning = Shortening(self.terms, self.least_weight, self.pool_factor)
+        pruning.check_kinds(checkpoint.architecture.kinds)
         first, last = self._range()
-        growing = GrowingEncodings(self.output, checkpoint.architecture.kinds, shortening)
+        writer = GrowingEncodings(self.output, checkpoint.architecture.kinds, pruning)
         documents = islice(texts.read(self.corpus, keep_empty=self.keep_empty), first, last)
-        with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), behind() as later:
-            for _ in islice(documents, growing.texts):
+        with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), behind() as submit:
+            for _ in islice(documents, writer.texts):
                 counter.advance()
             for window, batches in walked_ahead(_read(documents, checkpoint, self.max_tokens)):
-                later(partial(_write, growing, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
+                submit(partial(_write, writer, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
                 counter.advance(len(window))
-        growing.close()
-        part = {} if self.shard is None else {"corpus": str(self.corpus)}
-        kinds, short = checkpoint.architecture.kinds, {"shortened": shortening.facts()} if shortening.facts() else {}
-        return {"texts": growing.texts, "dtype": str(dtype), "experts": kinds, **short, **part, **origin(self.model, self.output)}
+        writer.close()
+        corpus_entry = {} if self.shard is None else {"corpus": str(self.corpus)}
+        kinds, pruning_entry = checkpoint.architecture.kinds, {"shortened": pruning.facts()} if pruning.facts() else {}
+        return {
+            "texts": writer.texts,
+            "dtype": str(dtype),
+            "experts": kinds,
+            **pruning_entry,
+            **corpus_entry,
+            **origin(self.model, self.output),
+        }
 
     def _range(self) -> tuple[int, int | None]:
         """The texts of the shard, first and behind the last; the whole corpus without one."""
@@ -200,9 +210,9 @@ class Encode(Stage):
         """The same of a corpus of so many texts."""
         shard, windows = shards.Shard.parsed(str(self.shard)), -(-count // CHUNK)
         if windows < shard.of:
-            found = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
-            raise UsageError(f"--shard {shard}: {found}; expected at most {windows} shards")
-        first, last = (min(place * windows // shard.of * CHUNK, count) for place in (shard.number, shard.number + 1))
+            description = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
+            raise UsageError(f"--shard {shard}: {description}; expected at most {windows} shards")
+        first, last = (min(number * windows // shard.of * CHUNK, count) for number in (shard.number, shard.number + 1))
         return first, last
 
 
@@ -211,15 +221,13 @@ def origin(model: Path, product: Path) -> dict[str, Any]:
     return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.digest(model)}}
 
 
-def _read(
-    documents: Iterable["Text"], checkpoint: "OpenCheckpoint", max_tokens: int
-) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
+def _read(documents: Iterable["Text"], checkpoint: "OpenCheckpoint", max_tokens: int) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
     """Windows of texts, each as batches of tokens."""
-    walked = iter(documents)
-    while window := list(islice(walked, CHUNK)):
+    remaining = iter(documents)
+    while window := list(islice(remaining, CHUNK)):
         yield window, checkpoint.read_batches([text.content for text in window], "document", max_tokens=max_tokens)
 
 
-def _write(growing: "GrowingEncodings", ids: list[str], copied: "Callable[[], Encoded]") -> None:
+def _write(writer: "GrowingEncodings", ids: list[str], fetch_output: "Callable[[], Encoded]") -> None:
     """A window to disk, once it has come from the device."""
-    growing.add(ids, copied().representations)
+    writer.add(ids, fetch_output().representations)

@@ -81,31 +81,33 @@ class Evaluate(Stage):
         from moeir.evaluation.listings import ALL
         from moeir.records import lines
 
-        wanted = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
+        requested = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
         groups = read_groups(self.group_by, self.queries or self.answers)
         if self.compat is not None:
-            compat.check(self.compat, wanted)
+            compat.check(self.compat, requested)
         values: dict[str, Samples] = {}
-        compared: dict[str, Compared] = {}
+        tool_views: dict[str, Compared] = {}
         ranges: dict[str, dict[str, tuple[float, float]]] = {}
         notes, queries = [], 0
-        for name, path, run, judged, note in self._judged(wanted):
+        for name, path, run, qrels, note in self._judged(requested):
             try:
                 if self.compat is not None:
-                    compared[name] = compat.Compared(path, run, judged, compat.TOOLS[self.compat])
-                    found = {str(measure): dict(compared[name].values(measure)) for measure in wanted}
+                    tool_views[name] = compat.Compared(path, run, qrels, compat.TOOLS[self.compat])
+                    run_values = {str(measure): dict(tool_views[name].values(measure)) for measure in requested}
                 else:
-                    found = measures.per_query(run, judged, wanted)
+                    run_values = measures.per_query(run, qrels, requested)
                 if self.ties:
-                    ranges[name] = ties.ranges(run, judged, wanted)
+                    ranges[name] = ties.ranges(run, qrels, requested)
             except DataError as problem:
                 raise DataError(f"{path}: {problem}") from None
-            values[name] = {ALL: found} if groups is None else grouped(found, groups, str(self.group_by), self.queries or self.answers)
+            values[name] = (
+                {ALL: run_values} if groups is None else grouped(run_values, groups, str(self.group_by), self.queries or self.answers)
+            )
             notes.append(f"{name}: {note}")
-            queries = len(judged)
+            queries = len(qrels)
         with lines.writer(self.output) as output:
             if self.explain:
-                rows = compat.explained(compared, wanted)
+                rows = compat.explained(tool_views, requested)
                 output.write(tables.text(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
             else:
                 output.writelines(f"{line}\n" for line in self._lines(values, ranges if self.ties else None))
@@ -113,35 +115,35 @@ class Evaluate(Stage):
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}
 
-    def _judged(self, wanted: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
+    def _judged(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """Every run with its name, its path, its judgements, and how far they reach."""
         from moeir.evaluation import answers, measures
         from moeir.records import qrels, runs
 
-        named = named_runs(self.run)
+        run_paths = named_runs(self.run)
         if self.answers is None:
             assert self.qrels is not None
-            judged = qrels.read(self.qrels)
-            for name, path in named.items():
+            grades = qrels.read(self.qrels)
+            for name, path in run_paths.items():
                 run = runs.read(path)
-                yield name, path, run, judged, _reach(measures.coverage(run, judged))
+                yield name, path, run, grades, _reach(measures.coverage(run, grades))
             return
-        depth = answers.deepest(wanted)
-        asked = read_answers(self.answers, self.match)
-        read = [runs.read(path) if depth is None else runs.read(path).top(depth) for path in named.values()]
+        depth = answers.deepest(requested)
+        questions = read_answers(self.answers, self.match)
+        all_runs = [runs.read(path) if depth is None else runs.read(path).top(depth) for path in run_paths.values()]
         assert self.corpus is not None
-        by_run = answers.judged(read, asked, self.corpus)
-        for (name, path), run, judged in zip(named.items(), read, by_run, strict=True):
-            reach = measures.coverage(run, judged)
-            note = f"{reach.returned} of {reach.judged} questions, {reach.missing} without hits"
-            yield name, path, run, judged, f"{note}; {reach.extra} queries of the run are no questions"
+        qrels_by_run = answers.judged(all_runs, questions, self.corpus)
+        for (name, path), run, grades in zip(run_paths.items(), all_runs, qrels_by_run, strict=True):
+            coverage = measures.coverage(run, grades)
+            note = f"{coverage.returned} of {coverage.judged} questions, {coverage.missing} without hits"
+            yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run are no questions"
 
     def _comparison(self) -> "Comparison":
         from moeir.evaluation.listings import Comparison
 
         return Comparison(self.test, self.correction, self.effect_size, self.intervals)
 
-    def _lines(self, systems: "dict[str, Samples]", ranges: "Ranges | None") -> Iterator[str]:
+    def _lines(self, samples_by_run: "dict[str, Samples]", ranges: "Ranges | None") -> Iterator[str]:
         from moeir.evaluation import listings
 
         form = self.form
@@ -150,11 +152,11 @@ class Evaluate(Stage):
         elif form == "auto":
             form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
         if form in TABLES:
-            yield listings.table(systems, form, self._comparison(), ranges)
+            yield listings.table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":
-            yield listings.document(systems, self._comparison())
+            yield listings.document(samples_by_run, self._comparison())
         else:
-            yield from listings.lines(systems, form, per_query=self.per_query)
+            yield from listings.lines(samples_by_run, form, per_query=self.per_query)
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -168,8 +170,8 @@ def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> No
 def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
     """UsageError unless answers and the documents in which they are looked for come together."""
     if (answers is None) != (corpus is None):
-        given, other = (flag, "--corpus") if corpus is None else ("--corpus", flag)
-        raise UsageError(f"{given} needs {other}: answers are looked for in the texts of a corpus")
+        present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
+        raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
     if match not in ("string", "regex"):
         raise UsageError(f"--match {match}: expected string or regex")
     if answers is None and match != "string":
@@ -194,34 +196,34 @@ def read_answers(path: Path, match: str) -> "Answers":
     return answers.read(texts.read(path, keep_empty=True), match, lines.label(path))
 
 
-def read_groups(field: str | None, place: Path | None) -> dict[str, str] | None:
+def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
     """The group of every query, if there are groups."""
     from moeir.records import texts
 
-    return None if field is None or place is None else texts.fields(place, field)
+    return None if field is None or path is None else texts.fields(path, field)
 
 
 def named_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
     """Runs by their file names without suffixes, or by their paths where those are the same."""
     from moeir.records import lines
 
-    short = ["stdin" if path == STREAM else lines.stem(path).stem for path in paths]
-    names = short if len(set(short)) == len(short) else [str(path) for path in paths]
+    stems = ["stdin" if path == STREAM else lines.stem(path).stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     if len(set(names)) < len(names):
         raise UsageError("--run: the same run is given twice")
     return dict(zip(names, paths, strict=True))
 
 
-def grouped(values: Values, groups: dict[str, str], field: str, place: Path | None) -> "Samples":
+def grouped(values: Values, groups: dict[str, str], field: str, path: Path | None) -> "Samples":
     """What the means of groups are taken over."""
     from moeir.evaluation.groups import samples
 
     try:
         return samples(values, groups, field)
     except DataError as problem:
-        raise DataError(f"{place}: {problem}") from None
+        raise DataError(f"{path}: {problem}") from None
 
 
-def _reach(note: "Coverage") -> str:
-    share = f"{100 * note.unjudged_at_depth:.1f} % of the top {note.depth} unjudged"
-    return f"{note.returned} of {note.judged} judged queries, {note.missing} without hits, {note.extra} not judged; {share}"
+def _reach(coverage: "Coverage") -> str:
+    share = f"{100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
+    return f"{coverage.returned} of {coverage.judged} judged queries, {coverage.missing} without hits, {coverage.extra} not judged; {share}"

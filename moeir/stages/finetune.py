@@ -75,24 +75,24 @@ class Finetune(Training):
         self._check_development()
 
     def _check_sets(self) -> None:
-        sets = len(self.train)
-        if self.sampling_rate and len(self.sampling_rate) != sets:
-            raise UsageError(f"--sampling-rate: expected one for each --train, {sets}; found {len(self.sampling_rate)}")
+        dataset_count = len(self.train)
+        if self.sampling_rate and len(self.sampling_rate) != dataset_count:
+            raise UsageError(f"--sampling-rate: expected one for each --train, {dataset_count}; found {len(self.sampling_rate)}")
         for rate in self.sampling_rate:
             if not LEAST_RATE <= rate <= LARGEST_RATE:
                 raise UsageError(f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, how often an epoch walks the set")
         for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
-            if self.sampling_rate and len(files) not in (0, 1, sets):
-                raise UsageError(f"{flag}: expected one for all sets, or one for each --train, {sets}; found {len(files)}")
+            if self.sampling_rate and len(files) not in (0, 1, dataset_count):
+                raise UsageError(f"{flag}: expected one for all sets, or one for each --train, {dataset_count}; found {len(files)}")
 
     def _check_development(self) -> None:
         if self.keep not in (None, *KEPT):
             raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEPT)}")
         if (self.dev_queries is None) != (self.dev_qrels is None):
             raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
-        asked: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
-        asked |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
-        if self.dev_queries is None and (flags := [flag for flag, value in asked.items() if value not in (None, "last")]):
+        dev_flags: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
+        dev_flags |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
+        if self.dev_queries is None and (flags := [flag for flag, value in dev_flags.items() if value not in (None, "last")]):
             raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
             raise UsageError("--dev-queries: needs --dev-corpus, the documents they are searched in")
@@ -106,14 +106,14 @@ class Finetune(Training):
     def cost(self) -> list[str]:
         from moeir.records import examples
 
-        asked = [[example.query_id for example in examples.read(path, provenance=False)] for path in self.train]
-        counts = [len(ids) for ids in asked] if self.sampling_rate else [len({query for ids in asked for query in ids})]
-        walks = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
-        steps = self.steps_of(sum(ceil(round(walk, 6)) for walk in walks))
+        query_ids = [[example.query_id for example in examples.read(path, provenance=False)] for path in self.train]
+        counts = [len(ids) for ids in query_ids] if self.sampling_rate else [len({query for ids in query_ids for query in ids})]
+        epoch_batches = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
+        steps = self.steps_of(sum(ceil(round(dataset_batches, 6)) for dataset_batches in epoch_batches))
         texts = steps * self.batch_size * self.accumulate
-        read = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
+        text_counts = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
         batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
-        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {read}"]
+        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
 
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
@@ -123,43 +123,51 @@ class Finetune(Training):
         from moeir.kernels.memory import steady
         from moeir.learning import loop, objectives, retrieval, tokens
 
-        world = self.world()
+        process_group = self.world()
         objective = variants.bind("learning.objectives", self.objective)
         objectives.rehearse(objective, self.negatives)
         pairs = reads_pairs(self.model, self.arch)
-        plan, needed = self._walk(objective.func, pairs=pairs)
-        development = self._development(needed, plan.steps_per_epoch, pairs=pairs)
-        checkpoint = start(self.model, self.arch, reading_rules(self), needed.first, self.seed)
+        sampler, text_stream = self._walk(objective.func, pairs=pairs)
+        dev_set = self._development(text_stream, sampler.steps_per_epoch, pairs=pairs)
+        checkpoint = start(self.model, self.arch, reading_rules(self), text_stream.first, self.seed)
         checkpoint.architecture.recompute_layers(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:
             steady()
-        with world.first():
-            read = tokens.cached(self.cache or self.output / RESUME / TOKENS, needed, checkpoint)
-        world.agreed({"the digest of the texts": needed.digest[:16]})
-        del needed  # memory is for the training: it has the tokens, and the texts go
-        schedule, dtype = self.planned(plan.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, world.device)
-        world = world.patient(self.stuck_minutes)
-        texts = tokens.PairTexts(read.cache, read.rows, checkpoint.pairing) if pairs else read
+        with process_group.first():
+            tokenized = tokens.cached(self.cache or self.output / RESUME / TOKENS, text_stream, checkpoint)
+        process_group.agreed({"the digest of the texts": text_stream.digest[:16]})
+        del text_stream  # memory is for the training: it has the tokens, and the texts go
+        schedule, dtype = self.planned(sampler.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, process_group.device)
+        process_group = process_group.patient(self.stuck_minutes)
+        texts = tokens.PairTexts(tokenized.cache, tokenized.rows, checkpoint.pairing) if pairs else tokenized
         task = retrieval.Retrieval(
-            checkpoint, plan, texts, objective, schedule.steps, dtype, world=world, accumulate=self.accumulate, at_once=self.gradient_cache
+            checkpoint,
+            sampler,
+            texts,
+            objective,
+            schedule.steps,
+            dtype,
+            world=process_group,
+            accumulate=self.accumulate,
+            at_once=self.gradient_cache,
         )
-        judge = None if development is None else retrieval.Judge(checkpoint, development, dtype, world)
-        done = loop.train(
+        evaluator = None if dev_set is None else retrieval.Judge(checkpoint, dev_set, dtype, process_group)
+        metrics = loop.train(
             task,
             schedule,
             self.output,
-            device=world.device,
-            judge=judge,
+            device=process_group.device,
+            judge=evaluator,
             tracking=self.tracking(),
-            world=world,
+            world=process_group,
             log_every=self.log_every,
         )
-        if not world.main:
+        if not process_group.main:
             return None
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
-        return {"parameters": checkpoint.architecture.parameter_count(), **done}
+        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
+        return {"parameters": checkpoint.architecture.parameter_count(), **metrics}
 
     def _walk(self, objective: object, *, pairs: bool) -> "tuple[Steps, Needed]":
         """What meets what at which step, and the texts of it."""
@@ -168,22 +176,22 @@ class Finetune(Training):
         from moeir.records import examples
 
         files = [examples.read(path, provenance=False) for path in self.train]
-        places = [str(path) for path in self.train]
-        sets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, places)]
-        places = places if self.sampling_rate else [", ".join(places)]
-        plans = [
-            batches.planned(bare(kept), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=place)
-            for kept, place in zip(sets, places)
+        labels = [str(path) for path in self.train]
+        datasets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, labels)]
+        labels = labels if self.sampling_rate else [", ".join(labels)]
+        samplers = [
+            batches.planned(bare(dataset), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=label)
+            for dataset, label in zip(datasets, labels)
         ]
-        needed = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
-        for plan, rows, place in zip(plans, needed.rows, places):
-            batches.check_texts(plan, rows.queries, rows.documents, place)
-            batches.check_shared(plan, self.world().size, pairs=pairs)
+        text_stream = gathered(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
+        for sampler, rows, label in zip(samplers, text_stream.rows, labels):
+            batches.check_texts(sampler, rows.queries, rows.documents, label)
+            batches.check_shared(sampler, self.world().size, pairs=pairs)
             if objective in objectives.TAUGHT:
-                batches.check_taught(plan, place, self.objective)
-        return (batches.Sets(tuple(plans), self.sampling_rate, self.seed) if self.sampling_rate else plans[0]), needed
+                batches.check_taught(sampler, label, self.objective)
+        return (batches.Sets(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]), text_stream
 
-    def _development(self, needed: "Needed", epoch: int, *, pairs: bool) -> "Development | None":
+    def _development(self, text_stream: "Needed", batches_per_epoch: int, *, pairs: bool) -> "Development | None":
         """The development set, if there is one."""
         if pairs != (self.dev_run is not None) and self.dev_queries is not None:
             words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
@@ -194,14 +202,14 @@ class Finetune(Training):
         from moeir.learning.validation import development
 
         corpora = self.corpus if self.dev_corpus is None else (self.dev_corpus,)
-        training = {name: text for queries in needed.queries for name, text in queries.items()}
+        training = {name: text for queries in text_stream.queries for name, text in queries.items()}
         return development(
             self.dev_queries,
             self.dev_qrels,
             corpora,
             training=training,
             measure=self.dev_measure,
-            every=self.evaluate_every or max(1, epoch // self.accumulate),
+            every=self.evaluate_every or max(1, batches_per_epoch // self.accumulate),
             patience=self.patience,
             keep=self.keep or "best",
             keep_empty=self.keep_empty,

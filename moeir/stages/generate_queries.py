@@ -81,24 +81,24 @@ class GenerateQueries(Stage):
         from moeir.records import lines, texts
 
         device = device_for(self.device)
-        author = Author(self, device, dtype_for(self.dtype, device))
+        generator = Author(self, device, dtype_for(self.dtype, device))
         first, last = self._range()
         documents = islice(texts.read(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("writing queries for passages", None if last is None else last - first) as counter:
             if self.output == STREAM:
                 with lines.writer(STREAM) as stream:
                     for block in _blocks(documents):
-                        stream.writelines(f"{line}\n" for line in author.lines(block, {}, lambda written: None))
+                        stream.writelines(f"{line}\n" for line in generator.lines(block, {}, lambda queries: None))
                         counter.advance(len(block))
-                return author.report(last)
-            desk = Desk(making.resume_place(self.output), author)
-            for _ in islice(documents, desk.passages):
+                return generator.report(last)
+            output_file = Desk(making.resume_place(self.output), generator)
+            for _ in islice(documents, output_file.passages):
                 counter.advance()
             for block in _blocks(documents):
-                desk.add(block)
+                output_file.add(block)
                 counter.advance(len(block))
-        desk.close(self.output)
-        return author.report(last)
+        output_file.close(self.output)
+        return generator.report(last)
 
     def _range(self) -> tuple[int, int | None]:
         """The passages of the shard, first and behind the last; the whole corpus without one."""
@@ -106,7 +106,7 @@ class GenerateQueries(Stage):
             return 0, None
         (number, parts), passages = _shard(self.shard), self._passages()
         blocks = -(-passages // BLOCK)
-        first, last = (min(place * blocks // parts * BLOCK, passages) for place in (number, number + 1))
+        first, last = (min(index * blocks // parts * BLOCK, passages) for index in (number, number + 1))
         if first == last:
             log.warning("--shard %s: no passages for it, %d make only %d blocks of %d", self.shard, passages, blocks, BLOCK)
         return first, last
@@ -126,8 +126,8 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
-    walked = iter(documents)
-    while block := list(islice(walked, BLOCK)):
+    remaining = iter(documents)
+    while block := list(islice(remaining, BLOCK)):
         yield block
 
 
@@ -148,30 +148,32 @@ class Author:
         if len(prefix) == stage.max_input:
             raise UsageError(f"--max-input {stage.max_input}: the prefix and the end sign leave no room for a passage")
 
-    def lines(self, block: Sequence["Text"], known: Queries, keep: Callable[[Queries], None]) -> list[str]:
+    def lines(self, block: Sequence["Text"], finished: Queries, save: Callable[[Queries], None]) -> list[str]:
         """A line for each passage; what is `known` is not written again, and what is new goes to `keep` batch by batch."""
         from moeir.backbones.t5 import Passage
         from moeir.records import generated
 
-        full = [text for text in block if text.content]
-        read, cut = self._writer.read([self._stage.prefix + text.content for text in full], self._stage.max_input)
-        found: Queries = {text.id: [] for text in block} | known
-        for batch in self._batches([Passage(text.id, ids) for text, ids in zip(full, read, strict=True)]):
-            if new := [passage for passage in batch if passage.id not in known]:
-                written = dict(zip((passage.id for passage in new), self._writer.write(new, self._sampling), strict=True))
-                keep(written)
-                found |= written
-        queries = sum(map(len, found.values()))
-        added = {"passages": len(block), "queries": queries, "cut": cut, "empty": len(full) * self._sampling.queries - queries}
+        non_empty = [text for text in block if text.content]
+        token_ids, truncated = self._writer.read([self._stage.prefix + text.content for text in non_empty], self._stage.max_input)
+        queries_by_id: Queries = {text.id: [] for text in block} | finished
+        for batch in self._batches([Passage(text.id, ids) for text, ids in zip(non_empty, token_ids, strict=True)]):
+            if new_passages := [passage for passage in batch if passage.id not in finished]:
+                new_queries = dict(
+                    zip((passage.id for passage in new_passages), self._writer.write(new_passages, self._sampling), strict=True)
+                )
+                save(new_queries)
+                queries_by_id |= new_queries
+        queries = sum(map(len, queries_by_id.values()))
+        added = {"passages": len(block), "queries": queries, "cut": truncated, "empty": len(non_empty) * self._sampling.queries - queries}
         self.tally = {name: self.tally[name] + added[name] for name in added}
-        return [generated.line(text.id, found[text.id]) for text in block]
+        return [generated.line(text.id, queries_by_id[text.id]) for text in block]
 
     def _batches(self, passages: Sequence["Passage"]) -> Iterator[list["Passage"]]:
         """Shortest first; each as many as fit, padded to the longest of them and with all their queries."""
         batch: list[Passage] = []
         for passage in sorted(passages, key=lambda passage: len(passage.ids)):
-            each = self._sampling.queries * (len(passage.ids) + self._sampling.length)
-            if batch and (len(batch) + 1) * each > self._stage.max_tokens:
+            tokens_per_passage = self._sampling.queries * (len(passage.ids) + self._sampling.length)
+            if batch and (len(batch) + 1) * tokens_per_passage > self._stage.max_tokens:
                 yield batch
                 batch = []
             batch.append(passage)
@@ -180,26 +182,26 @@ class Author:
 
     def report(self, last: int | None) -> Counts:
         """Warn of what was cut or came out empty; the counts for the manifest."""
-        tally = self.tally
-        if tally["cut"]:
-            log.warning("%d of %d passages were cut to --max-input %d tokens", tally["cut"], tally["passages"], self._stage.max_input)
-        if tally["empty"]:
-            log.warning("%d queries came out empty and were left out", tally["empty"])
-        return {**tally, "dtype": str(self._dtype)}
+        counts = self.tally
+        if counts["cut"]:
+            log.warning("%d of %d passages were cut to --max-input %d tokens", counts["cut"], counts["passages"], self._stage.max_input)
+        if counts["empty"]:
+            log.warning("%d queries came out empty and were left out", counts["empty"])
+        return {**counts, "dtype": str(self._dtype)}
 
 
 class Desk:
     """Growing lines of whole blocks, and a journal of each block under way: a kill loses no more than one batch."""
 
-    def __init__(self, folder: Path, author: Author) -> None:
+    def __init__(self, folder: Path, generator: Author) -> None:
         from moeir.artifacts.journals import GrowingLines, Journal
 
         folder.mkdir(exist_ok=True)
-        self._folder, self._author = folder, author
+        self._folder, self._author = folder, generator
         self._journal = Journal(folder / "journal.jsonl")
         self._lines = GrowingLines(folder / "lines.jsonl", self._journal.entries[-1]["bytes"] if self._journal.entries else 0)
         if self._journal.entries:
-            author.tally = self._journal.entries[-1]["tally"]
+            generator.tally = self._journal.entries[-1]["tally"]
 
     @property
     def passages(self) -> int:
@@ -210,13 +212,13 @@ class Desk:
         """Write queries for a block and bring them to disk."""
         from moeir.artifacts.journals import Journal
 
-        place = self._folder / f"block-{self.passages}.jsonl"
-        drafts = Journal(place)
-        known = {passage: queries for entry in drafts.entries for passage, queries in entry.items()}
-        self._lines.append(self._author.lines(block, known, drafts.write))
+        draft_path = self._folder / f"block-{self.passages}.jsonl"
+        drafts = Journal(draft_path)
+        finished = {passage: queries for entry in drafts.entries for passage, queries in entry.items()}
+        self._lines.append(self._author.lines(block, finished, drafts.write))
         self._journal.write({"bytes": self._lines.flush(), "tally": self._author.tally})
         drafts.close()
-        place.unlink()
+        draft_path.unlink()
 
     def close(self, output: Path) -> None:
         """Put the lines where they are wanted."""
@@ -224,5 +226,5 @@ class Desk:
 
         self._lines.close()
         self._journal.close()
-        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as whole, lines.writer(output) as file:
-            shutil.copyfileobj(whole, file)
+        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as source_file, lines.writer(output) as file:
+            shutil.copyfileobj(source_file, file)

@@ -47,22 +47,24 @@ class LearnFusion(Stage):
         from moeir.learned_fusion import files, training, tuning
         from moeir.records import qrels, runs, texts
 
-        read = [runs.read(path) for path in self.run]
-        judged = qrels.read(self.qrels)
-        words = None
+        expert_runs = [runs.read(path) for path in self.run]
+        grades = qrels.read(self.qrels)
+        query_texts = None
         if self.queries is not None:
-            words = {text.id: text.content for text in texts.read(self.queries) if text.id in judged}
-            if missing := next((query for query in judged if query not in words), None):
+            query_texts = {text.id: text.content for text in texts.read(self.queries) if text.id in grades}
+            if missing := next((query for query in grades if query not in query_texts), None):
                 raise DataError(f"{self.queries}: has no query {missing!r}, which {self.qrels} judges")
         try:
-            found = training.taught(read, judged, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=words)
+            fit = training.taught(
+                expert_runs, grades, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=query_texts
+            )
         except DataError as problem:
             raise DataError(f"{self.qrels}: {problem}") from None
-        longest = [int((run.starts[1:] - run.starts[:-1]).max()) for run in read]
-        how = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **found.facts}
-        method = files.GATED if found.gated is not None else f"linear:weights={tuning.written(found.weights)}"
-        files.write(files.Found(method, tuple(named_runs(self.run)), how, found.gated), self.output)
-        for name, loss in found.facts.get("held-out loss", {}).items():
+        longest = [int((run.starts[1:] - run.starts[:-1]).max()) for run in expert_runs]
+        provenance = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **fit.facts}
+        method = files.GATED if fit.gated is not None else f"linear:weights={tuning.written(fit.weights)}"
+        files.write(files.Found(method, tuple(named_runs(self.run)), provenance, fit.gated), self.output)
+        for name, loss in fit.facts.get("held-out loss", {}).items():
             log.info("loss on queries not learned from: %.4f  %s", loss, name)
-        log.info("learned on %d queries: %s", found.facts["queries"], method)
-        return {"method": method, **found.facts}
+        log.info("learned on %d queries: %s", fit.facts["queries"], method)
+        return {"method": method, **fit.facts}

@@ -33,8 +33,8 @@ def usage(stage: "Analyze") -> "Finding":
     names = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
     rows: list[list[Any]] = []
     for side, path in _texts(stage):
-        for router, found in _counted(stage, checkpoint, dtype, path, side).items():
-            rows += [[side, router, *row] for row in found.rows(stage.threshold)]
+        for router, router_usage in _counted(stage, checkpoint, dtype, path, side).items():
+            rows += [[side, router, *row] for row in router_usage.rows(stage.threshold)]
     marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
     return Finding(names, rows, Picture("bars", marks, across="expert", up="share of decisions"))
 
@@ -44,13 +44,13 @@ def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype
     from moeir.analysis.usage import Usage
     from moeir.backbones.precision import autocast
 
-    counted: dict[str, Usage] = {}
+    usage_by_router: dict[str, Usage] = {}
     with autocast(dtype, str(checkpoint.device)):
         for chunk in _chunks(path, "routing"):
-            for router, said in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
-                found = Usage.of(said.probabilities.float().cpu().numpy(), len(said))
-                counted[router] = counted[router] + found if router in counted else found
-    return counted
+            for router, output in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
+                chunk_usage = Usage.of(output.probabilities.float().cpu().numpy(), len(output))
+                usage_by_router[router] = usage_by_router[router] + chunk_usage if router in usage_by_router else chunk_usage
+    return usage_by_router
 
 
 def divergence(stage: "Analyze") -> "Finding":
@@ -81,10 +81,10 @@ def lengths(stage: "Analyze") -> "Finding":
     rows: list[list[Any]] = []
     marks: list[tuple[Any, ...]] = []
     for side, path in _texts(stage):
-        found = histograms.counted(size for chunk in _chunks(path, "counting") for size in count(chunk))
-        rows += [[side, unit, *one] for one in histograms.lengths(found, stage.classes)]
-        half, most = (histograms.quantile(found, share) for share in (0.5, 0.95))
-        title = f"{side}: half have {half} {unit} or fewer, 95 % {most}"
+        length_counts = histograms.counted(size for chunk in _chunks(path, "counting") for size in count(chunk))
+        rows += [[side, unit, *one] for one in histograms.lengths(length_counts, stage.classes)]
+        median, p95 = (histograms.quantile(length_counts, share) for share in (0.5, 0.95))
+        title = f"{side}: half have {median} {unit} or fewer, 95 % {p95}"
         marks += [(title, side, low, high, number) for one, _, low, high, number, _ in rows if one == side]
     return Finding(["side", "unit", "from", "to", "texts", "share"], rows, Picture("steps", marks, across=unit, up="texts"))
 
@@ -110,12 +110,12 @@ def projection(stage: "Analyze") -> "Finding":
         texts += [(side, text) for text in _drawn(path, stage)]
     if len(texts) <= stage.dimensions:
         raise UsageError(f"analyze projection: expected more than {stage.dimensions} texts, found {len(texts)}")
-    vectors, routed = _laid(stage, checkpoint, dtype, expert, texts)
-    lay = variants.bind("analysis.projection", stage.projection)
-    places = lay(vectors, stage.dimensions, stage.seed).tolist()
-    groups = _groups(stage, texts, routed)
-    rows = [[side, text.id, group, *place] for (side, text), group, place in zip(texts, groups, places, strict=True)]
-    marks = [(f"{stage.projection} of {expert}", group, *place) for (_, _, group, *place) in sorted(rows, key=lambda row: str(row[2]))]
+    vectors, router_choices = _laid(stage, checkpoint, dtype, expert, texts)
+    project = variants.bind("analysis.projection", stage.projection)
+    points = project(vectors, stage.dimensions, stage.seed).tolist()
+    groups = _groups(stage, texts, router_choices)
+    rows = [[side, text.id, group, *point] for (side, text), group, point in zip(texts, groups, points, strict=True)]
+    marks = [(f"{stage.projection} of {expert}", group, *point) for (_, _, group, *point) in sorted(rows, key=lambda row: str(row[2]))]
     return Finding(["side", "id", "group", *"xyz"[: stage.dimensions]], rows, Picture("points", marks))
 
 
@@ -125,10 +125,10 @@ def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
 
     from moeir.records import texts
 
-    every = list(texts.read(path))
-    if len(every) <= stage.sample:
-        return every
-    return [every[place] for place in sorted(random.Random(stage.seed).sample(range(len(every)), stage.sample))]
+    all_texts = list(texts.read(path))
+    if len(all_texts) <= stage.sample:
+        return all_texts
+    return [all_texts[index] for index in sorted(random.Random(stage.seed).sample(range(len(all_texts)), stage.sample))]
 
 
 def _laid(
@@ -140,30 +140,34 @@ def _laid(
     from moeir.backbones.precision import autocast
     from moeir.representations.dense import Dense
 
-    vectors, routed = [], list[str | None]()
+    vectors, router_choices = [], list[str | None]()
     for side, _ in SIDES:
-        mine = [text.content for one, text in texts if one == side]
-        for first in range(0, len(mine), CHUNK):
-            chunk = mine[first : first + CHUNK]
+        contents = [text.content for text_side, text in texts if text_side == side]
+        for first in range(0, len(contents), CHUNK):
+            chunk = contents[first : first + CHUNK]
             with autocast(dtype, str(checkpoint.device)):
                 encoded = checkpoint.encode(chunk, side, max_tokens=stage.max_tokens)
-            part = encoded[expert]
-            assert isinstance(part, Dense)
-            vectors.append(part.vectors.float().cpu().numpy())
-            of_texts = [said for said in encoded.routing.values() if len(said.probabilities) == len(chunk)]
-            routed += [f"expert {taken}" for taken in of_texts[0].probabilities.argmax(1).tolist()] if of_texts else [None] * len(chunk)
-    return np.concatenate(vectors), routed
+            representation = encoded[expert]
+            assert isinstance(representation, Dense)
+            vectors.append(representation.vectors.float().cpu().numpy())
+            text_routers = [output for output in encoded.routing.values() if len(output.probabilities) == len(chunk)]
+            router_choices += (
+                [f"expert {expert_number}" for expert_number in text_routers[0].probabilities.argmax(1).tolist()]
+                if text_routers
+                else [None] * len(chunk)
+            )
+    return np.concatenate(vectors), router_choices
 
 
-def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", routed: Sequence[str | None]) -> list[str]:
+def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", router_choices: Sequence[str | None]) -> list[str]:
     """Of a query the run that is best on it, if there are runs; else the expert that a router takes, else its side."""
     if stage.run:
         from moeir.analysis.wins import winner
 
         values = judged(stage)
-        known = next(iter(values.values()))
-        return [winner(values, text.id) if side == "query" and text.id in known else side for side, text in texts]
-    return [taken or side for taken, (side, _) in zip(routed, texts, strict=True)]
+        judged_queries = next(iter(values.values()))
+        return [winner(values, text.id) if side == "query" and text.id in judged_queries else side for side, text in texts]
+    return [choice or side for choice, (side, _) in zip(router_choices, texts, strict=True)]
 
 
 def _vectors(
@@ -173,9 +177,9 @@ def _vectors(
     from moeir.representations.dense import Dense
 
     with autocast(dtype, str(checkpoint.device)):
-        part = checkpoint.encode(contents, side, max_tokens=stage.max_tokens)[expert]
-    assert isinstance(part, Dense)
-    return part.vectors.float().cpu().numpy()
+        representation = checkpoint.encode(contents, side, max_tokens=stage.max_tokens)[expert]
+    assert isinstance(representation, Dense)
+    return representation.vectors.float().cpu().numpy()
 
 
 def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
@@ -185,8 +189,8 @@ def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
         return dense[0]
     if stage.expert in dense:
         return str(stage.expert)
-    asked = "--expert: expected one of" if stage.expert is None else f"--expert {stage.expert}: expected"
-    raise UsageError(f"{asked} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
+    expectation = "--expert: expected one of" if stage.expert is None else f"--expert {stage.expert}: expected"
+    raise UsageError(f"{expectation} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
 
 
 def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
@@ -201,17 +205,17 @@ def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
 
 def _texts(stage: "Analyze") -> list[tuple[str, Path]]:
     """The sides of which there are texts."""
-    given = [(side, getattr(stage, name)) for side, name in SIDES]
-    return [(side, path) for side, path in given if path is not None]
+    paths = [(side, getattr(stage, name)) for side, name in SIDES]
+    return [(side, path) for side, path in paths if path is not None]
 
 
-def _chunks(path: Path, what: str) -> Iterator[list[str]]:
+def _chunks(path: Path, label: str) -> Iterator[list[str]]:
     """The texts of a file, many at a time."""
     from moeir import console
     from moeir.records import texts
 
-    walked = (text.content for text in console.progress(texts.read(path, keep_empty=True), what))
-    while chunk := list(islice(walked, CHUNK)):
+    contents = (text.content for text in console.progress(texts.read(path, keep_empty=True), label))
+    while chunk := list(islice(contents, CHUNK)):
         yield chunk
 
 

@@ -63,7 +63,7 @@ class Pretrain(Training):
         from moeir.learning import loop
         from moeir.pretraining.task import Task
 
-        world = self.world()
+        process_group = self.world()
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
         texts = [] if self.from_scratch else first_texts(self.corpus)
         checkpoint = start(self.model, self._arch(), lengths, texts, self.seed, scratch=self.from_scratch)
@@ -73,23 +73,29 @@ class Pretrain(Training):
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind("pretraining", self.objective)(checkpoint.architecture)
         self.prepare_layers(objective)
-        with world.first():
-            plan = self._plan(checkpoint, objective)
-        schedule, world = self.planned(plan.steps_per_epoch), world.patient(self.stuck_minutes)
-        plan.steps = schedule.steps * self.accumulate
-        task = Task(objective, plan, dtype_for(self.dtype, world.device), world if world.size > 1 else None)
-        done = loop.train(
-            task, schedule, self.output, device=world.device, tracking=self.tracking(), world=world, log_every=self.log_every
+        with process_group.first():
+            sampler = self._plan(checkpoint, objective)
+        schedule, process_group = self.planned(sampler.steps_per_epoch), process_group.patient(self.stuck_minutes)
+        sampler.steps = schedule.steps * self.accumulate
+        task = Task(objective, sampler, dtype_for(self.dtype, process_group.device), process_group if process_group.size > 1 else None)
+        metrics = loop.train(
+            task,
+            schedule,
+            self.output,
+            device=process_group.device,
+            tracking=self.tracking(),
+            world=process_group,
+            log_every=self.log_every,
         )
         speed = task.speed()
-        if not world.main:
+        if not process_group.main:
             return None
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
+        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
         if speed:
             share = f"{speed['share_of_peak']:.1%} of the largest rate of matrix products measured here"
             log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
-        return {"parameters": checkpoint.architecture.parameter_count(), **done, **speed}
+        return {"parameters": checkpoint.architecture.parameter_count(), **metrics, **speed}
 
     def _arch(self) -> str:
         """The architecture with its vocabulary head, which a plain dense model would drop."""
@@ -113,9 +119,9 @@ class Pretrain(Training):
         options: dict[str, Any] = {"short": self.short_spans, "seed": self.seed, "keep_empty": self.keep_empty}
         maximum = reading.room("document", checkpoint.rules.document_length)
         tokens = corpus.cached(folder, self.corpus, checkpoint.reader, digest=digests["corpus"][0], maximum=maximum, **options)
-        asked = None
+        query_tokens = None
         if self.queries:
-            named = {name: found for name, found in digests.items() if name in ("queries", "query-qrels")}
-            asked = queries.cached(folder, tokens, self.queries, self.query_qrels, checkpoint.reader, digests=named)
+            query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
+            query_tokens = queries.cached(folder, tokens, self.queries, self.query_qrels, checkpoint.reader, digests=query_digests)
         needs = Needs(self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate)
-        return Plan(tokens, asked, reading, needs, size=self.batch_size, steps=1, seed=self.seed)
+        return Plan(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed)

@@ -120,37 +120,42 @@ class Rerank(Stage):
         from moeir.retrieval.speed import threads
 
         run = self._candidates()
-        library = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
+        candidate_texts = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
         device = device_for(self.device)
         passages = Passages(self.passages, self.passage_length, self.stride)
-        room = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        manner = Manner(dtype_for(self.dtype, device), device, room, passages, self.expert, self.patience)
-        ledger = Ledger(None if self.output == STREAM else making.resume_place(self.output))
-        told = []
+        token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
+        scoring_config = Manner(dtype_for(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
+        journal = Ledger(None if self.output == STREAM else making.resume_place(self.output))
+        round_facts = []
         with threads(self.threads):
-            for number, one in enumerate(self._rounds()):
-                run, facts = self._reranked(run, one, number, library, manner, ledger)
-                told.append(facts)
-        ledger.close()
+            for number, cascade_round in enumerate(self._rounds()):
+                run, facts = self._reranked(run, cascade_round, number, candidate_texts, scoring_config, journal)
+                round_facts.append(facts)
+        journal.close()
         runs.write(run, self.output, tag=self.tag or "moeir.rerank")
-        return {"queries": len(run), "hits": len(run.scores), "dtype": str(manner.dtype), "rounds": told}
+        return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
     def _reranked(
-        self, run: "Run", one: Round, number: int, library: "Library", manner: "Manner", ledger: "Ledger"
+        self, run: "Run", cascade_round: Round, number: int, candidate_texts: "Library", scoring_config: "Manner", journal: "Ledger"
     ) -> "tuple[Run, dict[str, Any]]":
         """The run of a round, and what that was."""
         from moeir.console import meter
         from moeir.reranking.candidates import Candidates, combined
         from moeir.reranking.scoring import scored
 
-        candidates, every, told = Candidates.of(run, one.depth), [], []
-        for place, model in enumerate(one.models):
-            began = time.monotonic()
+        candidates, all_scores, model_facts = Candidates.of(run, cascade_round.depth), [], []
+        for model_number, model in enumerate(cascade_round.models):
+            start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                found, facts = scored(model, candidates, library, manner, ledger, f"round{number}.model{place}", counter.advance)
-            every.append(found)
-            rate = facts["pairs"] / max(time.monotonic() - began, 1e-9)
+                model_scores, facts = scored(
+                    model, candidates, candidate_texts, scoring_config, journal, f"round{number}.model{model_number}", counter.advance
+                )
+            all_scores.append(model_scores)
+            rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
-            told.append({"model": str(model), "digest": manifests.digest(model), **facts})
+            model_facts.append({"model": str(model), "digest": manifests.digest(model), **facts})
         rest = self.rest or number > 0
-        return candidates.reranked(combined(candidates, every, self.ensemble), rest=rest), {"depth": one.depth, "models": told}
+        return candidates.reranked(combined(candidates, all_scores, self.ensemble), rest=rest), {
+            "depth": cascade_round.depth,
+            "models": model_facts,
+        }

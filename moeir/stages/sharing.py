@@ -54,81 +54,81 @@ class _Child:
         return f"ended with code {code}, and its own last lines may say why"
 
 
-def carry_out(shares: Sequence[Share], what: str, *, force: bool, minutes: float) -> None:
+def carry_out(jobs: Sequence[Share], label: str, *, force: bool, minutes: float) -> None:
     """Make every share in a process of its own; an error in one of them stops all, and is raised here.
 
     A process that tells of no text for so many minutes, once it has told of some, is given up.
     """
-    with _started(shares, force=force) as children, console.meter(what, sum(share.texts for share in shares)) as counter:
-        for count in _heard(children, minutes):
+    with _started(jobs, force=force) as workers, console.meter(label, sum(job.texts for job in jobs)) as counter:
+        for count in _heard(workers, minutes):
             counter.advance(count)
 
 
 @contextmanager
-def _started(shares: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
+def _started(jobs: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
     """The processes; none is left behind. Ctrl-C is for the one that started them."""
     context = multiprocessing.get_context("spawn")
-    children: list[_Child] = []
+    workers: list[_Child] = []
     resource_tracker.ensure_running()  # started with the first process, it would let go of what is held back for that
     try:
-        for share in shares:
-            words, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(share, share.stage.name, force, theirs), daemon=True)
+        for job in jobs:
+            pipe, worker_pipe = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(job, job.stage.name, force, worker_pipe), daemon=True)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # held back here, and in the process until it ignores it
             try:
                 process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            theirs.close()
-            children.append(_Child(share, process, words))
-        yield children
+            worker_pipe.close()
+            workers.append(_Child(job, process, pipe))
+        yield workers
     finally:
-        for child in children:
-            child.process.terminate()
-        for child in children:
-            child.process.join(LEAVING)
-            child.process.kill()
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join(LEAVING)
+            worker.process.kill()
 
 
-def _heard(children: Sequence[_Child], minutes: float) -> Iterator[int]:
+def _heard(workers: Sequence[_Child], minutes: float) -> Iterator[int]:
     """How many texts more are done, until all are."""
-    busy = {child.words: child for child in children}
+    busy = {worker.words: worker for worker in workers}
     while busy:
-        for words in connection.wait(list(busy), LOOKING):
-            child = busy[words]  # type: ignore[index]
+        for pipe in connection.wait(list(busy), LOOKING):
+            worker = busy[pipe]  # type: ignore[index]
             try:
-                said = child.words.recv()
+                message = worker.words.recv()
             except EOFError:
-                raise MoeirError(f"{child} {child.end()}; {AGAIN}") from None
-            if isinstance(said, Exception):
-                raise said
-            child.heard = time.monotonic()
-            if said is None:
-                del busy[child.words]
-                said = child.share.texts - child.told  # what was there before
-            child.told += said
-            yield said
-        for child in busy.values():
-            if child.heard is not None and time.monotonic() - child.heard > minutes * 60:
-                raise MoeirError(f"{child} has told of no text for {minutes:g} minutes; {AGAIN}")
+                raise MoeirError(f"{worker} {worker.end()}; {AGAIN}") from None
+            if isinstance(message, Exception):
+                raise message
+            worker.heard = time.monotonic()
+            if message is None:
+                del busy[worker.words]
+                message = worker.share.texts - worker.told  # what was there before
+            worker.told += message
+            yield message
+        for worker in busy.values():
+            if worker.heard is not None and time.monotonic() - worker.heard > minutes * 60:
+                raise MoeirError(f"{worker} has told of no text for {minutes:g} minutes; {AGAIN}")
 
 
-def _work(share: Share, name: str, force: bool, words: Connection) -> None:
+def _work(job: Share, name: str, force: bool, pipe: Connection) -> None:
     """The life of a process: its share, and what it has to say of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     for variable in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers look at them
-        os.putenv(variable, str(share.threads))
-    type(share.stage).name = name
+        os.putenv(variable, str(job.threads))
+    type(job.stage).name = name
     console.start()
-    console.tell(words.send)
+    console.tell(pipe.send)
     try:
-        base.run(share.stage, force=force)
+        base.run(job.stage, force=force)
     except (MoeirError, OSError, MemoryError, RuntimeError) as problem:
-        words.send(problem)
+        pipe.send(problem)
         return
-    words.send(None)
+    pipe.send(None)
 
 
 def _leave_with_parent() -> None:

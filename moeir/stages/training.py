@@ -89,10 +89,10 @@ class Training(Stage):
         from moeir.learning import distributed
 
         precision.set_determinism(precision.resolve_device(self.device), self.deterministic)
-        world = distributed.joined(self.device)
-        if self.compile and not world.device.startswith("cuda"):
-            raise UsageError(f"--compile: is for CUDA devices, and this training runs on {world.device}; leave it out")
-        return world
+        process_group = distributed.joined(self.device)
+        if self.compile and not process_group.device.startswith("cuda"):
+            raise UsageError(f"--compile: is for CUDA devices, and this training runs on {process_group.device}; leave it out")
+        return process_group
 
     def prepare_layers(self, model: "nn.Module") -> None:
         """What the flags say of the layers of all that learns."""
@@ -103,16 +103,16 @@ class Training(Stage):
         if self.compile:
             layers.compile_layers(model)
 
-    def steps_of(self, epoch: int) -> int:
+    def steps_of(self, batches_per_epoch: int) -> int:
         """Steps in all, where an epoch has so many batches; the last few batches that fill no step are left out."""
-        return self.steps or max(1, self.epochs * epoch // self.accumulate)
+        return self.steps or max(1, self.epochs * batches_per_epoch // self.accumulate)
 
-    def planned(self, epoch: int, layer_decay: float = 1.0) -> "Schedule":
+    def planned(self, batches_per_epoch: int, layer_decay: float = 1.0) -> "Schedule":
         """How long and how fast, where an epoch has so many batches."""
         from moeir.learning.loop import Schedule
 
         return Schedule(
-            self.steps_of(epoch),
+            self.steps_of(batches_per_epoch),
             self.learning_rate,
             self.warmup,
             self.weight_decay,
@@ -132,14 +132,14 @@ class Training(Stage):
         return trackers.tracking(self.track, self.output, as_dict(self, results_only=True))
 
 
-def _rates(said: tuple[str, ...]) -> dict[str, float]:
+def _rates(options: tuple[str, ...]) -> dict[str, float]:
     """Learning rates by pattern, from PATTERN=RATE."""
     rates = {}
-    for text in said:
-        pattern, equals, rate = text.rpartition("=")
+    for option_text in options:
+        pattern, equals, rate = option_text.rpartition("=")
         if not (pattern and equals):
-            raise UsageError(f"--group-rate {text}: expected PATTERN=RATE, as in mixture=1e-4")
-        rates[pattern] = convert(rate, "float", f"--group-rate {text}")
+            raise UsageError(f"--group-rate {option_text}: expected PATTERN=RATE, as in mixture=1e-4")
+        rates[pattern] = convert(rate, "float", f"--group-rate {option_text}")
         if not 0 <= rates[pattern] < float("inf"):
-            raise UsageError(f"--group-rate {text}: expected a rate of 0 or more")
+            raise UsageError(f"--group-rate {option_text}: expected a rate of 0 or more")
     return rates

@@ -55,21 +55,21 @@ class Tuning:
         means = partial(self._means, option, measure)
         if option == "alpha":
             steps = grid(stage.grid or GRIDS[variant.name])
-            best, tried = tuning.best_of(steps, means)
+            best, scores = tuning.best_of(steps, means)
         else:
             steps = []
-            best, tried = tuning.coordinates(self._starts(), means)
+            best, scores = tuning.coordinates(self._starts(), means)
         method = self._spec(option, best)
-        for line in tables.text([option, name], [[step, mean] for step, mean in tried.items()]).splitlines():
+        for line in tables.text([option, name], [[step, mean] for step, mean in scores.items()]).splitlines():
             log.info("%s", line)
         log.info("tuned: --method %s", method)
         if len(steps) > 1 and best == steps[-1] and variant.name == "hybrid":
             log.info("the best is the last of the grid; a larger LAST in --grid may be better")
         if stage.save is not None:
-            how = {"by": "moeir fuse --tune", "measure": name, "value": tried[best], "tried": len(tried)}
-            with besides.written(stage, stage.save, "fusion") as beside:
-                files.write(files.Found(method, tuple(lines.stem(path).stem for path in stage.run), how), beside)
-        return {option: best, "measure": name, "grid": tried, "method": method}
+            provenance = {"by": "moeir fuse --tune", "measure": name, "value": scores[best], "tried": len(scores)}
+            with besides.written(stage, stage.save, "fusion") as partial_path:
+                files.write(files.Found(method, tuple(lines.stem(path).stem for path in stage.run), provenance), partial_path)
+        return {option: best, "measure": name, "grid": scores, "method": method}
 
     def _spec(self, option: str, value: str) -> str:
         spec = variants.parse(self.stage.method)
@@ -85,14 +85,14 @@ class Tuning:
         from moeir.evaluation.groups import MACRO
 
         stage, means = self.stage, []
-        place = stage.queries or stage.answers
-        groups = read_groups(stage.group_by, place)
-        for run, judged in self._tried(option, measure, steps):
+        queries_path = stage.queries or stage.answers
+        groups = read_groups(stage.group_by, queries_path)
+        for run, qrels in self._tried(option, measure, steps):
             try:
-                values = measures.per_query(run, judged, [measure])
+                values = measures.per_query(run, qrels, [measure])
             except DataError as problem:
                 raise DataError(f"{stage.run[0]}: {problem}") from None
-            sample = values if groups is None else grouped(values, groups, str(stage.group_by), place)[MACRO]
+            sample = values if groups is None else grouped(values, groups, str(stage.group_by), queries_path)[MACRO]
             means.append(measures.overall(sample)[str(measure)])
         return means
 
@@ -103,12 +103,12 @@ class Tuning:
 
         stage = self.stage
         depth = stage.depth if stage.answers is None else min(stage.depth, answers.deepest([measure]) or stage.depth)
-        made = (fusion.fused(self.read, variants.bind("fusion", self._spec(option, step)), depth) for step in steps)
+        fused_runs = (fusion.fused(self.read, variants.bind("fusion", self._spec(option, step)), depth) for step in steps)
         if stage.answers is None or stage.corpus is None:
-            yield from ((run, self.judged) for run in made)
+            yield from ((run, self.judged) for run in fused_runs)
             return
-        kept = list(made)
-        yield from zip(kept, answers.judged(kept, read_answers(stage.answers, stage.match), stage.corpus), strict=True)
+        all_runs = list(fused_runs)
+        yield from zip(all_runs, answers.judged(all_runs, read_answers(stage.answers, stage.match), stage.corpus), strict=True)
 
 
 def grid(text: str) -> list[str]:
@@ -126,4 +126,4 @@ def grid(text: str) -> list[str]:
             raise ValueError
     except (ValueError, ArithmeticError):
         raise UsageError(f"--grid {text}: expected FIRST:LAST:STEP, ascending from 0 or more, at most {MOST_STEPS} values") from None
-    return [format(first + step * place, "f") for place in range(count)]
+    return [format(first + step * number, "f") for number in range(count)]

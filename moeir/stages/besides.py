@@ -1,4 +1,4 @@
-"""Files that a stage writes beside its product because somebody asked for them: checked like it, and whole or not there like it."""
+"""Optional side outputs of a stage, checked and written atomically like its main output."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from moeir.stages.base import STREAM, Stage
 
 
 def check(stage: Stage, flags: Mapping[str, Path | None]) -> None:
-    """UsageError unless each file can be written without replacing what is read, what moeir did not make, or one another."""
+    """UsageError if a side output would replace a source, a file that moeir did not make, or another output."""
     outputs = {flag: path for flag, path in flags.items() if path is not None}
     product = stage.product()
     claimed = {} if product is None or product[0] == STREAM else {product[0].resolve(): "--output"}
@@ -29,7 +29,7 @@ def check(stage: Stage, flags: Mapping[str, Path | None]) -> None:
 
 @contextmanager
 def written(stage: Stage, path: Path, kind: str) -> Iterator[Path]:
-    """Where to write such a file; it appears under its name when the block ends without an error."""
+    """The partial path of a side output, renamed to `path` when the block ends without an error."""
     provenance: dict[str, Any] = {"stage": stage.name, "settings": {}, "sources": {}}
     for setting, source in stage.sources():
         digest = "stdin" if source == STREAM else manifests.digest(source)

@@ -1,4 +1,4 @@
-"""`moeir check`: what is wrong with data before anything is trained, encoded or evaluated with it."""
+"""`moeir check`: find faults in data before training, encoding or evaluation."""
 
 import json
 import logging
@@ -25,23 +25,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Stage):
-    """Find what is wrong with texts, judgements, examples, runs and encodings, line by line; exit 3 if anything is. --fix mends."""
+    """Find faults in texts, judgements, examples, runs and encodings, line by line; exit code 3 if there are any. --fix repairs copies."""
 
     corpus: Path | None = source("texts", "Documents.", None)
-    queries: Path | None = source("texts", "Queries; those of --qrels, --run and --train are looked up here.", None, names=("--topics",))
-    qrels: tuple[Path, ...] = source("qrels", "Judgements; repeat the flag for several.", ())
-    train: tuple[Path, ...] = source("examples", "Training examples; repeat the flag for several.", ())
-    run: tuple[Path, ...] = source("run", "Ranked lists; repeat the flag for several.", ())
-    dev_queries: Path | None = source("texts", "Queries that are evaluated: none of --train may be among them.", None)
-    encodings: Path | None = source("encodings", "What encode wrote.", None)
-    model: Path | None = source("weights", "Checkpoint or weights whose tokenizer counts what is cut.", None)
-    document_length: int | None = option("Tokens kept of a document [default: the checkpoint's].", None, names=("--passage-max-len",))
-    query_length: int | None = option("Tokens kept of a query [default: the checkpoint's].", None, names=("--query-max-len",))
-    keep_empty: bool = option("Documents without text are no fault.", False)
-    allow: tuple[str, ...] = option("A kind that is no fault, such as query-in-corpus; repeat the flag.", ())
-    most: int = option("Lines shown of each kind and file, 0 for all.", 5)
+    queries: Path | None = source(
+        "texts", "Queries; query ids of --qrels, --run and --train are looked up here.", None, names=("--topics",)
+    )
+    qrels: tuple[Path, ...] = source("qrels", "Relevance judgements; repeat the flag for several files.", ())
+    train: tuple[Path, ...] = source("examples", "Training examples; repeat the flag for several files.", ())
+    run: tuple[Path, ...] = source("run", "Runs; repeat the flag for several.", ())
+    dev_queries: Path | None = source("texts", "Evaluation queries: --train must not contain any of them.", None)
+    encodings: Path | None = source("encodings", "Output folder of moeir encode.", None)
+    model: Path | None = source("weights", "Checkpoint or weights, to count truncated texts with its tokenizer.", None)
+    document_length: int | None = option("Maximum tokens of a document [default: the checkpoint's].", None, names=("--passage-max-len",))
+    query_length: int | None = option("Maximum tokens of a query [default: the checkpoint's].", None, names=("--query-max-len",))
+    keep_empty: bool = option("Accept documents without text.", False)
+    allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
+    most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5)
     form: str = option("text, tsv or json.", "text", names=("--format",))
-    fix: Path | None = option("Folder for mended copies of the files; one that exists is replaced if check made it.", None)
+    fix: Path | None = option("Folder for repaired copies of the files; an existing folder is replaced only if check made it.", None)
 
     def check(self) -> None:
         from moeir.checking.kinds import NAMED
@@ -58,9 +60,9 @@ class Check(Stage):
             if length is not None and length < 3:
                 raise UsageError(f"--{flag}-length {length}: expected at least 3")
             if length is not None and self.model is None:
-                raise UsageError(f"--{flag}-length: needs --model, whose tokenizer counts")
+                raise UsageError(f"--{flag}-length: needs --model, for its tokenizer")
         if not self._files() and self.encodings is None:
-            raise UsageError("check needs --corpus, --queries, --qrels, --train, --run or --encodings: what to look at")
+            raise UsageError("check needs --corpus, --queries, --qrels, --train, --run or --encodings")
         self._check_fix()
 
     def _check_fix(self) -> None:
@@ -69,14 +71,14 @@ class Check(Stage):
         files = self._files()
         names = [path.name for path in files]
         if STREAM in files or self.fix == STREAM:
-            raise UsageError("--fix: writes a folder of files by their names; - has none")
+            raise UsageError("--fix: copies keep the names of their files, and - has no name; name a file")
         if remote := next((path for path in files if str(path).startswith(("hf:", "irds:"))), None):
-            raise UsageError(f"--fix: mends files, and {remote} is none")
+            raise UsageError(f"--fix: repairs files, and {remote} is not a file")
         if duplicate := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; mend them one after the other, in two folders")
+            raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; repair them separately, into two folders")
         for path in (*files, *([self.encodings] if self.encodings else []), *([self.model] if self.model else [])):
             if path.resolve().is_relative_to(self.fix.resolve()):
-                raise UsageError(f"--fix {self.fix}: would replace what is read, {path}; write elsewhere")
+                raise UsageError(f"--fix {self.fix}: would replace a source, {path}; write elsewhere")
 
     def _files(self) -> list[Path]:
         texts = (self.corpus, self.queries, self.dev_queries)
@@ -98,12 +100,12 @@ class Check(Stage):
             self._encodings(self.encodings, findings, context)
         self._show(findings)
         if findings.faults:
-            raise DataError(findings.summary() + ("" if self.fix is None else f"; mended copies are in {self.fix}"))
+            raise DataError(findings.summary() + ("" if self.fix is None else f"; repaired copies are in {self.fix}"))
         log.info("no fault found in %s", ", ".join(map(str, [*self._files(), *([self.encodings] if self.encodings else [])])))
         return None
 
     def _walks(self, findings: "Findings", context: "Around") -> Iterator[tuple[Path, Iterable[str]]]:
-        """Every file with the lines of its mended copy, in an order in which what is looked up has been read."""
+        """Check every file and yield the lines of its repaired copy; files whose ids others refer to come first."""
         from moeir.checking import examples, qrels, runs, texts
 
         seen_documents, seen_queries, fingerprints = texts.Known(), texts.Known(), dict[str, int]()
@@ -137,7 +139,7 @@ class Check(Stage):
             truncation.say(findings)
 
     def _cut(self, path: Path, side: str) -> "Cut | None":
-        """What counts tokens of a side, if a tokenizer is named."""
+        """The truncation counter of a side, if --model is given."""
         if self.model is None:
             return None
         from moeir import variants
@@ -156,14 +158,14 @@ class Check(Stage):
             markers = int(variants.resolve("architectures", metadata["architecture"])[1].get("markers", False))
             max_length = max_length or input_config.length(side)
         if max_length is None:
-            raise UsageError(f"--model {self.model}: plain weights say no length; add --{side}-length")
+            raise UsageError(f"--model {self.model}: plain weights have no maximum length; add --{side}-length")
         tokenizer = TextReader(folder)
         return Cut(
             lines.label(path), max_length, lambda texts: [len(ids) + markers for ids in tokenizer.ids(input_config.prefixed(texts, side))]
         )
 
     def _mend(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
-        """Mended copies under the names of the files, whole or not at all."""
+        """Write repaired copies under the names of the files, atomically."""
         from moeir.artifacts import making, manifests
         from moeir.records import lines, runs
 
@@ -184,10 +186,10 @@ class Check(Stage):
                         output.write(line + "\n")
                         line_count += 1
                 if path in self.run and line_count:
-                    runs.write(runs.read(copy), copy)  # by score, with ranks that say so
+                    runs.write(runs.read(copy), copy)  # sorted by score, with matching ranks
                 counts[path.name] = {"lines": line_count, "faults": findings.faults - before}
                 log.info(
-                    "%s: %s lines, %s faults mended or left out", folder / path.name, f"{line_count:,}", f"{findings.faults - before:,}"
+                    "%s: %s lines, %s faults repaired or dropped", folder / path.name, f"{line_count:,}", f"{findings.faults - before:,}"
                 )
 
     def _encodings(self, folder: Path, findings: "Findings", context: "Around") -> None:

@@ -1,4 +1,4 @@
-"""The analyses that read runs and the course of a training: what `moeir analyze` shows without a model."""
+"""Analyses of `moeir analyze` that read runs or training metrics, without a model."""
 
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def overlap(stage: "Analyze") -> "Finding":
-    """How much the lists of each pair of runs have in common."""
+    """Overlap of the ranked lists of each pair of runs."""
     from moeir.analysis.finding import Finding, Picture
 
     compare = variants.bind("analysis.overlap", stage.overlap)
@@ -32,7 +32,7 @@ def overlap(stage: "Analyze") -> "Finding":
 
 
 def wins(stage: "Analyze") -> "Finding":
-    """Which run is best on which queries."""
+    """Queries on which each run is best, in all and per query group."""
     from moeir.analysis import wins
     from moeir.analysis.finding import Finding, Picture
     from moeir.records import texts
@@ -77,7 +77,7 @@ def _overlaps(stage: "Analyze", queries: dict[str, str]) -> dict[str, str]:
 
 
 def scores(stage: "Analyze") -> "Finding":
-    """How the scores of each run are spread; those of answers apart, where judgements are given."""
+    """Score histogram of each run; with judgements, relevant documents apart from others."""
     import numpy as np
 
     from moeir.analysis import histograms
@@ -102,7 +102,7 @@ def scores(stage: "Analyze") -> "Finding":
 
 
 def _scores(run: "Run", grades: "Qrels | None") -> "dict[str, Scores]":
-    """All scores of a run; or those of answers and of other documents, of judged queries."""
+    """All scores of a run; with judgements, those of relevant and of other documents of judged queries."""
     import numpy as np
 
     if grades is None:
@@ -120,7 +120,7 @@ def _scores(run: "Run", grades: "Qrels | None") -> "dict[str, Scores]":
 
 
 def shares(stage: "Analyze") -> "Finding":
-    """Who learned, in the course of a training."""
+    """Expert shares over the course of a training."""
     from moeir.analysis import shares
     from moeir.analysis.finding import Finding, Picture
 
@@ -130,7 +130,7 @@ def shares(stage: "Analyze") -> "Finding":
         raise ArtifactError(f"{stage.model}: has no metrics.jsonl: not trained; moeir finetune --model {stage.model} … trains it")
     names, rows = shares.over_time(path, stage.rows)
     if len(names) == 1:
-        raise UsageError(f"{path}: says nothing of single experts; expected share.…, usage.… or loss.… of some")
+        raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
     marks = []
     for column, name in enumerate(names[1:], start=1):
         kind, _, expert = name.partition(".")

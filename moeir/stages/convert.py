@@ -1,4 +1,4 @@
-"""`moeir convert`: files of other tools into one another, and checkpoints into the layouts of other libraries, without loss."""
+"""`moeir convert`: data files between the formats of tools, and checkpoints into the layouts of other libraries, without loss."""
 
 import logging
 import os
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(Stage):
-    """Write data or a checkpoint as another tool keeps it. What it has no place for is refused by name, unless --lossy leaves it out."""
+    """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
 
     input: Path = source("anything", "File or folder to convert.")
     to: str = option("Format to write, with options; see: moeir variants formats.")
-    source_format: str | None = option("Format of --input [default: what its first lines say].", None, names=("--from",))
-    corpus: Path | None = source("texts", "Documents, where --input refers to them by id and --to holds texts.", None)
-    queries: Path | None = source("texts", "Queries, likewise.", None, names=("--topics",))
+    source_format: str | None = option("Format of --input [default: detected from its first lines].", None, names=("--from",))
+    corpus: Path | None = source("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
+    queries: Path | None = source("texts", "Queries, if --input has only their ids and --to needs their texts.", None, names=("--topics",))
     model: Path | None = source("checkpoint", "Checkpoint whose tokenizer names the terms of vectors.", None)
-    lossy: bool = option("Leave out what --to has no place for, and say what.", False)
+    lossy: bool = option("Drop what --to cannot hold, and log it.", False)
     output: Path = product("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
@@ -36,12 +36,12 @@ class Convert(Stage):
         if self.source_format is not None:
             variants.resolve("formats", self.source_format)
         if self.input == STREAM and self.source_format is None:
-            raise UsageError("--input -: a pipe can be read once; say its format with --from")
+            raise UsageError("--input -: a pipe can be read once; give its format with --from")
         if self.makes_folder() and self.output == STREAM:
             raise UsageError(f"--to {self.to}: is a folder; name one with --output")
 
     def product(self) -> tuple[Path, str]:
-        """Encodings are an artifact that later stages read; all else is for other tools."""
+        """The output path; encodings are an artifact that later stages read, all else is for other tools."""
         return self.output, "encodings" if variants.parse(self.to).name == "encodings" else "converted"
 
     def makes_folder(self) -> bool:
@@ -71,7 +71,7 @@ class Convert(Stage):
         return facts | (self._encodings(conversion.facts) if conversion.facts else {})
 
     def _encodings(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """What encode says of encodings: the checkpoint, and where it lies."""
+        """The manifest facts of encodings, as encode writes them: path and digest of the checkpoint."""
         assert self.model is not None
         checkpoint_path = os.path.relpath(self.model.resolve(), self.output.resolve())
         return {name: value for name, value in facts.items() if name != "digest"} | {

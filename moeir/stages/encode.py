@@ -1,7 +1,7 @@
-"""`moeir encode`: one pass over a corpus, or a shard of it, one representation for each expert, continued where it stopped.
+"""`moeir encode`: one pass over a corpus, or a shard of it, one representation per expert, resumable.
 
-A corpus is encoded in windows of so many texts; within one, batches are of like length. A shard is a run of whole windows: whether in
-shards or at once, killed or not, the same batches are computed. The next windows are read, and the last is written, meanwhile.
+A corpus is encoded in windows of `CHUNK` texts; within a window, batches hold texts of similar length. A shard is a range of whole
+windows: the batches are the same in shards or at once, interrupted or not. Windows are read ahead and written in the background.
 """
 
 import logging
@@ -39,13 +39,19 @@ class Encode(Stage):
 
     model: Path = source("checkpoint", "Checkpoint to encode with.", names=("--encoder",))
     corpus: Path = source("texts", "Documents.")
-    shard: str | None = option("I/N: the I-th of N parts, counted from 0, into a folder of --output; index takes them all.", None)
-    processes: int = option("Processes here, with a shard each; 0: as many as GPUs. Or: torchrun -m moeir encode.", 1, affects_result=False)
-    stuck_minutes: float = option("Minutes after which a process that encodes nothing more is given up.", 30.0, affects_result=False)
-    terms: int | None = option("Sparse experts: keep the N heaviest terms of a document [default: all].", None, names=("--top-k",))
+    shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
+    processes: int = option(
+        "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.", 1, affects_result=False
+    )
+    stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, affects_result=False)
+    terms: int | None = option(
+        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, names=("--top-k",)
+    )
     least_weight: float | None = option("Sparse experts: keep terms of at least this weight [default: all].", None, names=("--threshold",))
-    pool_factor: int = option("Multivector experts: so many token vectors become one, by likeness.", 1, names=("--token-pooling",))
-    max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
+    pool_factor: int = option(
+        "Multivector experts: pool every N similar token vectors into one; 1 does not pool.", 1, names=("--token-pooling",)
+    )
+    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
@@ -74,7 +80,7 @@ class Encode(Stage):
             raise UsageError(f"--shard {shard}: is made by one process, found --processes {self.processes}; leave one of them out")
         self._check_counted("--shard")
         if manifests.manifest_path(self.output).is_file():
-            raise UsageError(f"--output {self.output}: is whole, not a folder for shards; write elsewhere")
+            raise UsageError(f"--output {self.output}: holds unsharded encodings; write elsewhere")
         if other := next((one for one in shards.finished(self.output) if one.of != shard.of), None):
             raise UsageError(f"--shard {shard}: {self.output} holds shards of {other.of}; move those away or write elsewhere")
 
@@ -83,7 +89,7 @@ class Encode(Stage):
             raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; --corpus - is a pipe")
 
     def begin(self, *, force: bool) -> None:
-        """Alone, by processes of its own, each with a shard, or as one of those that torchrun has started, with the shard of its rank."""
+        """Encode in this process, in worker processes with a shard each, or, under torchrun, the shard of this rank."""
         if self.shard is not None:
             super().begin(force=force)
             return
@@ -103,11 +109,11 @@ class Encode(Stage):
     def _begin_whole(self, *, force: bool) -> None:
         if finished_shards := shards.finished(self.output):
             first = next(iter(finished_shards)).folder
-            raise UsageError(f"--output {self.output}: holds shards, {first} the first; say which with --shard, or write elsewhere")
+            raise UsageError(f"--output {self.output}: holds shards, such as {first}; choose one with --shard, or write elsewhere")
         super().begin(force=force)
 
     def _begin_among(self, process_group: "World", *, force: bool) -> None:
-        """All processes hear of an error at the start; from then on each is for itself."""
+        """An error during setup stops all processes; after that, each runs on its own."""
         with process_group.together():
             if self.processes != 1:
                 raise UsageError(f"--processes {self.processes}: {process_group.size} processes are started already; leave it out")
@@ -125,7 +131,7 @@ class Encode(Stage):
             own_stage._begin_whole(force=force)
 
     def _parts(self) -> "list[sharing.Share]":
-        """What each process of this machine does; nothing where one does all."""
+        """The job of each worker process; empty if this process encodes everything."""
         if self.processes == 1:
             return []
         import torch
@@ -148,16 +154,16 @@ class Encode(Stage):
         ]
 
     def _divided(self, count: int, size: int) -> list["Encode"]:
-        """A shard for each of so many processes, or fewer where there are fewer windows; nothing where there is only one."""
+        """One shard per process, at most one per window; empty if that makes only one shard."""
         size = min(size, -(-count // CHUNK))
         return [replace(self, shard=f"{number}/{size}", processes=1) for number in range(size)] if size > 1 else []
 
     def cost(self) -> list[str]:
-        """The processes, and what each has."""
+        """The worker processes and their shards."""
         return [f"a process on {job.device} for shard {job.name}: {job.texts:,} texts" for job in self._parts()]
 
     def product(self) -> tuple[Path, str]:
-        """The folder of all encodings, or that of the shard in it."""
+        """The folder of all encodings, or the shard's folder in it."""
         return (self.output if self.shard is None else self.output / shards.Shard.parsed(self.shard).folder), "encodings"
 
     def work(self) -> Counts:
@@ -198,7 +204,7 @@ class Encode(Stage):
         }
 
     def _range(self) -> tuple[int, int | None]:
-        """The texts of the shard, first and behind the last; the whole corpus without one."""
+        """The texts of the shard as (first, last + 1); the whole corpus without --shard."""
         return (0, None) if self.shard is None else self._bounds(self._count())
 
     def _count(self) -> int:
@@ -207,7 +213,7 @@ class Encode(Stage):
         return sum(1 for _ in texts.read(self.corpus, keep_empty=self.keep_empty))
 
     def _bounds(self, count: int) -> tuple[int, int]:
-        """The same of a corpus of so many texts."""
+        """The texts of the shard, in a corpus of `count` texts."""
         shard, windows = shards.Shard.parsed(str(self.shard)), -(-count // CHUNK)
         if windows < shard.of:
             description = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
@@ -217,17 +223,17 @@ class Encode(Stage):
 
 
 def origin(model: Path, product: Path) -> dict[str, Any]:
-    """Where the checkpoint of an artifact lies, seen from the artifact, and its digest."""
+    """The checkpoint's path, relative to the artifact, and its digest."""
     return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.digest(model)}}
 
 
 def _read(documents: Iterable["Text"], checkpoint: "OpenCheckpoint", max_tokens: int) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
-    """Windows of texts, each as batches of tokens."""
+    """Windows of texts, each with its batches of tokens."""
     remaining = iter(documents)
     while window := list(islice(remaining, CHUNK)):
         yield window, checkpoint.read_batches([text.content for text in window], "document", max_tokens=max_tokens)
 
 
 def _write(writer: "GrowingEncodings", ids: list[str], fetch_output: "Callable[[], Encoded]") -> None:
-    """A window to disk, once it has come from the device."""
+    """Write a window to disk, after its copy from the device."""
     writer.add(ids, fetch_output().representations)

@@ -1,4 +1,4 @@
-"""Why the documents of a page were found, asked again of the index that found them."""
+"""Explanations for a report page, recomputed from the index that was searched."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 BATCH = 64
 FUSED = "fused"
-CLOSE = 1e-4  # of a score that parts add up to, next to one that was printed
+CLOSE = 1e-4  # tolerance between a sum of parts and a printed score
 log = logging.getLogger(__name__)
 
 
 def explanations(
     index: Sequence[Path], corpus: Path | None, cases: "Cases", runs: "Mapping[str, Run]", queries: "Mapping[str, Text]"
 ) -> Iterator[dict[str, Any]]:
-    """Explanations of the documents of all cases whose queries have words; runs are experts by their names."""
+    """Explanations of the documents of all queries with texts; a run belongs to the expert it is named after."""
     from moeir import console
     from moeir.records import texts
     from moeir.retrieval.explained import Explainer
@@ -46,7 +46,7 @@ def explanations(
         for explanation in all_explanations:
             meter.advance()
             if adds_up and not _adds_up(explanation):
-                message = "its scores are not %s of the experts' runs; parts are left out, search --explain tells them"
+                message = "its scores are not %s of the experts' runs; parts are left out; search --explain has them"
                 log.warning(f"%s: {message}", FUSED, searcher.fusion)
                 adds_up = False
             yield explanation if adds_up else _without_parts(explanation)
@@ -57,7 +57,7 @@ def _experts(searcher: "OpenIndex", runs: "Mapping[str, Run]") -> "dict[str, Run
     expert_runs = {name: runs[name] for name in searcher.engines if name in runs}
     if not expert_runs:
         expected = ", ".join(f"{name}.trec" for name in searcher.engines)
-        raise UsageError(f"--index {searcher.label}: none of the runs bears the name of an expert; expected {expected}")
+        raise UsageError(f"--index {searcher.label}: no run is named after an expert; expected {expected}")
     complete = len(expert_runs) == len(searcher.engines) > 1
     return {**expert_runs, FUSED: runs[FUSED]} if complete and FUSED in runs else expert_runs
 
@@ -65,7 +65,7 @@ def _experts(searcher: "OpenIndex", runs: "Mapping[str, Run]") -> "dict[str, Run
 def _check_documents(searcher: "OpenIndex", expert_runs: "Mapping[str, Run]") -> None:
     for name, run in expert_runs.items():
         if unknown := next((document for document in run.names if document not in searcher.rows), None):
-            raise DataError(f"{name}: document {unknown!r} is not in {searcher.label}; give the runs that this index found")
+            raise DataError(f"{name}: document {unknown!r} is not in {searcher.label}; give runs that were searched with this index")
 
 
 def _adds_up(explanation: Mapping[str, Any]) -> bool:

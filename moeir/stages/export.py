@@ -1,4 +1,4 @@
-"""`moeir export`: encodings written for an engine that serves them, with its schema and a script that loads them."""
+"""`moeir export`: encodings as documents for a serving engine, with its schema and a script that loads them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Stage):
-    """Write encodings for an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
+    """Export encodings to an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
 
     to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants servers.")
-    encodings: tuple[Path, ...] = source("encodings", "What encode wrote, at once or in shards; repeat the flag for several.")
-    corpus: Path | None = source("texts", "The corpus that was encoded, for titles and texts to be served.", None)
-    model: Path | None = source("checkpoint", "The checkpoint, if it has moved; its tokenizer names the terms.", None)
+    encodings: tuple[Path, ...] = source("encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several.")
+    corpus: Path | None = source("texts", "The corpus that was encoded, to export titles and texts, too.", None)
+    model: Path | None = source("checkpoint", "The checkpoint, if it has moved; its tokenizer has the terms of sparse experts.", None)
     output: Path = product("export", "Folder to write.")
 
     def check(self) -> None:
@@ -44,7 +44,7 @@ class Export(Stage):
 
     @property
     def _folders(self) -> list[Path]:
-        """The folders of all encodings: of each its shards, if it was made in shards."""
+        """The folders of all encodings; sharded ones as the folders of their shards."""
         from moeir.artifacts import shards
 
         return [shard for folder in self.encodings for shard in shards.parts(folder)]
@@ -71,19 +71,19 @@ class Export(Stage):
         return Collection(kinds, widths, terms, str(folder))
 
     def _terms(self, folder: Path, digest: str) -> list[str]:
-        """Every term by its number."""
+        """All terms of the vocabulary, by id."""
         from moeir.artifacts import manifests
         from moeir.backbones.tokenizer import TextReader
 
         if not folder.is_dir():
-            raise ArtifactError(f"{self.encodings[0]}: the checkpoint it was made with is not at {folder}; say where it is with --model")
+            raise ArtifactError(f"{self.encodings[0]}: the checkpoint it was made with is not at {folder}; give its path with --model")
         if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != digest:
             raise ArtifactError(f"{folder}: not the checkpoint {self.encodings[0]} was made with; name that one with --model")
         tokenizer = TextReader(folder)
         return [tokenizer.token(number) for number in range(tokenizer.vocabulary)]
 
     def _documents(self, experts: list[str], collection: "Collection") -> Iterator["Document"]:
-        """Every document, from memory maps."""
+        """Every document, read from memory maps."""
         from moeir.architectures.base import KINDS
         from moeir.artifacts import manifests
         from moeir.servers.base import Document
@@ -115,7 +115,7 @@ def _row(representation: Any, kind: str, row: int) -> Any:
 
 
 def _text(texts: "Iterator[Text] | None", expected_id: str, corpus: Path | None) -> "Text":
-    """The next text, which must be the one that was encoded."""
+    """The next text of the corpus, whose id must be that of the encoded text."""
     from moeir.records.texts import Text
 
     if texts is None:

@@ -27,36 +27,47 @@ class Finetune(Training):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
-    train: tuple[Path, ...] = source("examples", "Examples, as mine-negatives writes them; several files are united by query id.")
-    sampling_rate: tuple[float, ...] = option("One per --train, which are then sets of their own: how often an epoch walks each.", ())
+    train: tuple[Path, ...] = source("examples", "Training examples, as mine-negatives writes them; several files are merged by query id.")
+    sampling_rate: tuple[float, ...] = option("One per --train: treat each file as a separate dataset with this many passes per epoch.", ())
     corpus: tuple[Path, ...] = source(
-        "texts", "The documents the examples name, if they do not bring them; with sets one for all or each.", ()
+        "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
     )
-    queries: tuple[Path, ...] = source("texts", "The queries the examples name; with sets one for all or each.", (), names=("--topics",))
+    queries: tuple[Path, ...] = source(
+        "texts",
+        "Queries of the examples, unless inline; with --sampling-rate one for all datasets or one for each.",
+        (),
+        names=("--topics",),
+    )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
     objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
-    batch_size: int = option("Queries in a batch, which all processes share.", 8)
-    accumulate: int = option("Batches per step; negatives are shared within each alone.", 1, names=("--gradient-accumulation-steps",))
-    negatives: int = option("Negatives per query, drawn anew each epoch.", 7)
-    layer_decay: float = option("What multiplies the rate from each layer to the one below (TASER's release: 0.8).", 1.0)
+    batch_size: int = option("Queries per batch, divided among all processes.", 8)
+    accumulate: int = option(
+        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, names=("--gradient-accumulation-steps",)
+    )
+    negatives: int = option("Negatives per query, sampled again in each epoch.", 7)
+    layer_decay: float = option("Factor of the learning rate from each layer to the one below (TASER's release: 0.8).", 1.0)
     gradient_cache: int | None = option(
-        "Most tokens encoded at a time, so that memory is enough for any batch: the same gradients in 4/3 of the time.",
+        "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
         None,
         names=("--grad-cache",),
         affects_result=False,
     )
-    query_prefix: str | None = option("Text put before every query.", None)
-    document_prefix: str | None = option("Text put before every document.", None)
-    query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64; cross-encoder: half a pair].", None)
-    document_length: int | None = option("Most tokens of a document, or of a pair [default: what the weights bring, or 256; 512].", None)
-    dev_queries: Path | None = source("texts", "Development queries, searched while training.", None)
-    dev_qrels: Path | None = source("qrels", "Their judgements.", None)
-    dev_corpus: Path | None = source("texts", "What they are searched in, whole [default: --corpus].", None)
-    dev_run: Path | None = source("run", "Of a cross-encoder: the run of the development queries that it reranks.", None)
-    dev_measure: str = option("What is best, of the fused list.", "nDCG@10", names=("--metric-for-best-model",))
+    query_prefix: str | None = option("Text prepended to every query.", None)
+    document_prefix: str | None = option("Text prepended to every document.", None)
+    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
+    document_length: int | None = option(
+        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
+    )
+    dev_queries: Path | None = source("texts", "Development queries, evaluated during training.", None)
+    dev_qrels: Path | None = source("qrels", "Relevance judgements of the development queries.", None)
+    dev_corpus: Path | None = source("texts", "Corpus to search for the development queries [default: --corpus].", None)
+    dev_run: Path | None = source("run", "Cross-encoder: the run of the development queries to rerank.", None)
+    dev_measure: str = option(
+        "Measure of the fused list by which the best weights are chosen.", "nDCG@10", names=("--metric-for-best-model",)
+    )
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, names=("--eval-steps",))
-    patience: int | None = option("Stop after so many evaluations without a better one.", None, names=("--early-stopping-patience",))
-    keep: str | None = option("Which weights become the checkpoint, best or last [default: best with --dev-queries].", None)
+    patience: int | None = option("Stop after N evaluations without improvement.", None, names=("--early-stopping-patience",))
+    keep: str | None = option("Weights to save, best or last [default: best with --dev-queries, else last].", None)
 
     def check(self) -> None:
         super().check()
@@ -80,10 +91,12 @@ class Finetune(Training):
             raise UsageError(f"--sampling-rate: expected one for each --train, {dataset_count}; found {len(self.sampling_rate)}")
         for rate in self.sampling_rate:
             if not LEAST_RATE <= rate <= LARGEST_RATE:
-                raise UsageError(f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, how often an epoch walks the set")
+                raise UsageError(
+                    f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, passes over the dataset per epoch"
+                )
         for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
             if self.sampling_rate and len(files) not in (0, 1, dataset_count):
-                raise UsageError(f"{flag}: expected one for all sets, or one for each --train, {dataset_count}; found {len(files)}")
+                raise UsageError(f"{flag}: expected one for all datasets, or one for each --train, {dataset_count}; found {len(files)}")
 
     def _check_development(self) -> None:
         if self.keep not in (None, *KEPT):
@@ -95,7 +108,7 @@ class Finetune(Training):
         if self.dev_queries is None and (flags := [flag for flag, value in dev_flags.items() if value not in (None, "last")]):
             raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
-            raise UsageError("--dev-queries: needs --dev-corpus, the documents they are searched in")
+            raise UsageError("--dev-queries: needs --dev-corpus, the documents to search")
         if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
             raise UsageError("--corpus -: the development queries are searched in it too, and standard input can be read once; name a file")
         if self.dev_queries is not None:
@@ -137,7 +150,7 @@ class Finetune(Training):
         with process_group.first():
             tokenized = tokens.cached(self.cache or self.output / RESUME / TOKENS, text_stream, checkpoint)
         process_group.agreed({"the digest of the texts": text_stream.digest[:16]})
-        del text_stream  # memory is for the training: it has the tokens, and the texts go
+        del text_stream  # free the texts: the training needs only their tokens
         schedule, dtype = self.planned(sampler.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, process_group.device)
         process_group = process_group.patient(self.stuck_minutes)
         texts = tokens.PairTexts(tokenized.cache, tokenized.rows, checkpoint.pairing) if pairs else tokenized
@@ -170,7 +183,7 @@ class Finetune(Training):
         return {"parameters": checkpoint.architecture.parameter_count(), **metrics}
 
     def _walk(self, objective: object, *, pairs: bool) -> "tuple[Steps, Needed]":
-        """What meets what at which step, and the texts of it."""
+        """The batch sampler and the texts of its batches."""
         from moeir.learning import batches, objectives
         from moeir.learning.texts import bare, gathered
         from moeir.records import examples

@@ -1,4 +1,4 @@
-"""`moeir fuse`: several runs become one; weights can be tuned on judged queries first, or come from a file."""
+"""`moeir fuse`: merge several runs into one; weights can be tuned on judged queries first, or come from a file."""
 
 import logging
 from dataclasses import dataclass
@@ -26,35 +26,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Merge the runs of several experts into one. With --tune, try the values of alpha or weights, keep the best, and say which it was."""
+    """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
     run: tuple[Path, ...] = source("run", "One run per expert; repeat the flag.", names=("--runs",))
-    method: str = option("How scores combine; see: moeir variants fusion.", METHOD)
-    learned: Path | None = source("fusion", "Instead of --method: what learn-fusion or --save wrote.", None)
+    method: str = option("Fusion method; see: moeir variants fusion.", METHOD)
+    learned: Path | None = source("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
     depth: int = option("Documents kept per query.", 1000, names=("--hits", "--k"))
     tune: str | None = option(
-        "Measure to tune --method for, e.g. nDCG@10: alpha on a grid (of equals the smallest), weights by search.", None
+        "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
     grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
-    save: Path | None = option("With --tune: a file to keep what was found in, for --learned.", None)
-    qrels: Path | None = source("qrels", "With --tune or --ablation: judgements.", None)
-    answers: Path | None = source("texts", "With --tune, instead of judgements: questions with answers.", None)
-    corpus: Path | None = source("texts", "With --answers: the documents in which they are looked for.", None)
-    match: str = option("With --answers: string (tokens, as DPR compares them) or regex.", "string")
-    group_by: str | None = option("With --tune: the mean over the values of this field of the queries, not over queries.", None)
+    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None)
+    qrels: Path | None = source("qrels", "With --tune or --ablation: relevance judgements.", None)
+    answers: Path | None = source("texts", "With --tune, instead of --qrels: questions with answers.", None)
+    corpus: Path | None = source("texts", "With --answers: the documents to search for answers.", None)
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
+    group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
     queries: Path | None = source(
-        "texts", "With --learned, if it counts words: the queries. With --group-by: the same, if --answers does not hold the field.", None,
+        "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
         names=("--topics",),
     )  # fmt: skip
-    attribution: Path | None = option("A file for what each run gives to each hit: rank, score, part (TSV).", None)
-    ablation: Path | None = option("A file for what the fusion loses without each run, with intervals and p-values (TSV).", None)
-    measure: tuple[str, ...] = option("With --ablation; repeat the flag [default: nDCG@10, R@100].", (), names=("-m",))
+    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None)
+    ablation: Path | None = option(
+        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None
+    )
+    measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), names=("-m",))
     tag: str = option("Run tag.", "moeir.fused", names=("--runtag",))
-    output: Path = product("run", "Where to write; - is stdout.", STREAM)
+    output: Path = product("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
         if variants.parse(self.method).name.replace("_", "-") == "exact-sum":
-            raise UsageError("--method exact-sum: a run does not hold the scores of what it lacks; use moeir search --fuse exact-sum")
+            raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variant, options = variants.resolve("fusion", self.method)
         check_word("--tag", self.tag)
         check_depth(self.depth)
@@ -76,27 +78,27 @@ class Fuse(Stage):
         if tuned_option is None:
             raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
         if tuned_option in options:
-            raise UsageError(f"--tune: --method {self.method} says {tuned_option} already; leave it out, or leave out --tune")
+            raise UsageError(f"--tune: --method {self.method} sets {tuned_option} already; leave it out, or leave out --tune")
         check_judgements("fuse --tune", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
         if self.grid is not None and variant.name not in GRIDS:
-            raise UsageError(f"--grid: {variant.name} has {tuned_option}, which a search finds; leave it out")
+            raise UsageError(f"--grid: {variant.name} has {tuned_option}, tuned by coordinate search; leave it out")
         if variant.name in GRIDS:
             grid(self.grid or GRIDS[variant.name])
 
     def _check_learned(self) -> None:
         if self.learned is None:
             if self.queries is not None and self.tune is None:
-                raise UsageError("--queries needs --learned FILE or --group-by FIELD: what reads them")
+                raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
             return
         for flag, is_set in {"--method": self.method != METHOD, "--tune": self.tune is not None}.items():
             if is_set:
-                raise UsageError(f"--learned and {flag} exclude one another: it says what the fusion is")
+                raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
 
     def _check_ablation(self) -> None:
         if self.ablation is not None and self.qrels is None:
-            raise UsageError("--ablation needs --qrels: what is lost is measured by judgements")
+            raise UsageError("--ablation needs --qrels: losses are measured with judgements")
         if self.ablation is None and self.measure:
             raise UsageError("--measure is for --ablation FILE; --tune names its own")
         if self.ablation is not None or self.attribution is not None:
@@ -115,7 +117,7 @@ class Fuse(Stage):
         return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
 
     def _merge(self, expert_runs: "Sequence[Run]") -> "Merge":
-        """The formula of a file."""
+        """The merge function of the --learned file."""
         from moeir.learned_fusion import files
         from moeir.records import lines, texts
 
@@ -124,9 +126,9 @@ class Fuse(Stage):
         saved_fusion.check(self.learned, [lines.stem(path).stem for path in self.run])
         counts_words = saved_fusion.gated is not None and saved_fusion.gated.words is not None
         if self.queries is None and counts_words:
-            raise UsageError(f"{self.learned}: learned with the words of queries; give --queries")
+            raise UsageError(f"{self.learned}: learned with query texts; give --queries")
         if self.queries is not None and not counts_words:
-            raise UsageError(f"--queries: {self.learned} was learned without words; leave it out")
+            raise UsageError(f"--queries: {self.learned} was learned without query texts; leave it out")
         if saved_fusion.gated is None:
             return variants.bind("fusion", saved_fusion.method)
         if self.queries is None:
@@ -137,7 +139,7 @@ class Fuse(Stage):
         return saved_fusion.gated.merge(query_texts)
 
     def _account(self, expert_runs: "Sequence[Run]", merge: "Merge", fused_run: "Run") -> None:
-        """The files that say which run gave what."""
+        """Write the files of --attribution and --ablation."""
         from moeir.analysis import attribution
         from moeir.evaluation import measures, tables
         from moeir.records import lines, qrels

@@ -1,4 +1,4 @@
-"""`moeir index`: encodings, or texts for BM25, become an index for each expert."""
+"""`moeir index`: build an index per expert from encodings, or a BM25 index from texts."""
 
 import logging
 from dataclasses import dataclass
@@ -22,13 +22,15 @@ ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exac
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Stage):
-    """Build the indexes of every expert from encodings, or a BM25 index from texts."""
+    """Build an index for every expert from encodings, or a BM25 index from texts."""
 
-    encodings: Path | None = source("encodings", "What encode wrote, at once or in shards.", None)
+    encodings: Path | None = source("encodings", "Output folder of moeir encode, whole or in shards.", None)
     corpus: Path | None = source("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
     engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
-    expansion: Path | None = source("texts", "With --corpus: generate-queries' file; a document is followed by its queries.", None)
-    expansion_queries: int | None = option("With --expansion: the first N queries of each document [default: all].", None)
+    expansion: Path | None = source(
+        "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
+    )
+    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = product("index", "Folder to write.")
 
@@ -74,7 +76,7 @@ class Index(Stage):
         return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
 
     def _expansion(self) -> dict[str, str]:
-        """What is added to each document, by id: its queries (docT5query, Nogueira and Lin 2019)."""
+        """The queries appended to each document, by id (docT5query, Nogueira and Lin 2019)."""
         from moeir.records import generated
 
         records = () if self.expansion is None else generated.read(self.expansion)
@@ -107,7 +109,7 @@ class Index(Stage):
         return {"texts": len(ids), "experts": engines, **pruning_entry, **reference}
 
     def _engines(self, kinds: dict[str, str]) -> dict[str, str]:
-        """The engine of each expert: its own, the one said for all of its kind, or the exact one."""
+        """The engine of each expert: the one that --engine names, or the exact one of its representation."""
         engines = {}
         for expert, kind in kinds.items():
             if kind not in ENGINES:
@@ -116,7 +118,7 @@ class Index(Stage):
         for spec in self.engine:
             name, engine = _split(spec)
             if name is None and len(kinds) > 1:
-                raise UsageError(f"--engine {spec}: say for which expert: {'=…, '.join(kinds)}=…")
+                raise UsageError(f"--engine {spec}: name its expert: {'=…, '.join(kinds)}=…")
             if name is not None and name not in kinds:
                 raise UsageError(f"--engine {spec}: there is no expert {name!r} in {self.encodings}; it has {', '.join(kinds)}")
             engines[name or next(iter(kinds))] = engine
@@ -127,13 +129,13 @@ class Index(Stage):
 
 
 def _split(spec: str) -> tuple[str | None, str]:
-    """`local=maxsim:option=1` is (local, maxsim:option=1); an equals sign behind a colon belongs to the options."""
+    """Split `local=maxsim:option=1` into (local, maxsim:option=1); an equals sign after a colon belongs to the options."""
     name, equals, rest = spec.partition("=")
     return (name, rest) if equals and ":" not in name else (None, spec)
 
 
 def _check_expansion(expansion: Path, ids: list[str], expansions: dict[str, str]) -> None:
-    """Warn of documents without queries and of queries without a document; DataError if no document has any."""
+    """Warn about documents without queries and queries without a document; DataError if no document has queries."""
     missing = sum(not expansions.get(document_id) for document_id in ids)
     if missing == len(ids):
         raise DataError(f"{expansion}: has queries for none of the {len(ids)} documents; do the ids agree?")

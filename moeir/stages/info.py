@@ -1,4 +1,4 @@
-"""`moeir info`: what a checkpoint, another artifact or a file of data is, how large, and what a text costs."""
+"""`moeir info`: describe a checkpoint, another artifact or a data file: contents, size, cost per text."""
 
 import json
 import sys
@@ -23,10 +23,12 @@ SIDES = ("query", "document")
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Stage):
-    """Say what something is: of a checkpoint its experts, parameters, size and FLOPs; of data counts, lengths, first ids."""
+    """Describe an artifact or data: experts, parameters, size and FLOPs of a checkpoint; counts, lengths and first ids of data."""
 
-    path: Path = argument("A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder of BEIR's, MS MARCO's …")
-    source_format: str | None = option("Format of data [default: what the first lines say].", None, names=("--from",))
+    path: Path = argument(
+        "A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder in the layout of BEIR, MS MARCO, …"
+    )
+    source_format: str | None = option("Format of data [default: detected from the first lines].", None, names=("--from",))
     form: str = option("table or json.", "table", names=("--format",))
 
     def check(self) -> None:
@@ -68,7 +70,7 @@ class Info(Stage):
 
 
 def _shards_facts(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[str, Any]:
-    """Of encodings in shards: what the first says of itself, which there are, and their texts and bytes together."""
+    """The facts of sharded encodings: settings of the first shard, which shards exist, and total texts and bytes."""
     from moeir.artifacts import manifests, shards
 
     shard_manifests = [manifests.read_manifest(shard) for shard in finished_shards.values()]
@@ -101,7 +103,7 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes of the product files: of each folder or file at the top, and of all."""
+    """Bytes per top-level folder or file, and in total."""
     sizes: dict[str, int] = {}
     for name, facts in files.items():
         top = name.split("/")[0]
@@ -139,7 +141,7 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
 
 
 def _cost(account: "Account", side: str, length: int) -> dict[str, int]:
-    """Of the longest text of a side."""
+    """The cost of a text of the maximum length of a side."""
     flops = account.flops(side, length)
     return {
         "tokens": length,
@@ -150,7 +152,7 @@ def _cost(account: "Account", side: str, length: int) -> dict[str, int]:
 
 
 def account_of(architecture: "Architecture") -> "Account":
-    """The parameters of an architecture, each once, and which of its mixtures' experts run for whom."""
+    """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
     from moeir.analysis.parameters import Account, Mixture
     from moeir.backbones.layers import RotaryAttention
     from moeir.mixtures.embedding import EmbeddingMixture

@@ -1,4 +1,4 @@
-"""`moeir learn-fusion`: how several experts' lists are to be fused, learned on judged queries."""
+"""`moeir learn-fusion`: learn to fuse several experts' lists on judged queries."""
 
 import logging
 from dataclasses import dataclass
@@ -15,16 +15,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LearnFusion(Stage):
-    """Learn on judged queries how much each expert's list counts, for moeir fuse --learned. Use queries the experts did not train on."""
+    """Learn the weights of experts in a fusion on judged queries, for moeir fuse --learned. Use queries the experts were not trained on."""
 
     run: tuple[Path, ...] = source("run", "One run per expert, in the order of the fusion; repeat the flag.", names=("--runs",))
-    qrels: Path = source("qrels", "Judgements of the queries to learn from.")
-    queries: Path | None = source("texts", "The queries' words, if their number, length and rarity shall count.", None, names=("--topics",))
-    kind: str = option("gated: each query weighs the experts, and ranks and agreement count; linear: one weight for each expert.", "gated")
+    qrels: Path = source("qrels", "Relevance judgements of the queries to learn from.")
+    queries: Path | None = source(
+        "texts", "Query texts, to use the number, length and rarity of their words as features.", None, names=("--topics",)
+    )
+    kind: str = option("gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated")
     depth: int = option("Documents of each list to learn from.", 100, names=("--hits", "--k"))
-    strength: float | None = option("How strongly gated is held towards linear [default: what serves held-out queries best].", None)
-    seed: int = option("Of the folds in which queries are held out.", 42)
-    output: Path = product("fusion", "The file to write, JSON.")
+    strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None)
+    seed: int = option("Seed of the cross-validation folds.", 42)
+    output: Path = product("fusion", "JSON file to write.")
 
     def check(self) -> None:
         if self.kind not in KINDS:
@@ -37,7 +39,7 @@ class LearnFusion(Stage):
             raise UsageError(f"--strength {self.strength}: expected more than 0")
         for flag, value in {"--strength": self.strength, "--queries": self.queries}.items():
             if self.kind == "linear" and value is not None:
-                raise UsageError(f"{flag}: linear has nothing it could change; leave it out, or take --kind gated")
+                raise UsageError(f"{flag}: has no effect on linear; leave it out, or use --kind gated")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed}: expected 0 or more")
         check_depth(self.depth)
@@ -65,6 +67,6 @@ class LearnFusion(Stage):
         method = files.GATED if fit.gated is not None else f"linear:weights={tuning.written(fit.weights)}"
         files.write(files.Found(method, tuple(named_runs(self.run)), provenance, fit.gated), self.output)
         for name, loss in fit.facts.get("held-out loss", {}).items():
-            log.info("loss on queries not learned from: %.4f  %s", loss, name)
+            log.info("held-out loss: %.4f  %s", loss, name)
         log.info("learned on %d queries: %s", fit.facts["queries"], method)
         return {"method": method, **fit.facts}

@@ -1,4 +1,4 @@
-"""The analyses that ask a model, or its tokenizer: what `moeir analyze` shows of texts."""
+"""Analyses of `moeir analyze` that encode or tokenize texts."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -24,7 +24,7 @@ SIDES = (("query", "queries"), ("document", "corpus"))
 
 
 def usage(stage: "Analyze") -> "Finding":
-    """Whom the routers take."""
+    """Expert usage per router."""
     from moeir.analysis.finding import Finding, Picture
 
     checkpoint, dtype = _opened(stage)
@@ -54,7 +54,7 @@ def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype
 
 
 def divergence(stage: "Analyze") -> "Finding":
-    """How far queries and their documents lie apart."""
+    """KL and JS divergence between queries and their relevant documents."""
     from moeir.analysis.divergence import divergences
     from moeir.analysis.finding import Finding, Picture
     from moeir.analysis.pairs import drawn
@@ -72,7 +72,7 @@ def divergence(stage: "Analyze") -> "Finding":
 
 
 def lengths(stage: "Analyze") -> "Finding":
-    """How long queries and documents are: in tokens of a model, or in words."""
+    """Length histograms of queries and documents, in tokens of a model or in words."""
     from moeir.analysis import histograms
     from moeir.analysis.finding import Finding, Picture
 
@@ -90,7 +90,7 @@ def lengths(stage: "Analyze") -> "Finding":
 
 
 def _measure(stage: "Analyze") -> Any:
-    """What counts the tokens or words of some texts."""
+    """A function that counts the tokens or words of each text."""
     if stage.model is None:
         return lambda contents: [len(content.split()) for content in contents]
     from moeir.backbones.tokenizer import TextReader
@@ -100,7 +100,7 @@ def _measure(stage: "Analyze") -> Any:
 
 
 def projection(stage: "Analyze") -> "Finding":
-    """Queries and documents laid out in two or three dimensions, with the group that a picture colours them by."""
+    """Queries and documents projected to two or three dimensions, with the group that colours them in a plot."""
     from moeir.analysis.finding import Finding, Picture
 
     checkpoint, dtype = _opened(stage)
@@ -120,7 +120,7 @@ def projection(stage: "Analyze") -> "Finding":
 
 
 def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
-    """A sample of the texts of a file, in their order; all, if there are no more."""
+    """A random sample of the texts of a file, in file order."""
     import random
 
     from moeir.records import texts
@@ -134,7 +134,7 @@ def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
 def _laid(
     stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", expert: str, texts: "Sequence[tuple[str, Text]]"
 ) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
-    """The vectors of texts [n, D], and for each the expert that the first router took, where one takes whole texts."""
+    """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None."""
     import numpy as np
 
     from moeir.backbones.precision import autocast
@@ -160,7 +160,7 @@ def _laid(
 
 
 def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", router_choices: Sequence[str | None]) -> list[str]:
-    """Of a query the run that is best on it, if there are runs; else the expert that a router takes, else its side."""
+    """The colour group of each text: with runs, the best run of a query; else the routed expert, else the side."""
     if stage.run:
         from moeir.analysis.wins import winner
 
@@ -183,7 +183,7 @@ def _vectors(
 
 
 def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
-    """The expert that was asked for, or the only dense one."""
+    """The dense expert that --expert names, or the only one."""
     dense = [name for name, kind in kinds.items() if kind == "dense"]
     if stage.expert is None and len(dense) == 1:
         return dense[0]
@@ -194,7 +194,7 @@ def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
 
 
 def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
-    """The checkpoint on its device, and what is computed in there."""
+    """The checkpoint on its device, and the dtype to compute in."""
     from moeir.architectures.checkpoint import open_checkpoint
     from moeir.backbones.precision import device_for, dtype_for
 
@@ -204,13 +204,13 @@ def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
 
 
 def _texts(stage: "Analyze") -> list[tuple[str, Path]]:
-    """The sides of which there are texts."""
+    """The sides whose texts are given, with their files."""
     paths = [(side, getattr(stage, name)) for side, name in SIDES]
     return [(side, path) for side, path in paths if path is not None]
 
 
 def _chunks(path: Path, label: str) -> Iterator[list[str]]:
-    """The texts of a file, many at a time."""
+    """The texts of a file in chunks of `CHUNK`."""
     from moeir import console
     from moeir.records import texts
 
@@ -220,7 +220,7 @@ def _chunks(path: Path, label: str) -> Iterator[list[str]]:
 
 
 def _without_router(checkpoint: "OpenCheckpoint") -> str:
-    """Why no router of this checkpoint says anything."""
+    """Why the checkpoint has no router output."""
     from moeir.mixtures.embedding import EmbeddingMixture
     from moeir.mixtures.feedforward import RoutedFeedForward
 

@@ -1,4 +1,4 @@
-"""`moeir mine-negatives`: what the runs rank high and the judgements do not know becomes negatives."""
+"""`moeir mine-negatives`: documents that runs rank high and that are not judged positive become negatives."""
 
 import logging
 from dataclasses import dataclass
@@ -21,14 +21,16 @@ log = logging.getLogger(__name__)
 class MineNegatives(Stage):
     """Make training examples: positives from judgements, negatives from the union of runs, each with its source run, rank and score."""
 
-    run: tuple[Path, ...] = source("run", "Ranked lists of the training queries; repeat the flag.", names=("--runs",))
-    qrels: Path = source("qrels", "Judgements of the training queries.")
-    method: str = option("Which ranks are negatives; see: moeir variants mining.", "band:first=0,last=200")
-    positive_grade: int = option("Smallest grade that makes a document positive.", 1)
-    exclude_answers: Path | None = source("texts", "Questions with answers: a document whose text holds one is no negative.", None)
-    corpus: Path | None = source("texts", "With --exclude-answers: the documents in which they are looked for.", None)
-    match: str = option("With --exclude-answers: string (tokens, as DPR compares them) or regex.", "string")
-    output: Path = product("examples", "JSON lines to write; - is stdout.")
+    run: tuple[Path, ...] = source("run", "Runs of the training queries; repeat the flag.", names=("--runs",))
+    qrels: Path = source("qrels", "Relevance judgements of the training queries.")
+    method: str = option("Which ranks become negatives; see: moeir variants mining.", "band:first=0,last=200")
+    positive_grade: int = option("Minimum grade of a positive document.", 1)
+    exclude_answers: Path | None = source(
+        "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
+    )
+    corpus: Path | None = source("texts", "With --exclude-answers: the documents to search for answers.", None)
+    match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string")
+    output: Path = product("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
         variants.resolve("mining", self.method)
@@ -56,11 +58,11 @@ class MineNegatives(Stage):
             *(counts.mined, counts.without_positives, counts.without_hits, counts.without_negatives),
         )
         if self.exclude_answers is not None:
-            log.info("%d documents with an answer are no negatives", counts.with_answers)
+            log.info("%d documents excluded because they contain an answer", counts.with_answers)
         return vars(counts)
 
     def _answering(self, candidates: "list[Run]") -> dict[str, set[str]]:
-        """By query, the documents with an answer among those that would be negatives."""
+        """The candidate negatives of each query that contain an answer."""
         from moeir.evaluation import answers
 
         assert self.exclude_answers is not None and self.corpus is not None

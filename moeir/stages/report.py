@@ -1,4 +1,4 @@
-"""`moeir report`: runs and trainings for people: a page to look into queries one by one, or a training as text, list or picture."""
+"""`moeir report`: an HTML page of runs and trainings, query by query, or a training as text, table or plot."""
 
 import importlib.util
 import logging
@@ -27,53 +27,59 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Stage):
-    """Show what was found and learned. --output page.html holds all of it in one file: measures, experts against one another, every query
-    with its lists and why they are so, trainings, a map; without --run a training is shown as text, list or picture."""
+    """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
+    and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
 
-    run: tuple[Path, ...] = source("run", "Page: a ranked list; repeat the flag.", (), names=("--runs",))
-    qrels: Path | None = source("qrels", "Page: judgements of the queries that it shows.", None)
-    queries: Path | None = source("texts", "Page: the words of the queries.", None, names=("--topics",))
-    corpus: Path | None = source("texts", "Page: the words of the documents.", None)
-    index: tuple[Path, ...] = source("index", "Page: whose experts the runs are, by name: terms, tokens and parts are shown.", ())
-    explain: Path | None = source("texts", "Page: the same from what search --explain wrote.", None)
-    training: tuple[Path, ...] = source("training", "Folder that finetune or pretrain writes; repeat the flag to see several together.", ())
+    run: tuple[Path, ...] = source("run", "Page: a run; repeat the flag.", (), names=("--runs",))
+    qrels: Path | None = source("qrels", "Page: relevance judgements of the queries that it shows.", None)
+    queries: Path | None = source("texts", "Page: query texts.", None, names=("--topics",))
+    corpus: Path | None = source("texts", "Page: document texts.", None)
+    index: tuple[Path, ...] = source(
+        "index", "Page: index whose experts the runs are named after, to explain hits by terms, tokens and parts.", ()
+    )
+    explain: Path | None = source("texts", "Page: explanations written by search --explain, instead of --index.", None)
+    training: tuple[Path, ...] = source("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
     projection: Path | None = source("texts", "Page: a map, as analyze projection writes it.", None)
-    measure: tuple[str, ...] = option("Page: nDCG@10, RR@10, …; repeat the flag. Cases show the first.", MEASURES, names=("--metric", "-m"))
-    depth: int = option("Page: documents of every list.", 10, names=("--hits", "--k"))
-    text_length: int = option("Page: signs of a document, at most.", 1200)
-    title: str | None = option("Page: its title [default: of what it is a report].", None)
-    output: Path = product("report", "Where to write: .html is a page, .svg or .png a picture, .tsv or .jsonl a list, else text.", STREAM)
+    measure: tuple[str, ...] = option(
+        "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", MEASURES, names=("--metric", "-m")
+    )
+    depth: int = option("Page: documents shown of every list.", 10, names=("--hits", "--k"))
+    text_length: int = option("Page: maximum characters of a document.", 1200)
+    title: str | None = option("Page: title [default: names of the runs and trainings].", None)
+    output: Path = product(
+        "report", "Output file: .html for a page, .svg or .png for a plot, .tsv or .jsonl for a table, else text.", STREAM
+    )
 
     def check(self) -> None:
         suffixes = (*TEXTS, *LISTS, *PICTURES, *PAGES)
         if self._suffix() not in suffixes:
             raise UsageError(f"--output {self.output}: expected a name that ends with {', '.join(suffixes[1:-1])} or {suffixes[-1]}")
         if self._suffix() in PICTURES and importlib.util.find_spec("matplotlib") is None:
-            raise UsageError(f"--output {self.output}: pictures need the package matplotlib; pip install 'moeir[report]'")
+            raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
         if not self.run and not self.training:
             raise UsageError("report: expected --run and --qrels, or --training")
         if self._suffix() not in PAGES:
             page_settings = [setting for setting in settings_of(type(self)) if setting.name not in ("training", "output")]
             if flags := [setting.flag for setting in page_settings if getattr(self, setting.name) != setting.default]:
-                raise UsageError(f"{flags[0]}: stands on a page; expected --output page.html")
+                raise UsageError(f"{flags[0]}: is for a page; expected --output page.html")
         self._check_runs()
 
     def _check_runs(self) -> None:
         if self.run and self.qrels is None:
-            raise UsageError("report: --run needs --qrels: the judgements by which runs are measured")
+            raise UsageError("report: --run needs --qrels: the judgements that runs are evaluated with")
         for name in ("qrels", "queries", "corpus", "index", "explain"):
             if getattr(self, name) and not self.run:
                 raise UsageError(f"report: --{name} needs --run")
         if self.index and self.explain is not None:
-            raise UsageError("--index and --explain exclude one another: reasons come from one of them")
+            raise UsageError("--index and --explain exclude one another: explanations come from one of them")
         if self.index and self.queries is None:
-            raise UsageError("report: --index needs --queries: what its experts are asked again")
+            raise UsageError("report: --index needs --queries, which its experts score again")
         check_depth(self.depth)
         if self.text_length < 1:
             raise UsageError(f"--text-length {self.text_length}: expected at least 1")
 
     def _suffix(self) -> str:
-        """What the name ends with, before .gz or .zst of what is a text."""
+        """The suffix of --output; for texts and tables, the one before .gz or .zst."""
         from moeir.records import lines
 
         path = making.place_of(self.output)
@@ -126,7 +132,7 @@ class Report(Stage):
         return counts
 
     def _found(self) -> "tuple[Contents, dict[str, Any]]":
-        """The cases of a page, and what it tells of all of them."""
+        """The query pages, and the data about all queries."""
         from moeir.evaluation import measures
         from moeir.records import qrels, runs
         from moeir.report import judged
@@ -152,7 +158,7 @@ class Report(Stage):
         return iter(()) if path is None else texts.read(path, keep_empty=True)
 
     def _reasons(self, cases: "Cases", runs_by_name: "Mapping[str, Run]", query_texts: "Mapping[str, Text]") -> "Reasons":
-        """Why each document of a page was found, as far as anyone says."""
+        """The explanations of a page's documents, from --index or --explain; else none."""
         from moeir.records import lines, texts
         from moeir.report.reasons import Reasons, checked
 

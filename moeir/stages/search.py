@@ -1,4 +1,4 @@
-"""`moeir search`: queries against every expert's index, one run for each expert and the fused run; or a person who asks."""
+"""`moeir search`: search every expert's index for one run per expert and the fused run, or search interactively."""
 
 import logging
 from dataclasses import dataclass
@@ -18,27 +18,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Search(Stage):
-    """Search all experts of an index and fuse their lists. A .trec path or - gets the fused run, a folder gets them all."""
+    """Search all experts of an index and fuse their lists. A .trec path or - receives the fused run, a folder all runs."""
 
-    index: tuple[Path, ...] = source("index", "What index wrote; repeat the flag for parts of a collection, which are searched as one.")
+    index: tuple[Path, ...] = source(
+        "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
+    )
     queries: Path | None = source("texts", "Queries.", None, names=("--topics",))
-    corpus: Path | None = source("texts", "The documents, where --explain or --interactive are to show their words.", None)
+    corpus: Path | None = source("texts", "Documents, to show their texts with --explain or --interactive.", None)
     depth: int = option("Documents per query and expert.", 1000, names=("--hits", "--k"))
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
     fuse: str | None = option(
-        "How experts become one: exact-sum (missing sides computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
+        "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
         "see: moeir variants fusion [default: exact-sum where the checkpoint is trained as one score (mote, coil), else came-sum].",
         None,
     )
     explain: Path | None = option(
-        "File that says of each document rank, score and part of every expert, and the terms and tokens that made them "
-        "(JSON lines; .tsv: the numbers only).",
+        "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens "
+        "(JSON lines; .tsv: numbers only).",
         None,
     )
-    interactive: bool = option("Ask at a terminal, or through a pipe, and see documents; :help lists the commands.", False)
+    interactive: bool = option("Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False)
     model: Path | None = source("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
-    batch_size: int = option("Queries encoded and searched at once; 1 measures single queries.", 256, affects_result=False)
-    threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
+    batch_size: int = option("Queries encoded and searched together; 1 measures single-query latency.", 256, affects_result=False)
+    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, names=("--runtag",))
@@ -64,15 +66,15 @@ class Search(Stage):
         if self.interactive:
             conflicts = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
             if flags := [flag for flag, is_set in conflicts.items() if is_set]:
-                raise UsageError(f"{flags[0]}: does not go with --interactive, which reads what is typed and shows what it finds")
+                raise UsageError(f"{flags[0]}: cannot be combined with --interactive, which reads typed queries and shows documents")
         elif self.queries is None:
-            raise UsageError("search needs --queries: Queries. (or --interactive, to type them)")
+            raise UsageError("search needs --queries, or --interactive to type them")
 
     def _check_explain(self) -> None:
         from moeir.artifacts import manifests
 
         if self.corpus is not None and self.explain is None and not self.interactive:
-            raise UsageError("--corpus: shows words for --explain or --interactive; a search alone does not read it")
+            raise UsageError("--corpus: is read only with --explain or --interactive")
         if self.explain is None:
             return
         if self.explain == STREAM or self.explain.is_dir():
@@ -80,7 +82,7 @@ class Search(Stage):
         if self.makes_folder() and self.explain.parent.resolve() == self.output.resolve():
             return
         if self.explain.resolve().is_relative_to(self.output.resolve()):
-            raise UsageError(f"--explain {self.explain}: stands in what --output replaces; write it elsewhere")
+            raise UsageError(f"--explain {self.explain}: is inside the folder that --output replaces; write it elsewhere")
         if self.explain.exists() and not manifests.manifest_path(self.explain).is_file():
             raise UsageError(f"--explain {self.explain}: exists and was not made by moeir; move it away or choose another name")
 

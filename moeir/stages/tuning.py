@@ -1,4 +1,4 @@
-"""What `moeir fuse --tune` does: values of an option are tried on judged queries, the best is taken, said and kept."""
+"""`moeir fuse --tune`: choose the best value of a fusion method's option on judged queries."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a measure makes of the values of an option, and the best of them."""
+    """Search for the option value that maximises a measure."""
 
     stage: "Fuse"
     read: "Sequence[Run]"
@@ -42,7 +42,7 @@ class Tuning:
         return qrels.read(self.stage.qrels)
 
     def tuned(self) -> dict[str, Any]:
-        """The best value, its measure, what every value that was tried gave, and the method with it; --save keeps them."""
+        """The best value, the measure, the score of every value tried, and the method with the best value; --save writes them."""
         from moeir.evaluation import measures, tables
         from moeir.evaluation.groups import MACRO
         from moeir.learned_fusion import files, tuning
@@ -64,7 +64,7 @@ class Tuning:
             log.info("%s", line)
         log.info("tuned: --method %s", method)
         if len(steps) > 1 and best == steps[-1] and variant.name == "hybrid":
-            log.info("the best is the last of the grid; a larger LAST in --grid may be better")
+            log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
         if stage.save is not None:
             provenance = {"by": "moeir fuse --tune", "measure": name, "value": scores[best], "tried": len(scores)}
             with besides.written(stage, stage.save, "fusion") as partial_path:
@@ -76,7 +76,7 @@ class Tuning:
         return str(variants.Spec(spec.name, (*spec.options, (option, value))))
 
     def _starts(self) -> list[list[float]]:
-        """Equal weights, as came-sum has them, and those that give all lists the same mean spread."""
+        """Starting points: equal weights, as in came-sum, and weights that give all lists the same mean score range."""
         spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in self.read]
         return [[1.0] * len(spreads), [1.0 / spread if spread > 0 else 1.0 for spread in spreads]]
 
@@ -97,7 +97,7 @@ class Tuning:
         return means
 
     def _tried(self, option: str, measure: "Measure", steps: list[str]) -> "Iterator[tuple[Run, Qrels]]":
-        """The fused run of every value with its judgements; what answers look at is kept until the corpus has passed by."""
+        """The fused run of every value with its judgements; with --answers all runs are kept in memory for one pass over the corpus."""
         from moeir import fusion
         from moeir.evaluation import answers
 
@@ -112,7 +112,7 @@ class Tuning:
 
 
 def grid(text: str) -> list[str]:
-    """The values from FIRST to LAST, as people write them.
+    """The decimal values from FIRST to LAST.
 
     >>> grid("0.5:0.8:0.1"), grid("1:1:1")
     (['0.5', '0.6', '0.7', '0.8'], ['1'])

@@ -1,4 +1,4 @@
-"""`moeir variants`: what a spec can name."""
+"""`moeir variants`: list the names and options that a spec can have."""
 
 import sys
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from moeir.values import render
 
 @dataclass(frozen=True, kw_only=True)
 class Variants(Stage):
-    """List the architectures, engines, objectives and fusions, with their options; of one, all that its options can be."""
+    """List architectures, engines, objectives, fusion methods and their options; for a single variant, with all details of its options."""
 
-    room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, as taser [default: all].", None)
+    room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
 
     def work(self) -> Counts:
         lines = list(self._lines())

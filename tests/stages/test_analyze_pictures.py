@@ -133,7 +133,7 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("projection --model came --queries test-queries.tsv", 2, "tsne:perplexity=30: expected 1 to less than the number of points, 6"),
         ("projection --model came --queries test-queries.tsv --run global.trec", 2, "--run, twice or more, and --qrels go together"),
         ("projection --model came --queries test-queries.tsv --sample 2", 2, "expected more than 2 texts, found 2"),
-        ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a picture"),
+        ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a plot"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused_in_a_line(command, code, words, moeir):

@@ -45,7 +45,7 @@ def test_success_by_answers(room, moeir):
         *(["RR@20", "q1", "0.500000"], ["RR@20", "q2", "1.000000"]),
         *(["RR@20", "q3", "0.000000"], ["RR@20", "all", "0.500000"]),
     ]
-    assert said == "one: 3 of 3 questions, 0 without hits; 0 queries of the run are no questions\n"
+    assert said == "one: 3 of 3 questions, 0 without hits; 0 queries of the run have no answers\n"
     found, _ = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--run", "two.trec")
     assert found == [
         *(["one", "Success@20", "all", "0.666667"], ["one", "Success@100", "all", "0.666667"]),
@@ -98,7 +98,7 @@ REFUSED = [
     ((*TUNE,), 2, "fuse --tune needs --qrels, or --answers and --corpus"),
     ((*TUNE[:-2], "--qrels", "qrels"), 2, "fuse: judgements and answers are for tuning; add --tune MEASURE"),
     ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has nothing to tune; hybrid and interpolation have alpha"),
-    ((*TUNE, "--qrels", "qrels", "--method", "hybrid:alpha=1"), 2, "--tune: --method hybrid:alpha=1 says alpha already"),
+    ((*TUNE, "--qrels", "qrels", "--method", "hybrid:alpha=1"), 2, "--tune: --method hybrid:alpha=1 sets alpha already"),
     ((*TUNE, "--qrels", "qrels", "--grid", "2:1:0.1"), 2, "--grid 2:1:0.1: expected FIRST:LAST:STEP"),
     ((*TUNE, "--qrels", "qrels", "--grid", "0:1:0.0001"), 2, "at most 1000 values"),
     ((*TUNE, "--qrels", "qrels", "--grid", "1:nan:x"), 2, "--grid 1:nan:x: expected FIRST:LAST:STEP"),
@@ -184,7 +184,7 @@ def test_documents_with_an_answer_are_no_negatives(room, moeir):
     plain = moeir(*command, "--output", "plain.jsonl")
     assert (plain.code, plain.stderr.count("answer")) == (0, 0)
     said = moeir(*command, "--exclude-answers", "asked.jsonl", "--corpus", "corpus.jsonl", "--output", "out.jsonl")
-    assert said.stderr.endswith("\n2 documents with an answer are no negatives\n")
+    assert said.stderr.endswith("\n2 documents excluded because they contain an answer\n")
     negatives = {one["query_id"]: one["negative_ids"] for one in map(json.loads, (room / "out.jsonl").read_text().splitlines())}
     assert negatives == {"q1": ["bat"], "q2": ["fox"], "q3": ["owl"]}
     assert json.loads((room / "out.jsonl.manifest.json").read_text())["counts"]["with_answers"] == 2

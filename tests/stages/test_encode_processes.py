@@ -95,7 +95,7 @@ def test_ranks_of_torchrun_make_a_shard_each(room, came_checkpoint, tmp_path):
 
 
 def test_what_another_process_says_or_does_not_say_ends_all(tmp_path):
-    for doing, words in (("fails", "corpus.jsonl:7: broken"), ("dies", r"was killed \(SIGKILL\)"), ("errs", "ended with code 1")):
+    for doing, words in (("fails", "corpus.jsonl:7: broken"), ("dies", r"was killed \(SIGKILL\)"), ("errs", "exited with code 1")):
         place = tmp_path / doing
         place.mkdir()
         with pytest.raises(DataError if doing == "fails" else MoeirError, match=words):
@@ -104,7 +104,7 @@ def test_what_another_process_says_or_does_not_say_ends_all(tmp_path):
 
 
 def test_a_process_that_goes_on_no_more_is_named(tmp_path):
-    with pytest.raises(MoeirError, match=r"shard 1/2 on cpu: process \d+ has told of no text for 0.01 minutes; run the same command again"):
+    with pytest.raises(MoeirError, match=r"shard 1/2 on cpu: process \d+ has made no progress for 0.01 minutes; run the same command again"):
         sharing.carry_out(shares(tmp_path, "ends", "sleeps"), "faking", force=False, minutes=0.01)
     assert not any(map(alive, pids(tmp_path)))
 

@@ -106,8 +106,8 @@ def test_a_shard_is_a_number_of_a_number(shard, came_checkpoint, toy, tmp_path):
 def test_what_cannot_be_sharded_is_said_in_a_line(room, spare, came_checkpoint, toy, tmp_path, moeir):
     assert "12 texts, 4 windows of 3; expected at most 4 shards" in encode(came_checkpoint, toy, tmp_path / "new", "--shard", "0/5").stderr
     assert "holds shards of 3; move those away" in encode(came_checkpoint, toy, spare, "--shard", "0/4").stderr
-    assert "holds shards, 0-of-3 the first; say which with --shard" in encode(came_checkpoint, toy, spare).stderr
-    assert "is whole, not a folder for shards" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
+    assert "holds shards, such as 0-of-3; choose one with --shard" in encode(came_checkpoint, toy, spare).stderr
+    assert "holds unsharded encodings; write elsewhere" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
     assert "encodings are a folder" in encode(came_checkpoint, toy, "-").stderr
     piped = moeir("encode", "--model", came_checkpoint, "--corpus", "-", "--shard", "0/2", "--output", tmp_path / "new")
     assert piped.code == 2 and "--corpus - is a pipe" in piped.stderr

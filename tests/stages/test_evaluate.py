@@ -77,7 +77,7 @@ BAD = [
     (("--explain",), "--explain needs --compat TOOL"),
     (("--compat", "ranx"), "--compat ranx: expected trec_eval, beir, mteb, msmarco"),
     (("--compat", "msmarco"), "--compat msmarco: nDCG@3: it computes RR@k alone"),
-    (("--compat", "beir", "--ties"), "--ties needs --qrels, and goes without --compat"),
+    (("--compat", "beir", "--ties"), "--ties needs --qrels, and cannot be combined with --compat"),
     (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),
     (("--form", "html"), "--form html: expected auto, table, markdown"),
     (("--measure", "bpref", "--ties"), "--ties: Bpref: not known over orders of ties"),

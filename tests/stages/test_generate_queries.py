@@ -110,7 +110,7 @@ def test_a_prefix_is_read_before_every_passage(write, toy, tmp_path):
 
 def test_long_passages_are_cut_and_counted(moeir, toy, t5_model):
     said = moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-input", 15, "--output", "-")
-    assert "of 12 passages were cut to --max-input 15 tokens" in said.stderr
+    assert "of 12 passages were truncated to --max-input 15 tokens" in said.stderr
     assert len(said.stdout.splitlines()) == 12
 
 
@@ -188,7 +188,7 @@ BAD = [
     (("--max-output", 0), 2, "--max-output 0: expected at least 1"),
     (("--max-tokens", 0), 2, "--max-tokens 0: expected at least 1"),
     (("--max-input", 1), 2, "--max-input 1: expected at least 2"),
-    (("--max-input", 3, "--prefix", "bat: "), 2, "--max-input 3: the prefix and the end sign leave no room"),
+    (("--max-input", 3, "--prefix", "bat: "), 2, "--max-input 3: the prefix and the end token leave no room"),
     (("--top-p", 1.1), 2, "--top-p 1.1: expected more than 0, at most 1"),
     (("--top-p", 0), 2, "--top-p 0.0: expected more than 0"),
     (("--top-k", -1), 2, "--top-k -1: expected 0"),

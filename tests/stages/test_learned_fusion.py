@@ -59,7 +59,7 @@ def test_words_of_queries_are_learned_and_then_wanted(room, moeir):
     said = json.loads((room / "words.json").read_text())
     assert said["numbers"]["words"]["counts"] == {"a": 15, "cat": 15, "is": 30, "owl": 15, "the": 15, "what": 30}
     fuse = ("fuse", *RUNS, "--learned", "words.json", "--output", "out.trec")
-    assert "learned with the words of queries; give --queries" in moeir(*fuse).stderr
+    assert "learned with query texts; give --queries" in moeir(*fuse).stderr
     assert moeir(*fuse, "--queries", "queries.tsv").code == 0
     (room / "few.tsv").write_text("q0\twhat\n")
     assert "few.tsv: has no query 'q1', which a run holds" in moeir(*fuse, "--force", "--queries", "few.tsv").stderr

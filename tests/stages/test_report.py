@@ -109,7 +109,7 @@ def test_a_picture_without_matplotlib_is_refused(report, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else find(name, *more))
     said = report("one", output=tmp_path / "x.png")
-    assert said.code == 2 and said.stderr.endswith("pictures need the package matplotlib; pip install 'moeir[report]'\n")
+    assert said.code == 2 and said.stderr.endswith("plots need the package matplotlib; pip install 'moeir[report]'\n")
 
 
 def test_a_report_needs_no_torch(room, moeir_outside):

@@ -25,7 +25,7 @@ FUSING = [
     Bad("a missing fusion", None, LEARNED, 3, "bad.json: no such file (--learned)"),
     Bad("three lists for two", file("bad.json", LINEAR), LEARNED + " --run made.trec", 2, "found with 2 runs (one, two), given 3"),
     Bad("another order", file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2, "in the order two, one, given"),
-    Bad("words for nothing", file("bad.json", LINEAR), LEARNED + " --queries queries.tsv", 2, "was learned without query texts; leave it out"),
+    Bad("words for nothing", file("bad.json", LINEAR), LEARNED + " --queries queries.tsv", 2, "was learned without query texts"),
     Bad("two fusions", file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
     Bad("tuned and learned", file("bad.json", LINEAR), LEARNED + " --tune RR --qrels test.qrels", 2, "--learned and --tune exclude"),
     Bad("queries for nothing", None, FUSE + "--queries queries.tsv", 2, "--queries needs --learned FILE or --group-by FIELD"),

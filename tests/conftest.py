@@ -77,7 +77,7 @@ def run_here(*arguments: object, stdin: str = "") -> Said:
 def run_outside(*arguments: object, stdin: str = "", program: str | None = None, **environment: str) -> Said:
     """`moeir ARGUMENTS` in a process of its own; `program` is Python to run in its place, with ARGUMENTS as sys.argv."""
     start = ["-c", program] if program else ["-m", "moeir"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *start, *map(str, arguments)],
         input=stdin.encode(),
         capture_output=True,
@@ -85,13 +85,13 @@ def run_outside(*arguments: object, stdin: str = "", program: str | None = None,
         timeout=600,
         check=False,
     )
-    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Said(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`tests/device` wants torch for itself: it is a run of its own, `pytest tests/device`, and part of no other."""
-    asked = [Path(argument.split("::")[0]).resolve() for argument in config.args]
-    return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in asked) else None
+    requested = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in requested) else None
 
 
 def pytest_runtest_setup() -> None:
@@ -148,16 +148,16 @@ def t5_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def came_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
     """CAME of two shared and two private layers, not trained."""
-    place = tmp_path_factory.mktemp("built") / "came"
+    output = tmp_path_factory.mktemp("built") / "came"
     arch = "came:shared_layers=2,local_dim=16,normalise=true"
-    return _built(place, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
+    return _built(output, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
 
 
 @pytest.fixture(scope="session")
 def encodings(came_checkpoint: Path, toy: Path) -> Path:
     """The toy corpus in all three representations."""
-    place = came_checkpoint.with_name("encodings")
-    return _built(place, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    output = came_checkpoint.with_name("encodings")
+    return _built(output, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
 
 
 @pytest.fixture(scope="session")
@@ -169,17 +169,17 @@ def index(encodings: Path) -> Path:
 @pytest.fixture(scope="session")
 def bm25_index(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """BM25 over the toy corpus."""
-    place = tmp_path_factory.mktemp("built") / "bm25"
-    return _built(place, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
+    output = tmp_path_factory.mktemp("built") / "bm25"
+    return _built(output, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
 
 
-def _built(place: Path, *arguments: object) -> Path:
-    said = run_here(*arguments, "--output", place)
-    assert said.code == 0, said.stderr
-    return place
+def _built(output: Path, *arguments: object) -> Path:
+    result = run_here(*arguments, "--output", output)
+    assert result.code == 0, result.stderr
+    return output
 
 
-def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **changed: object) -> Path:
+def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **overrides: object) -> Path:
     """Write config.json with what is `changed`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
     import torch
 
@@ -187,7 +187,7 @@ def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **changed: object) -
     from moeir.backbones.encoder import Encoder
 
     folder.mkdir(parents=True)
-    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | changed
+    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | overrides
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         encoder = Encoder(bert.shape(config), vocabulary_head=head)

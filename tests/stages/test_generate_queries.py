@@ -22,8 +22,8 @@ def write(moeir, t5_model, toy, tmp_path):
     """Run the command on the toy corpus, with more flags; the bytes it wrote."""
 
     def run(*flags, name="generated.jsonl", corpus=toy / "corpus.jsonl"):
-        said = moeir("generate-queries", "--model", t5_model, "--corpus", corpus, *SHORT, *flags, "--output", tmp_path / name)
-        assert said.code == 0, said.stderr
+        result = moeir("generate-queries", "--model", t5_model, "--corpus", corpus, *SHORT, *flags, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
         return (tmp_path / name).read_bytes()
 
     return run
@@ -41,10 +41,10 @@ def ids_of(content):
 def test_every_document_has_a_line_with_its_queries_in_the_order_of_the_corpus(write, toy, tmp_path):
     content = write()
     assert ids_of(content) == list(texts.read_all(toy / "corpus.jsonl"))
-    found = list(generated.read(tmp_path / "generated.jsonl"))
-    assert [generated.line(record.id, record.queries) for record in found] == content.decode().splitlines()
+    records = list(generated.read(tmp_path / "generated.jsonl"))
+    assert [generated.line(record.id, record.queries) for record in records] == content.decode().splitlines()
     counts = json.loads((tmp_path / "generated.jsonl.manifest.json").read_text())["counts"]
-    queries = [query for record in found for query in record.queries]
+    queries = [query for record in records for query in record.queries]
     assert (counts["passages"], counts["queries"], counts["empty"]) == (12, len(queries), 60 - len(queries))
     assert 0 < counts["empty"] < 30 and all(query == " ".join(query.split()) != "" for query in queries)
     assert not list(tmp_path.glob(".*"))
@@ -56,8 +56,8 @@ def test_queries_are_those_of_a_slow_model_that_computes_everything_anew(family,
     folder = tiny_t5(tmp_path / family, toy / "corpus.jsonl", family)
     fast, slow = QueryWriter(folder, "cpu", torch.float32), transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     documents = list(texts.read(toy / "corpus.jsonl"))[:6]
-    read, _ = fast.read([document.content for document in documents], 512)
-    passages = [Passage(document.id, ids) for document, ids in zip(documents, read, strict=True)]
+    token_ids, _ = fast.read([document.content for document in documents], 512)
+    passages = [Passage(document.id, ids) for document, ids in zip(documents, token_ids, strict=True)]
     rules = {"top_k": drawing.top_k, "top_p": drawing.top_p, "temperature": drawing.temperature}
     expected = []
     for passage in passages:
@@ -78,8 +78,8 @@ def test_neither_the_batch_nor_the_order_of_the_corpus_changes_a_query(write, to
 
 
 def test_more_queries_or_longer_ones_begin_with_the_same(writer, toy):
-    read, _ = writer.read([text.content for text in texts.read(toy / "corpus.jsonl")], 512)
-    passages = [Passage(str(number), ids) for number, ids in enumerate(read)]
+    token_ids, _ = writer.read([text.content for text in texts.read(toy / "corpus.jsonl")], 512)
+    passages = [Passage(str(number), ids) for number, ids in enumerate(token_ids)]
     few, many = (writer._sampled(passages, Sampling(queries=queries, length=12)).view(12, queries, 12) for queries in (2, 5))
     longer = writer._sampled(passages, Sampling(queries=2, length=20)).view(12, 2, 20)
     assert torch.equal(few, many[:, :2]) and torch.equal(few, longer[:, :, :12])
@@ -109,9 +109,9 @@ def test_a_prefix_is_read_before_every_passage(write, toy, tmp_path):
 
 
 def test_long_passages_are_cut_and_counted(moeir, toy, t5_model):
-    said = moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-input", 15, "--output", "-")
-    assert "of 12 passages were truncated to --max-input 15 tokens" in said.stderr
-    assert len(said.stdout.splitlines()) == 12
+    result = moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-input", 15, "--output", "-")
+    assert "of 12 passages were truncated to --max-input 15 tokens" in result.stderr
+    assert len(result.stdout.splitlines()) == 12
 
 
 def test_a_passage_without_text_gets_no_queries(write, tmp_path):
@@ -122,8 +122,8 @@ def test_a_passage_without_text_gets_no_queries(write, tmp_path):
 
 def test_a_pipe_is_given_what_the_file_holds(moeir, write, toy, t5_model):
     corpus = (toy / "corpus.jsonl").read_text(encoding="utf-8")
-    said = moeir("generate-queries", "--model", t5_model, "--corpus", "-", *SHORT, "--output", "-", stdin=corpus)
-    assert (said.code, said.stdout.encode()) == (0, write())
+    result = moeir("generate-queries", "--model", t5_model, "--corpus", "-", *SHORT, "--output", "-", stdin=corpus)
+    assert (result.code, result.stdout.encode()) == (0, write())
 
 
 KILLED = """
@@ -152,9 +152,9 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write
     whole = write(*few, corpus=corpus)
     Path("killed").mkdir()
     arguments = ("generate-queries", "--model", t5_model, "--corpus", corpus, *SHORT, *few)
-    said = run_outside(*arguments, program=KILLED.format(root=str(Path(__file__).parents[2])))
-    assert said.code == 0, said.stderr
-    moments = said.stdout.split()
+    result = run_outside(*arguments, program=KILLED.format(root=str(Path(__file__).parents[2])))
+    assert result.code == 0, result.stderr
+    moments = result.stdout.split()
     assert len(moments) > 5
     for moment in moments:
         before = Path(f"killed/{moment}.jsonl").exists()
@@ -163,23 +163,23 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write
 
 
 def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_model, toy, tmp_path):
-    whole, seen, original = write(name="whole.jsonl"), [], QueryWriter.write
+    whole, calls, original = write(name="whole.jsonl"), [], QueryWriter.write
 
     def counted(self, passages, drawing):
-        if len(seen) == 3:
+        if len(calls) == 3:
             raise KeyboardInterrupt
-        seen.append({passage.id for passage in passages})
+        calls.append({passage.id for passage in passages})
         return original(self, passages, drawing)
 
     monkeypatch.setattr(generate_queries, "BLOCK", 6)
     monkeypatch.setattr(QueryWriter, "write", counted)
     arguments = ("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-tokens", 400)
     assert moeir(*arguments, "--output", tmp_path / "generated.jsonl").code == 130
-    known, seen = set.union(*seen), []
+    known, calls = set.union(*calls), []
     assert moeir(*arguments, "--seed", 7, "--output", tmp_path / "generated.jsonl").code == 2
-    monkeypatch.setattr(QueryWriter, "write", lambda self, passages, drawing: seen.append(passages) or original(self, passages, drawing))
+    monkeypatch.setattr(QueryWriter, "write", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing))
     assert write("--max-tokens", 400) == whole
-    again = {passage.id for passages in seen for passage in passages}
+    again = {passage.id for passages in calls for passage in passages}
     assert not known & again and known | again == set(ids_of(whole))
 
 
@@ -213,7 +213,7 @@ def test_what_cannot_work_is_one_line(flags, code, words, moeir, t5_model, tiny_
     Path("empty.jsonl").touch()
     Path("blank.jsonl").write_text('{"_id": "a", "text": ""}\n')
     before = sorted(tmp_path.iterdir())
-    given = {"--model": t5_model, "--corpus": toy / "corpus.jsonl"} | dict(zip(flags[::2], flags[1::2], strict=True))
-    said = moeir("generate-queries", *(word for pair in given.items() for word in pair), "--output", "out.jsonl")
-    assert said.code == code and said.stderr.count("error: ") == 1 and f"error: {words}" in said.stderr.splitlines()[-1]
+    flag_values = {"--model": t5_model, "--corpus": toy / "corpus.jsonl"} | dict(zip(flags[::2], flags[1::2], strict=True))
+    result = moeir("generate-queries", *(word for pair in flag_values.items() for word in pair), "--output", "out.jsonl")
+    assert result.code == code and result.stderr.count("error: ") == 1 and f"error: {words}" in result.stderr.splitlines()[-1]
     assert sorted(tmp_path.iterdir()) == before

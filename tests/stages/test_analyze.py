@@ -15,7 +15,7 @@ ARCHITECTURES = {
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, came_checkpoint, toy, moeir) -> Path:
-    """One checkpoint of each way to choose among experts, beside the toy texts; the working folder."""
+    """The working folder: one checkpoint per way of routing, and the toy texts."""
     folder = tmp_path_factory.mktemp("analyze")
     for name, arch in ARCHITECTURES.items():
         result = moeir("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
@@ -91,7 +91,7 @@ def test_usage_is_the_default_of_its_flags_and_counts_experts_above_a_threshold(
 
 
 def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
-    """Usage asks what was encoded, not which architecture it is."""
+    """Usage depends on the router output only, not on the architecture."""
     import torch
 
     from moeir.mixtures.routing import Routing

@@ -1,4 +1,4 @@
-"""The analyses of runs, texts and vectors through the command line, and every analysis as a picture."""
+"""The analyses of runs, texts and vectors through the command line, and every analysis as a plot."""
 
 import json
 import math
@@ -12,7 +12,7 @@ RUNS = ("--run", "lexical.trec", "--run", "global.trec")
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, came_checkpoint, index, toy, moeir):
-    """Two experts' runs of the toy queries, a came and a gated checkpoint; the working folder."""
+    """The working folder: two experts' runs of the toy queries, a CAME and a gated checkpoint."""
     folder = tmp_path_factory.mktemp("pictures")
     for file in toy.iterdir():
         (folder / file.name).symlink_to(file)

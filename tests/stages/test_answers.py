@@ -1,4 +1,4 @@
-"""Answers on the command line: what is measured, what is tuned and what is mined where a text that holds an answer is relevant."""
+"""Evaluation, tuning and mining with answers, where a document that contains an answer is relevant."""
 
 import json
 from decimal import Decimal
@@ -14,7 +14,7 @@ SETS = {"q1": "x", "q2": "x", "q3": "y"}
 
 @pytest.fixture
 def room(tmp_path, monkeypatch, toy):
-    """Questions in every form, runs, and the toy corpus."""
+    """Questions in every format, runs, and the toy corpus."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.jsonl").symlink_to(toy / "corpus.jsonl")
     questions = [{"_id": query, "text": "who is it", "answers": values, "set": SETS[query]} for query, values in ANSWERS.items()]
@@ -120,7 +120,7 @@ def test_what_cannot_be_done_ends_with_one_line(room, moeir, command, code, word
 
 @pytest.fixture
 def tuning(room):
-    """Two runs of two sets, in which the best alpha is neither the first nor the last, and differs between the sets."""
+    """Two runs of two query sets; the best alpha is neither the first nor the last, and differs between the sets."""
     first = {"q1": {"bat": 3.0, "owl": 2.0, "bee": 1.0}, "q2": {"ant": 2.0, "fox": 1.0}, "q3": {"ice": 5.0, "bee": 2.0, "eel": 1.0}}
     second = {"q1": {"owl": 2.0, "bat": 1.1}, "q2": {"fox": 3.0, "ant": 2.35}, "q3": {"eel": 3.0, "ice": 1.0, "oak": 0.5}}
     runs.write(Run.from_hits(first), "first.trec")
@@ -136,7 +136,7 @@ def tuned(moeir, *arguments):
 
 
 def by_brute_force(moeir, room, measure, judgements, steps):
-    """The mean of every alpha by the commands that users would type."""
+    """The mean of every alpha, computed with the commands that users would type."""
     means = {}
     for alpha in steps:
         run_file = f"alpha-{alpha}.trec"

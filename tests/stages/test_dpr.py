@@ -1,4 +1,4 @@
-"""DPR's own file from end to end: it trains, asks and judges, and its questions keep their names."""
+"""A DPR file end to end: as training examples, queries and answers, with the same query ids."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`moeir encode`: options that shorten documents are known behind it, windows come out whole and in order, errors of a thread are told."""
+"""`moeir encode`: pruning options reach later stages, windows are complete and in order, errors in threads are reported."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
 
 
 def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkeypatch):
-    """A disk that fails at the third window; the same command then ends with the bytes of an undisturbed one."""
+    """After a disk error at the third window, the same command ends with the bytes of an undisturbed one."""
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "one", "--shard", "1/2").code == 0

@@ -1,4 +1,4 @@
-"""Memory of `moeir encode`: what a window needs, however long the corpus."""
+"""Memory of `moeir encode` does not grow with the corpus."""
 
 import json
 
@@ -12,7 +12,7 @@ encode.CHUNK = 32
 model, *corpora = sys.argv[1:]
 for corpus in corpora:
     assert cli._outcome(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
-    with open("/proc/self/status") as status:  # ru_maxrss would begin at what the process took that started this one
+    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
         sys.stdout.write(next(line.split()[1] for line in status if line.startswith("VmHWM")) + "\\n")
 """
 

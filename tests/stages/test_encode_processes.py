@@ -1,4 +1,4 @@
-"""A corpus encoded by several processes: the bytes of one, nothing of them left behind, and one line for whatever goes wrong in any."""
+"""A corpus encoded by several processes: the bytes of one process, no process left over, and one line for any error."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
 def test_no_process_outlives_the_one_that_started_it(signal_number, tmp_path):
     program = "import sys; from pathlib import Path; from tests.shares import sharing, shares\n"
     program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child of a background job would inherit that SIGINT is ignored
     parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=HOUSE)
     signal.signal(signal.SIGINT, handler)
     while len(pids(tmp_path)) < 2:

@@ -1,4 +1,4 @@
-"""A corpus encoded in shards: the same bytes as at once, each shard on its own, and one line for whatever does not fit together."""
+"""A corpus encoded in shards: the same bytes as at once, and one line for shards that do not fit together."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def room(tmp_path_factory, came_checkpoint, toy):
 
 @pytest.fixture
 def spare(room, tmp_path, monkeypatch):
-    """A copy of the shards, to be harmed."""
+    """A copy of the shards that a test may damage."""
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 3)
     shutil.copytree(room / "enc", tmp_path / "enc")
     return tmp_path / "enc"

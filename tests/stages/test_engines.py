@@ -1,4 +1,4 @@
-"""Engines through the command line: what is found in the toy corpus, and what is refused."""
+"""Index engines through the command line: hits in the toy corpus, and errors."""
 
 import json
 

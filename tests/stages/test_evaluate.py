@@ -1,4 +1,4 @@
-"""`moeir evaluate` with all its forms, tests and refusals."""
+"""`moeir evaluate` with all its output forms, significance tests and errors."""
 
 import json
 

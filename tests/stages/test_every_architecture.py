@@ -67,7 +67,7 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
 
 
 def _check(checkpoint: Path, toy: Path, run_folder: Path) -> None:
-    """The runs are what the checkpoint says of every pair; where a sum is trained, the fused run is the sum."""
+    """The runs have the checkpoint's scores of all pairs; where a sum is trained, the fused run is the sum."""
     model = open_checkpoint(checkpoint)
     documents, queries = (list(texts.read(toy / name)) for name in ("corpus.jsonl", "test-queries.tsv"))
     sides = model.encode([text.content for text in queries], "query"), model.encode([text.content for text in documents], "document")

@@ -1,4 +1,4 @@
-"""COIL from plain weights to measures through the command line, and the sum of experts that search makes."""
+"""COIL from plain weights to evaluation through the command line, and the exact sum of experts in search."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def searched(room: Path, toy: Path, output: Path, *more: object) -> Said:
 
 
 def sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
-    """query -> document -> the sum of both experts' scores, of all documents: brute force over the stored encodings."""
+    """query -> document -> sum of both experts' scores, by brute force over the stored encodings."""
     checkpoint = open_checkpoint(room / "ckpt")
     queries = list(texts.read(toy / "test-queries.tsv"))
     encoded = checkpoint.encode([query.content for query in queries], "query")

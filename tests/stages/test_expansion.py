@@ -1,4 +1,4 @@
-"""docT5query: BM25 over documents that are followed by the queries they answer."""
+"""docT5query: BM25 over documents with their generated queries appended."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def room(toy, tmp_path, monkeypatch):
-    """The toy corpus, queries for two of its documents, and a question in words that only they hold."""
+    """The toy corpus, queries for two of its documents, and a query with words that occur only in them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.jsonl").symlink_to(toy / "corpus.jsonl")
     written = {"owl": ["which raptor is nocturnal", "strigiformes"], "bat": ["echolocation strigiformes"]}

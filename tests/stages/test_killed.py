@@ -1,4 +1,4 @@
-"""Index and search killed at a disk event and run again: the bytes of an undisturbed run, and nothing left that looks whole before."""
+"""Index and search killed at a disk event and run again: the bytes of an undisturbed run, and no partial output under the final name."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ ENGINES = {
 
 
 def killed(folder: Path, every: int, suffix: str, *arguments: object) -> list[Path]:
-    """Where the products are to be of a command that was killed at every so many of its disk events."""
+    """Kill a command at every `every`-th of its disk events; the output paths of the killed runs."""
     folder.mkdir()
     result = run_outside(Path(__file__).parents[2], every, folder, suffix, *arguments, program=KILLED)
     assert result.code == 0, result.stderr
@@ -40,18 +40,18 @@ def killed(folder: Path, every: int, suffix: str, *arguments: object) -> list[Pa
 
 
 def files(product: Path) -> dict[str, bytes]:
-    """The bytes of a product, its manifest left out: it holds times."""
+    """The bytes of a product without its manifest, which holds times."""
     paths = [path for path in product.rglob("*") if path.is_file()] if product.is_dir() else [product]
     return {str(path.relative_to(product)): path.read_bytes() for path in paths if path.name != manifests.MANIFEST}
 
 
 def assert_unharmed(folder: Path, every: int, suffix: str, *arguments: object) -> int:
-    """Kill, look, run again, compare; how many were killed."""
+    """Kill, check, run again and compare; returns the number of kills."""
     whole = folder / f"whole{suffix}"
     assert run_here(*arguments, "--output", whole).code == 0
     products = killed(folder / "killed", every, suffix, *arguments)
     for product in products:
-        finished = product.exists()  # killed behind the last rename: nothing is missing
+        finished = product.exists()  # killed after the last rename: the output is complete
         assert not finished or files(product) == files(whole)
         result = run_here(*arguments, "--output", product)
         assert result.code == 0 and ("already made" in result.stderr) == finished, result.stderr

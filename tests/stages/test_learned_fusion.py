@@ -1,4 +1,4 @@
-"""Fusions that are learned or tuned on the command line, kept in a file, used again; and files that say which run gave what."""
+"""Fusions learned or tuned on the command line, saved and reused; and files of attribution and ablation."""
 
 import csv
 import json

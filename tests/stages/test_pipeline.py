@@ -1,4 +1,4 @@
-"""The whole pipeline on the toy texts, through the command line: it ends, it repeats to the byte, and no kill changes its products."""
+"""The whole pipeline on the toy texts, through the command line: it repeats to the byte, and interruptions do not change its products."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def _run(folder: Path, *arguments: object):
 
 
 def _products(folder: Path) -> dict[str, object]:
-    """Every product file's content, without what says how long it took."""
+    """The content of every product file, without timings."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return {str(file.relative_to(folder)): _content(file) for file in files}
 
@@ -65,7 +65,7 @@ def _content(file: Path) -> object:
         return [_without(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
     if not file.name.endswith("manifest.json"):
         return file.read_bytes()
-    facts = _without(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions of what this process has loaded so far
+    facts = _without(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
     _without(facts["counts"], "speed")
     _without(facts["counts"].get("last", {}), "tokens_per_second")
     _without(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
@@ -157,7 +157,7 @@ for moment in deaths(every={every}, first={first}):
 
 
 def _killed(folder: Path, every: int, first: int, *arguments: object) -> list[str]:
-    """Run a command again and again, each time killed at another disk event; the folders that were to be made."""
+    """Run a command repeatedly, killed at a different disk event each time; the names of the output folders."""
     (folder / "killed").mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -169,7 +169,7 @@ def _killed(folder: Path, every: int, first: int, *arguments: object) -> list[st
 
 def _assert_unharmed(folder: Path, original: Path, moment: str, *arguments: object) -> None:
     product = folder / "killed" / moment
-    finished = product.exists()  # killed behind the last rename
+    finished = product.exists()  # killed after the last rename
     result = _run(folder, *arguments, "--output", product)
     assert ("already made" in result.stderr) == finished
     contents, expected = _products(product), _products(original)

@@ -1,4 +1,4 @@
-"""`moeir pretrain` on the toy texts: every objective, killed and resumed, and what finetune makes of it."""
+"""`moeir pretrain` on the toy texts: every objective, killed and resumed, and then fine-tuned."""
 
 import json
 
@@ -84,7 +84,7 @@ def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_w
 
 
 def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, tmp_path, tiny_model_with_head):
-    """Death at disk events all along the way; then the same command again."""
+    """Kill the command at disk events throughout, then run it again."""
     run(*flags(room, tiny_model_with_head, "cotmae", tmp_path / "whole", "--save-minutes", 0))
     whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
     survived, killed = False, 0

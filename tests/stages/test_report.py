@@ -1,4 +1,4 @@
-"""`moeir report` through the command line: one training or several, finished or not, as text, list and picture."""
+"""`moeir report` through the command line: one training or several, finished or not, as text, table and plot."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ def competition(number):
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
-    """Trainings: `came` has ended, `router` goes on still, `one` has done one step, `mlm` is a pre-training."""
+    """Trainings: `came` has ended, `router` is in progress, `one` has one step, `mlm` is a pre-training."""
     folder = tmp_path_factory.mktemp("trainings")
     write(folder / "came", map(competition, range(1, 601)))
     routed = {"loss": 1.0, "loss.global": 1.0, "entropy.gate": 0.25, "usage.gate.0": 0.75, "usage.gate.1": 0.25}

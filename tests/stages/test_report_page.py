@@ -1,4 +1,4 @@
-"""`moeir report --output page.html`: one file that holds all, starts nothing but its own script, and works by click and key."""
+"""`moeir report --output page.html`: one self-contained file that runs only its own script, and works with mouse and keyboard."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, index, toy, moeir) -> Path:
-    """Runs of the toy queries; texts that would be markup if they could."""
+    """Runs of the toy queries, with texts that contain markup."""
     folder = tmp_path_factory.mktemp("page")
     queries = (toy / "test-queries.tsv").read_text().replace("hollow tree", f"hollow tree {EVIL}")
     (folder / "queries.tsv").write_text(queries)
@@ -55,7 +55,7 @@ def made(room, command, moeir) -> Path:
 
 
 class Parsed(HTMLParser):
-    """What a browser would make of a page: its tags, and what stands in scripts and styles."""
+    """A parsed page: its tags, and the contents of scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`rerank` through the command line: every score is that of a pair alone, whatever the order, the batch, the kill or the cascade."""
+"""`rerank` through the command line: every score is that of the pair alone, in any order, batch or cascade and after any interruption."""
 
 import json
 
@@ -38,7 +38,7 @@ def room(tmp_path_factory, tiny_model, bm25_index, toy):
 
 @pytest.fixture(scope="module")
 def rerank(room, toy):
-    """`rerank(output, *arguments)`: the run that comes of it."""
+    """`rerank(output, *arguments)`: the reranked run."""
 
     def reranked(output, *arguments, model="lce", run_file="bm25.trec"):
         flags = ("--run", room / run_file, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
@@ -50,7 +50,7 @@ def rerank(room, toy):
 
 @torch.no_grad()
 def alone(folder, toy, query, document):
-    """The score of a pair that is read by itself."""
+    """The score of a pair in a batch of its own."""
     checkpoint = open_checkpoint(folder)
     query_text, document_text = texts.read_all(toy / "test-queries.tsv")[query], texts.read_all(toy / "corpus.jsonl")[document]
     ids = [

@@ -1,4 +1,4 @@
-"""What search tells people, and keeps of how fast it was."""
+"""Log lines and speed facts of search."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Explanations against the obvious: parts that add up to the score in the run, terms and tokens found by loops."""
+"""Explanations against oracles: parts add up to the score in the run; terms and tokens are those of plain loops."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ def test_the_parts_are_those_of_the_formula(index: Path, toy: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Queries and documents by id: of each their weighted terms by name and their token vectors."""
+    """Queries and documents by id, each with its weighted terms by name and its token vectors."""
     checkpoint = package.open_checkpoint(came_checkpoint)
     query_texts = list(texts.read(toy / "test-queries.tsv"))
     encoded = checkpoint.encode([query.content for query in query_texts], "query")

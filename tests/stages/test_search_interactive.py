@@ -1,4 +1,4 @@
-"""A person who asks: through a pipe, and at a terminal."""
+"""Interactive search through a pipe and at a terminal."""
 
 import os
 import pty
@@ -97,7 +97,7 @@ def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, 
 
 
 def _typed(terminal: int, answers: list[bytes]) -> str:
-    """All that is shown on a terminal until it ends; each prompt is answered. What is shown must be read, or nobody can go on."""
+    """All output of a terminal until it ends, answering each prompt. Output must be read, or the program blocks."""
     shown, prompts, end = "", 0, time.monotonic() + 300
     while time.monotonic() < end:
         if select.select([terminal], [], [], 1)[0]:
@@ -106,7 +106,7 @@ def _typed(terminal: int, answers: list[bytes]) -> str:
             except OSError:
                 break
         elif not answers:
-            os.write(terminal, b"\x04")  # the first may have come before the line was listened to
+            os.write(terminal, b"\x04")  # the first Ctrl-D may have come before the program read the terminal
         while shown.count("query> ") > prompts and answers:
             os.write(terminal, answers.pop(0))
             prompts += 1

@@ -1,4 +1,4 @@
-"""Parts of a collection searched as one: the runs of one index, bit for bit, ties and all."""
+"""Parts of a collection searched as one: the same runs as one index, bit for bit, including ties."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, encodings: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def indexes(whole: Path) -> dict[int, list[Path]]:
-    """The indexes of so many parts."""
+    """The indexes of the parts, by number of parts."""
     parts = {count: cut(whole, whole.parent / f"in{count}", count) for count in (3, 7)}
     return {1: [indexed(whole)]} | {count: [indexed(part) for part in own] for count, own in parts.items()}
 

@@ -1,4 +1,4 @@
-"""`moeir finetune` and the tokens it reads once: shared, continued after a kill, taken over by other settings, and a full disk."""
+"""The token cache of `moeir finetune`: shared, resumed after a kill, reused with other settings, and on a full disk."""
 
 import json
 
@@ -15,7 +15,7 @@ SIZES = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, toy):
-    """train.jsonl: examples of the toy queries; inline.jsonl and long.jsonl: others that bring their texts, a few and many."""
+    """train.jsonl: examples of the toy queries; inline.jsonl and long.jsonl: others with inline texts, a few and many."""
     folder = tmp_path_factory.mktemp("tokens")
     documents = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
     names = [one["_id"] for one in documents]
@@ -35,7 +35,7 @@ def room(tmp_path_factory, toy):
 
 @pytest.fixture
 def finetune(room, toy, tiny_model, tmp_path):
-    """`finetune(name, …)` -> what was said."""
+    """`finetune(name, …)` -> the command's result."""
 
     def run(name, *options, stdin="", code=0):
         corpus = () if "--corpus" in options else ("--corpus", toy / "corpus.jsonl")
@@ -62,7 +62,7 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     finetune("one", *shared)
     (cache_name,) = caches(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr(OpenCheckpoint, "ids", None)  # nothing is read again
+        patch.setattr(OpenCheckpoint, "ids", None)  # no text is tokenized again
         finetune("two", *shared, "--learning-rate", 1e-3)
         finetune("one", *shared, "--force")
     assert caches(tmp_path / "cache") == [cache_name]
@@ -94,7 +94,7 @@ def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_pa
         assert weights(tmp_path / name) == weights(tmp_path / "whole")
         assert not (tmp_path / name / "resume").exists() and not (tmp_path / f".{name}.partial").exists()
     assert died(lambda: finetune("other"), 22)
-    finetune("other", "--learning-rate", 1e-3)  # tokens alone are no work that other settings would have to respect
+    finetune("other", "--learning-rate", 1e-3)  # a token cache alone does not block a run with other settings
     assert weights(tmp_path / "other") == weights(tmp_path / "faster")
 
 

@@ -49,7 +49,7 @@ class Encode(Stage):
     )
     least_weight: float | None = option("Sparse experts: keep terms of at least this weight [default: all].", None, names=("--threshold",))
     pool_factor: int = option(
-        "Multivector experts: pool every N similar token vectors into one; 1 does not pool.", 1, names=("--token-pooling",)
+        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.", 1, names=("--token-pooling",)
     )
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")

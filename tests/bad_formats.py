@@ -10,8 +10,8 @@ FORMATS = [
     Bad("an unknown kind of fault", None, CHECK + "--allow tie", 2, "there is no such kind of fault; did you mean 'ties'?"),
     Bad("a check against no file", None, CHECK + "--qrels absent", 3, "absent: no such file (--qrels)"),
     Bad("a length without a tokenizer", None, CHECK + "--document-length 9", 2, "--document-length: needs --model"),
-    Bad("a length of plain weights", None, CHECK + "--model tiny", 2, "plain weights say no length; add --document-length"),
-    Bad("mending in its own place", None, CHECK + "--fix .", 2, "--fix .: would replace what is read, corpus.jsonl"),
+    Bad("a length of plain weights", None, CHECK + "--model tiny", 2, "plain weights have no maximum length; add --document-length"),
+    Bad("mending in its own place", None, CHECK + "--fix .", 2, "--fix .: would replace a source, corpus.jsonl"),
     Bad("mending into what others made", file("mine", "x"), CHECK + "--fix mine", 2, "mine: exists and was not made by moeir"),
     Bad("an unknown format", None, CONVERT + "test.qrels --to trec", 2, "formats has no 'trec'"),
     Bad(

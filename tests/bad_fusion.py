@@ -12,7 +12,7 @@ FUSING = [
     Bad("one list to learn from", None, LEARN.replace("--run two.trec ", ""), 2, "expected two runs or more, found 1"),
     Bad("another kind", None, LEARN + " --kind deep", 2, "--kind deep: expected gated or linear"),
     Bad("a negative strength", None, LEARN + " --strength -1", 2, "--strength -1.0: expected more than 0"),
-    Bad("a strength for nothing", None, LEARN + " --kind linear --strength 1", 2, "--strength: linear has nothing it could change"),
+    Bad("a strength for nothing", None, LEARN + " --kind linear --strength 1", 2, "--strength: has no effect on linear"),
     Bad("a negative seed", None, LEARN + " --seed -1", 2, "--seed -1: expected 0 or more"),
     Bad("a fusion on stdout", None, LEARN.replace("out.json", "-"), 2, "--output -: expected a file to write"),
     Bad("the same list twice", None, LEARN + " --run one.trec", 2, "the same run is given twice"),

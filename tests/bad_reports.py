@@ -9,7 +9,7 @@ POINTS = "side\tid\tgroup\tx\ty\n"
 REPORTING = [
     Bad("a report of nothing", None, "report --output page.html", 2, "report: expected --run and --qrels, or --training"),
     Bad("runs without judgements", None, PAGE, 2, "report: --run needs --qrels"),
-    Bad("runs as text", None, "report --run one.trec --qrels test.qrels", 2, "--run: stands on a page; expected --output page.html"),
+    Bad("runs as text", None, "report --run one.trec --qrels test.qrels", 2, "--run: is for a page; expected --output page.html"),
     Bad("words of no run", file("bad.jsonl", '{"step": 1}\n'), "report --training bad.jsonl --corpus corpus.jsonl --output page.html", 2,
         "--corpus needs --run"),
     Bad("reasons from two places", None, JUDGED + " --queries queries.tsv --index idx --explain good.jsonl", 2, "exclude one another"),

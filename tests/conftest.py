@@ -1,4 +1,4 @@
-"""What every test may ask for: toy texts, seeded tiny weights, and the command line, in this process or in one of its own."""
+"""Fixtures for all tests: toy texts, seeded tiny weights, and the command line, in this process or in a subprocess."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import hypothesis
 import pytest
 
-# A test that fails because others use the machine, or by the luck of one night, says nothing; look for more with --hypothesis-profile=other
+# No deadlines and no random examples: neither a busy machine nor luck may fail a test; explore with --hypothesis-profile=other
 patience = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("other", patience)
 hypothesis.settings.register_profile("same", patience, derandomize=True)
@@ -42,7 +42,7 @@ CONFIG = {
 
 
 class Said(NamedTuple):
-    """What a command returned, and what it wrote to either stream."""
+    """The exit code of a command, and its output on both streams."""
 
     code: int
     stdout: str
@@ -50,7 +50,7 @@ class Said(NamedTuple):
 
 
 class Stream(io.TextIOWrapper):
-    """A standard stream held in memory; it can still be read after somebody closed or detached it."""
+    """A standard stream held in memory; it can still be read after it is closed or detached."""
 
     def __init__(self, content: str = "") -> None:
         self.held = io.BytesIO(content.encode())
@@ -75,9 +75,9 @@ def run_here(*arguments: object, stdin: str = "") -> Said:
 
 
 def run_outside(*arguments: object, stdin: str = "", program: str | None = None, **environment: str) -> Said:
-    """`moeir ARGUMENTS` in a process of its own; `program` is Python to run in its place, with ARGUMENTS as sys.argv."""
+    """`moeir ARGUMENTS` in a subprocess; `program` is Python code to run instead, with ARGUMENTS as sys.argv."""
     start = ["-c", program] if program else ["-m", "moeir"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *start, *map(str, arguments)],
         input=stdin.encode(),
         capture_output=True,
@@ -85,17 +85,17 @@ def run_outside(*arguments: object, stdin: str = "", program: str | None = None,
         timeout=600,
         check=False,
     )
-    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Said(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`tests/device` wants torch for itself: it is a run of its own, `pytest tests/device`, and part of no other."""
-    asked = [Path(argument.split("::")[0]).resolve() for argument in config.args]
-    return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in asked) else None
+    """`tests/device` sets up its device before torch is imported: run it alone with `pytest tests/device`."""
+    requested = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in requested) else None
 
 
 def pytest_runtest_setup() -> None:
-    """torch draws the same in a test whatever ran before it."""
+    """Seed torch, so that a test does not depend on earlier ones."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
@@ -108,7 +108,7 @@ def moeir() -> Callable[..., Said]:
 
 @pytest.fixture(scope="session")
 def moeir_outside() -> Callable[..., Said]:
-    """The same in a process of its own, for what depends on a fresh one."""
+    """The same in a subprocess, for tests that need a fresh process."""
     return run_outside
 
 
@@ -132,7 +132,7 @@ def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model_without_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with an MLM head, of which nothing is dropped: several processes learn from it what one does."""
+    """The same with an MLM head and no dropout: several processes then train the same weights as one."""
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-without-dropout", head=True, **rates)
 
@@ -148,16 +148,16 @@ def t5_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def came_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
     """CAME of two shared and two private layers, not trained."""
-    place = tmp_path_factory.mktemp("built") / "came"
+    output = tmp_path_factory.mktemp("built") / "came"
     arch = "came:shared_layers=2,local_dim=16,normalise=true"
-    return _built(place, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
+    return _built(output, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
 
 
 @pytest.fixture(scope="session")
 def encodings(came_checkpoint: Path, toy: Path) -> Path:
     """The toy corpus in all three representations."""
-    place = came_checkpoint.with_name("encodings")
-    return _built(place, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    output = came_checkpoint.with_name("encodings")
+    return _built(output, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
 
 
 @pytest.fixture(scope="session")
@@ -169,25 +169,25 @@ def index(encodings: Path) -> Path:
 @pytest.fixture(scope="session")
 def bm25_index(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """BM25 over the toy corpus."""
-    place = tmp_path_factory.mktemp("built") / "bm25"
-    return _built(place, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
+    output = tmp_path_factory.mktemp("built") / "bm25"
+    return _built(output, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
 
 
-def _built(place: Path, *arguments: object) -> Path:
-    said = run_here(*arguments, "--output", place)
-    assert said.code == 0, said.stderr
-    return place
+def _built(output: Path, *arguments: object) -> Path:
+    result = run_here(*arguments, "--output", output)
+    assert result.code == 0, result.stderr
+    return output
 
 
-def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **changed: object) -> Path:
-    """Write config.json with what is `changed`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
+def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **overrides: object) -> Path:
+    """Write config.json with `overrides`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
     import torch
 
     from moeir.backbones.checkpoints import bert, files
     from moeir.backbones.encoder import Encoder
 
     folder.mkdir(parents=True)
-    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | changed
+    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | overrides
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         encoder = Encoder(bert.shape(config), vocabulary_head=head)
@@ -196,7 +196,7 @@ def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **changed: object) -
 
 
 def _write_tokenizer(folder: Path) -> int:
-    """Word pieces of the toy texts: V."""
+    """Write a tokenizer with the word pieces of the toy texts; returns V."""
     from tokenizers.implementations import BertWordPieceTokenizer
 
     names = ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv")

@@ -1,1 +1,1 @@
-"""The steps of a pipeline: one file, one command. Nothing heavy is imported until `work`."""
+"""The pipeline steps: one file per command, and the modules that commands share. Heavy imports happen in `work`."""

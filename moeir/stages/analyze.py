@@ -1,4 +1,4 @@
-"""`moeir analyze`: what the experts have in common and where each is best, whom routers take, how texts and vectors lie, who learned."""
+"""`moeir analyze`: overlap and wins of runs, router usage, divergence and projection of vectors, text lengths, shares in training."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -51,36 +51,36 @@ PICTURES = (".svg", ".png")
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Look at experts: overlap, wins and scores of runs; usage, divergence and projection of what a model says of texts; lengths of texts;
-    shares in a training. --output x.tsv is a list, x.svg or x.png a picture."""
+    """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
+    expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
-    analysis: str | None = argument(
-        f"{', '.join(list(READS)[:-1])} or {list(READS)[-1]} [default: what the flags are for].", None
-    )
+    analysis: str | None = argument(f"{', '.join(list(READS)[:-1])} or {list(READS)[-1]} [default: inferred from the flags].", None)
     run: tuple[Path, ...] = source(
-        "run", "overlap, wins, scores: a ranked list; repeat the flag. projection: colours are of the best.", (), names=("--runs",)
+        "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), names=("--runs",)
     )
-    overlap: str = option("rbo:persistence=0.9 or overlap:depth=100; see: moeir variants analysis.overlap.", "rbo")
-    model: Path | None = source("checkpoint", "Checkpoint. lengths: whose tokens are counted [default: words].", None, names=("--encoder",))
-    corpus: Path | None = source("texts", "Documents. wins: their words are looked for in the queries' answers.", None)
-    queries: Path | None = source("texts", "Queries. wins: by their length and question word.", None, names=("--topics",))
-    qrels: Path | None = source("qrels", "Judgements. divergence: they make pairs of queries and documents.", None)
-    measure: str = option("wins, projection: by which a run is best on a query.", "nDCG@10", names=("--metric", "-m"))
-    classes: int = option("scores, lengths: classes of a histogram, at most.", 20)
+    overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100; see: moeir variants analysis.overlap.", "rbo")
+    model: Path | None = source(
+        "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, names=("--encoder",)
+    )
+    corpus: Path | None = source("texts", "Documents. wins: group queries by their word overlap with relevant documents.", None)
+    queries: Path | None = source("texts", "Queries. wins: group them by length and question word.", None, names=("--topics",))
+    qrels: Path | None = source("qrels", "Relevance judgements. divergence: they pair queries with documents.", None)
+    measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", names=("--metric", "-m"))
+    classes: int = option("scores, lengths: maximum number of histogram bins.", 20)
     projection: str = option("projection: tsne:perplexity=30 or pca; see: moeir variants analysis.projection.", "tsne")
-    dimensions: int = option("projection: 2 or 3.", 2)
-    sample: int = option("projection: queries, and documents, at most; drawn at random.", 2000)
-    threshold: str = option("usage: which experts count as used: decisions, as 100000, or a share of them, as 1.14%.", "1")
+    dimensions: int = option("projection: number of dimensions, 2 or 3.", 2)
+    sample: int = option("projection: maximum number of queries and of documents, sampled at random.", 2000)
+    threshold: str = option("usage: minimum decisions (100000) or share (1.14%) for an expert to count as used.", "1")
     expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
-    pairs: int = option("divergence: pairs of a query and its document.", 400)
-    bandwidth: float = option("divergence: of the Gaussian kernel.", 1.0)
-    seed: int = option("divergence, projection: of the choice of pairs or texts, and of t-SNE.", 42)
-    rows: int = option("shares: rows; each the mean of a stretch of the training.", 20)
-    max_tokens: int = option("Tokens computed at once; lower it if memory runs out.", 16384, affects_result=False)
+    pairs: int = option("divergence: number of pairs of a query and its document.", 400)
+    bandwidth: float = option("divergence: bandwidth of the Gaussian kernel.", 1.0)
+    seed: int = option("divergence, projection: seed of the sampling and of t-SNE.", 42)
+    rows: int = option("shares: number of rows; each is the mean over an interval of the training.", 20)
+    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    form: str = option("table, tsv, jsonl, or auto: a table on stdout, a file as its name ends.", "auto", names=("--format",))
-    output: Path = product("analysis", "Where to write: .svg or .png is a picture, .tsv or .jsonl a list; - is stdout.", STREAM)
+    form: str = option("table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", names=("--format",))
+    output: Path = product("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 
     def check(self) -> None:
         from moeir.analysis.usage import parsed
@@ -96,7 +96,7 @@ class Analyze(Stage):
         if self.pairs < 2:
             raise UsageError(f"--pairs {self.pairs}: expected 2 or more")
         if not 0.001 <= self.bandwidth <= 1000:
-            raise UsageError(f"--bandwidth {self.bandwidth:g}: expected 0.001 to 1000; distances are of cosines, 0 to 2")
+            raise UsageError(f"--bandwidth {self.bandwidth:g}: expected 0.001 to 1000; cosine distances are 0 to 2")
         if self.max_tokens < 1:
             raise UsageError(f"--max-tokens {self.max_tokens}: expected at least 1")
         check_seed(self.seed)
@@ -112,22 +112,22 @@ class Analyze(Stage):
             if not 1 <= value <= 100_000:
                 raise UsageError(f"{flag} {value}: expected 1 to 100000")
         if self._name() == "projection" and (len(self.run) == 1 or bool(self.run) != (self.qrels is not None)):
-            raise UsageError("analyze projection: --run, twice or more, and --qrels go together: queries are coloured by the best run")
+            raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
         if self._picture():
             if self.form != "auto":
-                raise UsageError(f"--form {self.form}: {self.output} is a picture")
+                raise UsageError(f"--form {self.form}: {self.output} is a plot")
             if importlib.util.find_spec("matplotlib") is None:
-                raise UsageError(f"--output {self.output}: pictures need the package matplotlib; pip install 'moeir[report]'")
+                raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
         if self._name() == "projection" and importlib.util.find_spec("sklearn") is None:
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
 
     def _picture(self) -> str | None:
-        """The form of a picture, if one is wanted."""
+        """The format of the plot, if --output is one."""
         suffix = making.place_of(self.output).suffix
         return suffix.removeprefix(".") if suffix in PICTURES else None
 
     def _name(self) -> str:
-        """What was asked for, or what the flags are for."""
+        """The analysis that was named, or the one the flags belong to."""
         if self.analysis is not None:
             if self.analysis not in READS:
                 raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(READS)}")
@@ -139,40 +139,40 @@ class Analyze(Stage):
         return "usage" if self.corpus is not None or self.queries is not None else "shares"
 
     def _check_flags(self, name: str) -> None:
-        """UsageError for a flag that this analysis lacks, or does not read."""
+        """UsageError for a missing flag, or one that this analysis does not read."""
         for setting in settings_of(type(self)):
-            given, owners = getattr(self, setting.name), [one for one, names in READS.items() if setting.name in names]
-            if given != setting.default and owners and name not in owners:
-                raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(owners)}")
+            value, analyses = getattr(self, setting.name), [analysis for analysis, names in READS.items() if setting.name in names]
+            if value != setting.default and analyses and name not in analyses:
+                raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(analyses)}")
         for flag in NEEDS.get(name, ()):
             if getattr(self, flag) in (None, ()):
                 raise UsageError(f"analyze {name}: needs --{flag}")
         if name in ("usage", "lengths", "projection") and self.corpus is None and self.queries is None:
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
-            raise UsageError("analyze wins: --corpus needs --queries: the words that are looked for in the answers")
+            raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
 
     def work(self) -> Counts:
         from moeir.records import lines
 
-        found: Finding = ANALYSES[self._name()](self)
+        result: Finding = ANALYSES[self._name()](self)
         if form := self._picture():
             from moeir.report import charts
 
-            charts.drawn(found.picture, self.output, form)
-            return {"rows": len(found.rows)}
+            charts.drawn(result.picture, self.output, form)
+            return {"rows": len(result.rows)}
         with lines.writer(self.output) as output:
-            self._write(found, output)
-        return {"rows": len(found.rows)}
+            self._write(result, output)
+        return {"rows": len(result.rows)}
 
-    def _write(self, found: "Finding", output: TextIO) -> None:
+    def _write(self, result: "Finding", output: TextIO) -> None:
         from moeir.evaluation import tables
 
         if (form := self._form()) == "table":
-            rows = [[_cell(cell, found.number) for cell in row] for row in found.rows]
-            output.write(tables.text(found.header or found.names, rows) + "\n")
+            rows = [[_cell(cell, result.number) for cell in row] for row in result.rows]
+            output.write(tables.text(result.header or result.names, rows) + "\n")
         else:
-            output.writelines(f"{line}\n" for line in tables.in_file(found.names, found.rows, form))
+            output.writelines(f"{line}\n" for line in tables.in_file(result.names, result.rows, form))
 
     def _form(self) -> str:
         if self.form != "auto":

@@ -1,4 +1,4 @@
-"""What every stage does once for all of them: check sources, write beside the place, work, manifest, rename."""
+"""The life cycle shared by all stages: check sources, write to a partial path, work, write the manifest, rename."""
 
 import dataclasses
 import json
@@ -36,71 +36,71 @@ Counts = Mapping[str, Any] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A step of a pipeline: its fields are its flags, its docstring is its help, `work` is its work."""
+    """A pipeline step: its fields are its flags, its docstring is its help, `work` does its work."""
 
     name: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Refuse settings that cannot work, before anything is read or written."""
+        """Validate the settings before anything is read or written."""
 
     def work(self) -> Counts:
-        """Read the sources, write `output`; what it returns is kept as counts in the manifest."""
+        """Read the sources and write `output`; the returned counts go into the manifest."""
         raise NotImplementedError
 
     def cost(self) -> list[str]:
-        """Lines for `--dry-run`: what would be spent."""
+        """Lines of `--dry-run` about the expected work."""
         return []
 
     def world(self) -> "World | Alone":
-        """The processes that do it together; those that are started beside one that cannot share are refused by its lock."""
+        """The processes that run the stage together; a stage for a single process refuses others by the lock of its output."""
         return Alone()
 
     def begin(self, *, force: bool) -> None:
-        """Carry it out, after its checks; a stage that gives its shards to other processes says so here."""
-        world = self.world()
-        with world.together(), _memory_explained(self):
-            if world.main:
-                _run(self, world, force=force)
+        """Execute the stage after its checks; a stage that gives shards to other processes overrides this."""
+        process_group = self.world()
+        with process_group.together(), _memory_explained(self):
+            if process_group.main:
+                _run(self, process_group, force=force)
             else:
-                _follow(self, world)
+                _follow(self, process_group)
 
     def product(self) -> tuple[Path, str] | None:
-        """Where it writes, and what kind of thing."""
-        found = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
-        return found[0] if found else None
+        """The output path and its kind."""
+        products = [(getattr(self, item.name), item.kind) for item in settings.settings_of(type(self)) if item.role == "product"]
+        return products[0] if products else None
 
     def makes_folder(self) -> bool:
         """Whether the product is a folder."""
-        return (made := self.product()) is not None and made[1] in FOLDER_KINDS
+        return (product := self.product()) is not None and product[1] in FOLDER_KINDS
 
     def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
-        """Every file or folder it reads."""
+        """Every file or folder that the stage reads, with its setting."""
         for setting in settings.settings_of(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
                 yield from ((setting, item) for item in (value if setting.repeated else (value,)))
 
 
 class Alone:
-    """A stage that one process does; what `World` promises of words."""
+    """A process group of one, with the object exchange of `ProcessGroup`."""
 
     main, size = True, 1
 
     def together(self) -> AbstractContextManager[None]:
-        """Nobody else has to know of an error."""
+        """No other process needs to learn of an error."""
         return nullcontext()
 
-    def said(self, words: Any, moment: str) -> list[Any]:
-        """What everyone says."""
-        return [words]
+    def said(self, message: Any, moment: str) -> list[Any]:
+        """The objects of all processes: that of this one."""
+        return [message]
 
 
 @contextmanager
 def _memory_explained(stage: Stage) -> Iterator[None]:
-    """Where memory runs out, it is said where, how much of it is taken, and which flags of the stage take less."""
+    """Explain an out-of-memory error: the device, how much of its memory is in use, and which flags of the stage need less."""
     try:
         yield
     except (MemoryError, RuntimeError) as problem:
-        advice = [words for name, words in LESS_MEMORY.items() if name in {setting.name for setting in settings.settings_of(type(stage))}]
+        advice = [hint for name, hint in LESS_MEMORY.items() if name in {setting.name for setting in settings.settings_of(type(stage))}]
         if not advice or not is_out_of_memory(problem):
             raise
         from moeir.kernels.memory import describe_shortage
@@ -115,20 +115,20 @@ def check_word(flag: str, text: str) -> None:
 
 
 def check_depth(depth: int) -> None:
-    """UsageError for a depth that is none."""
+    """UsageError unless `depth` is at least 1 and less than 2**31."""
     if not 1 <= depth < 2**31:
         raise UsageError(f"--depth {depth}: expected at least 1" + (f" and less than {2**31}" if depth > 1 else ""))
 
 
 def _check_streams(stage: Stage) -> None:
-    """UsageError if standard input would be read for two things: the second would find it empty."""
+    """UsageError if two sources are standard input, which can be read only once."""
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
     if len(flags) > 1:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
 
 
 def _check_there(path: Path, setting: settings.Setting) -> None:
-    """DataError or ArtifactError if a file or a checkpoint is missing: told before heavy libraries are loaded and processes meet."""
+    """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
     if path != STREAM and not str(path).startswith(HUBS) and not path.exists():
         if setting.kind in TEXT_KINDS:
             raise DataError(f"{path}: no such file ({setting.flag})")
@@ -137,14 +137,14 @@ def _check_there(path: Path, setting: settings.Setting) -> None:
 
 
 def _check_places(stage: Stage, path: Path) -> None:
-    """UsageError if the product would replace something that is read."""
+    """UsageError if the output would replace a source."""
     for setting, source in stage.sources():
         if source != STREAM and path.resolve() in (source.resolve(), *source.resolve().parents):
             raise UsageError(f"--output {path}: would replace what {setting.flag} reads, {source}; write elsewhere")
 
 
 def run(stage: Stage, *, force: bool = False, alone: bool = True) -> None:
-    """Run a stage to its product, or find that it is there already. Of several processes one tells of errors, when they have met."""
+    """Run a stage unless its output is up to date. Several processes report a missing source only once, after they have connected."""
     stage.check()
     _check_streams(stage)
     if alone:
@@ -153,51 +153,51 @@ def run(stage: Stage, *, force: bool = False, alone: bool = True) -> None:
     stage.begin(force=force)
 
 
-def _run(stage: Stage, world: "World | Alone", *, force: bool) -> None:
+def _run(stage: Stage, process_group: "World | Alone", *, force: bool) -> None:
     product = stage.product()
     streams = [setting.flag for setting, source in stage.sources() if source == STREAM]
-    if streams and world.size > 1:
-        raise UsageError(f"{streams[0]} -: {world.size} processes cannot share standard input; name a file")
-    record = _record(stage)
+    if streams and process_group.size > 1:
+        raise UsageError(f"{streams[0]} -: {process_group.size} processes cannot share standard input; name a file")
+    provenance = _record(stage)
     if product is None or product[0] == STREAM:
         stage.work()
         return
     path, kind = product
     _check_places(stage, path)
-    if path.exists() and not force and not streams and manifests.same(path, record):  # nobody knows what a stream held
-        making.tidy(path, record)
+    if path.exists() and not force and not streams and manifests.same(path, provenance):  # the content of a stream is unknown
+        making.tidy(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
-        world.said(None, START)
+        process_group.said(None, START)
         return
-    making.refuse_overwriting(path, record, force=force)
-    with making.making(path, kind, record, force=force or bool(streams), folder=stage.makes_folder()) as (beside, counts):
-        world.said(str(beside), START)
-        counts.update(dataclasses.replace(stage, output=beside).work() or {})  # type: ignore[call-arg]
+    making.refuse_overwriting(path, provenance, force=force)
+    with making.making(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (partial_path, counts):
+        process_group.said(str(partial_path), START)
+        counts.update(dataclasses.replace(stage, output=partial_path).work() or {})  # type: ignore[call-arg]
         if kind == "checkpoint":
-            making.write_text(beside / "settings.yaml", settings.render(stage))
-    world.said(None, END)
+            making.write_text(partial_path / "settings.yaml", settings.render(stage))
+    process_group.said(None, END)
 
 
-def _follow(stage: Stage, world: "World | Alone") -> None:
-    """The part of a process that is not the main one: the same work, and nothing that is written or said."""
+def _follow(stage: Stage, process_group: "World | Alone") -> None:
+    """Run the stage in a process that is not the main one: the same work, without output files and log lines."""
     hush()
-    beside = world.said(None, START)[0]
-    if beside is not None:
-        dataclasses.replace(stage, output=Path(beside)).work()  # type: ignore[call-arg]
-        world.said(None, END)
+    partial_path = process_group.said(None, START)[0]
+    if partial_path is not None:
+        dataclasses.replace(stage, output=Path(partial_path)).work()  # type: ignore[call-arg]
+        process_group.said(None, END)
 
 
 def _record(stage: Stage) -> dict[str, Any]:
     sources: dict[str, list[str]] = {}
     for setting, path in stage.sources():
         sources.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
-    plain = settings.as_dict(stage, results_only=True)
-    record = {"stage": stage.name, "settings": plain, "sources": sources}
-    return dict(json.loads(json.dumps(record)))
+    result_settings = settings.as_dict(stage, results_only=True)
+    provenance = {"stage": stage.name, "settings": result_settings, "sources": sources}
+    return dict(json.loads(json.dumps(provenance)))
 
 
 def source_digest(path: Path, setting: settings.Setting) -> str:
-    """The digest of one source, which must be there and of the right kind."""
+    """The digest of one source, after a check that it exists and has the right kind."""
     if path == STREAM:
         return "stdin"
     if setting.kind == "training":
@@ -220,7 +220,7 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
 
 
 def _weights_digest(path: Path, setting: settings.Setting) -> str:
-    """Of a checkpoint of ours or a folder of plain weights; a name that is no folder is taken for one of the hub."""
+    """The digest of a moeir checkpoint or a folder of plain weights; any other name is taken as a hub id."""
     if (path / manifests.MANIFEST).is_file():
         return manifests.digest_of(manifests.verify(path, "checkpoint")["files"])
     if path.is_dir():
@@ -231,7 +231,7 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
 
 
 def _any_digest(path: Path, setting: settings.Setting) -> str:
-    """Of a file or a folder, whatever it is."""
+    """The digest of a file or folder of any kind."""
     if str(path).startswith(("hf:", "irds:")):
         return str(path)
     if not path.exists():
@@ -240,14 +240,14 @@ def _any_digest(path: Path, setting: settings.Setting) -> str:
 
 
 def plan(stage: Stage) -> list[str]:
-    """What a run would read, write and spend; checks the settings and sources on the way."""
+    """The lines of `--dry-run`: what a run would read, write and spend; settings and sources are checked."""
     stage.check()
     _check_streams(stage)
     _record(stage)
     lines = []
     for setting, path in stage.sources():
-        held = "a stream" if path == STREAM else _weight(path)
-        lines.append(f"read   {setting.flag} {path} ({held})")
+        content = "a stream" if path == STREAM else _weight(path)
+        lines.append(f"read   {setting.flag} {path} ({content})")
     if (product := stage.product()) is not None:
         path, kind = product
         free = "" if path == STREAM else f", {size(shutil.disk_usage(_existing(path)).free)} free there"
@@ -258,11 +258,11 @@ def plan(stage: Stage) -> list[str]:
 
 
 def _weight(path: Path) -> str:
-    path = path if path.exists() else making.beside_of(path)  # a training that goes on still
+    path = path if path.exists() else making.beside_of(path)  # of a training in progress
     if path.is_dir():
         return size(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
     return size(path.stat().st_size) if path.exists() else "not a local file"
 
 
 def _existing(path: Path) -> Path:
-    return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())

@@ -1,4 +1,4 @@
-"""Files that a stage writes beside its product because somebody asked for them: checked like it, and whole or not there like it."""
+"""Optional side outputs of a stage, checked and written atomically like its main output."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ from moeir.stages.base import STREAM, Stage
 
 
 def check(stage: Stage, flags: Mapping[str, Path | None]) -> None:
-    """UsageError unless each file can be written without replacing what is read, what moeir did not make, or one another."""
-    given = {flag: path for flag, path in flags.items() if path is not None}
-    made = stage.product()
-    taken = {} if made is None or made[0] == STREAM else {made[0].resolve(): "--output"}
-    for flag, path in given.items():
+    """UsageError if a side output would replace a source, a file that moeir did not make, or another output."""
+    outputs = {flag: path for flag, path in flags.items() if path is not None}
+    product = stage.product()
+    claimed = {} if product is None or product[0] == STREAM else {product[0].resolve(): "--output"}
+    for flag, path in outputs.items():
         if path == STREAM or path.is_dir():
             raise UsageError(f"{flag} {path}: expected a file to write")
-        if (other := taken.setdefault(path.resolve(), flag)) != flag:
-            raise UsageError(f"{flag} {path}: {other} writes there; name another file")
+        if (other_flag := claimed.setdefault(path.resolve(), flag)) != flag:
+            raise UsageError(f"{flag} {path}: {other_flag} writes there; name another file")
         for setting, source in stage.sources():
             if source != STREAM and path.resolve() == source.resolve():
                 raise UsageError(f"{flag} {path}: would replace what {setting.flag} reads; write elsewhere")
@@ -29,10 +29,10 @@ def check(stage: Stage, flags: Mapping[str, Path | None]) -> None:
 
 @contextmanager
 def written(stage: Stage, path: Path, kind: str) -> Iterator[Path]:
-    """Where to write such a file; it appears under its name when the block ends without an error."""
-    record: dict[str, Any] = {"stage": stage.name, "settings": {}, "sources": {}}
+    """The partial path of a side output, renamed to `path` when the block ends without an error."""
+    provenance: dict[str, Any] = {"stage": stage.name, "settings": {}, "sources": {}}
     for setting, source in stage.sources():
         digest = "stdin" if source == STREAM else manifests.digest(source)
-        record["sources"].setdefault(setting.flag.removeprefix("--"), []).append(digest)
-    with making.making(path, kind, record, force=True, folder=False) as (beside, _):
-        yield beside
+        provenance["sources"].setdefault(setting.flag.removeprefix("--"), []).append(digest)
+    with making.making(path, kind, provenance, force=True, folder=False) as (partial_path, _):
+        yield partial_path

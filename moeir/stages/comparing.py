@@ -1,4 +1,4 @@
-"""The analyses that read runs and the course of a training: what `moeir analyze` shows without a model."""
+"""Analyses of `moeir analyze` that read runs or training metrics, without a model."""
 
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def overlap(stage: "Analyze") -> "Finding":
-    """How much the lists of each pair of runs have in common."""
+    """Overlap of the ranked lists of each pair of runs."""
     from moeir.analysis.finding import Finding, Picture
 
     compare = variants.bind("analysis.overlap", stage.overlap)
-    read = _read(stage)
+    runs = _read(stage)
     rows = []
-    for one, other in combinations(read, 2):
-        shared = [query for query in read[one].queries if query in read[other].places]
-        if not shared:
+    for one, other in combinations(runs, 2):
+        common_queries = [query for query in runs[one].queries if query in runs[other].places]
+        if not common_queries:
             raise DataError(f"{one} and {other} have no query in common; are they runs of one query set?")
-        values = [compare(read[one].documents_of(query), read[other].documents_of(query)) for query in shared]
-        rows.append([one, other, len(shared), sum(values) / len(values)])
+        values = [compare(runs[one].documents_of(query), runs[other].documents_of(query)) for query in common_queries]
+        rows.append([one, other, len(common_queries), sum(values) / len(values)])
     picture = Picture("matrix", [(stage.overlap, one, other, value) for one, other, _, value in rows])
     return Finding(["run", "other", "queries", stage.overlap], rows, picture, header=["run", "run", "queries", stage.overlap])
 
 
 def wins(stage: "Analyze") -> "Finding":
-    """Which run is best on which queries."""
+    """Queries on which each run is best, in all and per query group."""
     from moeir.analysis import wins
     from moeir.analysis.finding import Finding, Picture
     from moeir.records import texts
@@ -40,36 +40,44 @@ def wins(stage: "Analyze") -> "Finding":
     values = judged(stage)
     groups: dict[str, dict[str, str]] = {}
     if stage.queries is not None:
-        asked = {text.id: text.content for text in texts.read(stage.queries) if text.id in next(iter(values.values()))}
-        if not asked:
+        queries = {text.id: text.content for text in texts.read(stage.queries) if text.id in next(iter(values.values()))}
+        if not queries:
             raise DataError(f"{stage.queries}: none of its queries is judged in {stage.qrels}")
-        groups["length"] = {name: wins.length(text) for name, text in asked.items()}
-        groups["question"] = {name: wins.question(text) for name, text in asked.items()}
+        groups["length"] = {name: wins.length(text) for name, text in queries.items()}
+        groups["question"] = {name: wins.question(text) for name, text in queries.items()}
         if stage.corpus is not None:
-            groups["overlap"] = _overlaps(stage, asked)
-    found = wins.table(values, groups)
+            groups["overlap"] = _overlaps(stage, queries)
+    win_counts = wins.table(values, groups)
     rows = [
-        [one.by, one.group, one.queries, one.run, one.wins, one.wins / one.queries, None if one.run == wins.TIED else one.mean]
-        for one in found
+        [
+            entry.by,
+            entry.group,
+            entry.queries,
+            entry.run,
+            entry.wins,
+            entry.wins / entry.queries,
+            None if entry.run == wins.TIED else entry.mean,
+        ]
+        for entry in win_counts
     ]
-    marks = [(one.by, one.run, f"{one.group} ({one.queries:,})", one.wins / one.queries) for one in found]
+    marks = [(entry.by, entry.run, f"{entry.group} ({entry.queries:,})", entry.wins / entry.queries) for entry in win_counts]
     names = ["by", "group", "queries", "run", "wins", "share", str(stage.measure)]
     return Finding(names, rows, Picture("bars", marks, up="share of queries where it alone is best"))
 
 
-def _overlaps(stage: "Analyze", asked: dict[str, str]) -> dict[str, str]:
+def _overlaps(stage: "Analyze", queries: dict[str, str]) -> dict[str, str]:
     from moeir.analysis import wins
     from moeir.records import qrels, texts
 
     assert stage.qrels is not None and stage.corpus is not None
     grades = qrels.read(stage.qrels)
-    wanted = {document for query in asked for document, grade in grades[query].items() if grade > 0}
-    answers = {text.id: text.content for text in texts.read(stage.corpus, keep_empty=True) if text.id in wanted}
-    return wins.overlaps(asked, grades, answers)
+    relevant_ids = {document for query in queries for document, grade in grades[query].items() if grade > 0}
+    relevant_texts = {text.id: text.content for text in texts.read(stage.corpus, keep_empty=True) if text.id in relevant_ids}
+    return wins.overlaps(queries, grades, relevant_texts)
 
 
 def scores(stage: "Analyze") -> "Finding":
-    """How the scores of each run are spread; those of answers apart, where judgements are given."""
+    """Score histogram of each run; with judgements, relevant documents apart from others."""
     import numpy as np
 
     from moeir.analysis import histograms
@@ -79,37 +87,40 @@ def scores(stage: "Analyze") -> "Finding":
     grades = None if stage.qrels is None else qrels.read(stage.qrels)
     rows: list[list[object]] = []
     for name, run in _read(stage).items():
-        found = _scores(run, grades)
-        every = np.concatenate(list(found.values()))
-        if not len(every):
+        scores_by_kind = _scores(run, grades)
+        all_scores = np.concatenate(list(scores_by_kind.values()))
+        if not len(all_scores):
             raise DataError(f"{name}: has no query that is judged in {stage.qrels}")
-        for kind, numbers in found.items():
-            rows += [[name, kind, *one] for one in histograms.scores(numbers, float(every.min()), float(every.max()), stage.classes)]
+        for kind, values in scores_by_kind.items():
+            rows += [
+                [name, kind, *columns]
+                for columns in histograms.scores(values, float(all_scores.min()), float(all_scores.max()), stage.classes)
+            ]
     marks = [(name, kind, low, high, share) for name, kind, low, high, _, share in rows]
     names = ["run", "documents", "from", "to", "count", "share"]
     return Finding(names, rows, Picture("steps", marks, across="score", up="share of documents"))
 
 
 def _scores(run: "Run", grades: "Qrels | None") -> "dict[str, Scores]":
-    """All scores of a run; or those of answers and of other documents, of judged queries."""
+    """All scores of a run; with judgements, those of relevant and of other documents of judged queries."""
     import numpy as np
 
     if grades is None:
         return {"all": run.scores}
     codes = {name: code for code, name in enumerate(run.names)}
-    answers, others = [run.scores[:0]], [run.scores[:0]]
-    for place, query in enumerate(run.queries):
+    answer_scores, other_scores = [run.scores[:0]], [run.scores[:0]]
+    for row, query in enumerate(run.queries):
         if query in grades:
-            documents, scores = run.row(place)
-            wanted = [codes[name] for name, grade in grades[query].items() if grade > 0 and name in codes]
-            mine = np.isin(documents, wanted)
-            answers.append(scores[mine])
-            others.append(scores[~mine])
-    return {"answer": np.concatenate(answers), "other": np.concatenate(others)}
+            documents, scores = run.row(row)
+            relevant_codes = [codes[name] for name, grade in grades[query].items() if grade > 0 and name in codes]
+            is_relevant = np.isin(documents, relevant_codes)
+            answer_scores.append(scores[is_relevant])
+            other_scores.append(scores[~is_relevant])
+    return {"answer": np.concatenate(answer_scores), "other": np.concatenate(other_scores)}
 
 
 def shares(stage: "Analyze") -> "Finding":
-    """Who learned, in the course of a training."""
+    """Expert shares over the course of a training."""
     from moeir.analysis import shares
     from moeir.analysis.finding import Finding, Picture
 
@@ -119,7 +130,7 @@ def shares(stage: "Analyze") -> "Finding":
         raise ArtifactError(f"{stage.model}: has no metrics.jsonl: not trained; moeir finetune --model {stage.model} … trains it")
     names, rows = shares.over_time(path, stage.rows)
     if len(names) == 1:
-        raise UsageError(f"{path}: says nothing of single experts; expected share.…, usage.… or loss.… of some")
+        raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
     marks = []
     for column, name in enumerate(names[1:], start=1):
         kind, _, expert = name.partition(".")
@@ -133,11 +144,11 @@ def judged(stage: "Analyze") -> dict[str, dict[str, float]]:
     from moeir.records import qrels
 
     assert stage.qrels is not None
-    wanted, grades = measures.parse(stage.measure), qrels.read(stage.qrels)
+    measure, grades = measures.parse(stage.measure), qrels.read(stage.qrels)
     try:
-        return {name: measures.per_query(run, grades, [wanted])[str(wanted)] for name, run in _read(stage).items()}
-    except DataError as problem:
-        raise DataError(f"{stage.qrels}: {problem}") from None
+        return {name: measures.per_query(run, grades, [measure])[str(measure)] for name, run in _read(stage).items()}
+    except DataError as error:
+        raise DataError(f"{stage.qrels}: {error}") from None
 
 
 def _read(stage: "Analyze") -> "dict[str, Run]":

@@ -1,4 +1,4 @@
-"""`moeir evaluate`: runs and judgements, or answers, become numbers."""
+"""`moeir evaluate`: evaluation measures of runs, from judgements or answers."""
 
 import logging
 from collections.abc import Iterator
@@ -29,31 +29,35 @@ TABLES = ("table", "markdown", "latex")
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
-    """Measure runs against judgements or answers, side by side, with p-values against the first. A query that a run lacks counts 0."""
+    """Evaluate runs against judgements or answers, side by side, with p-values against the first. A query missing from a run counts 0."""
 
-    run: tuple[Path, ...] = source("run", "A ranked list; repeat the flag to compare.", names=("--runs",))
-    qrels: Path | None = source("qrels", "Judgements: TREC or BEIR form.", None)
-    answers: Path | None = source("texts", "Instead of judgements: questions with answers; a text that holds one is relevant.", None)
-    corpus: Path | None = source("texts", "With --answers: the documents in which they are looked for.", None)
-    match: str = option("With --answers: string (tokens, as DPR compares them) or regex.", "string")
+    run: tuple[Path, ...] = source("run", "A run; repeat the flag to compare runs.", names=("--runs",))
+    qrels: Path | None = source("qrels", "Relevance judgements in TREC or BEIR format.", None)
+    answers: Path | None = source(
+        "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
+    )
+    corpus: Path | None = source("texts", "With --answers: the documents to search for answers.", None)
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
         (),
         names=("--metric", "-m"),
     )
-    group_by: str | None = option("Means for each value of this field of the queries, and their mean (macro).", None)
-    queries: Path | None = source("texts", "With --group-by: the queries, if --answers does not hold the field.", None, names=("--topics",))
-    per_query: bool = option("Every query's value too.", False, names=("-q",))
+    group_by: str | None = option("Report means per value of this query field, and their mean (macro).", None)
+    queries: Path | None = source("texts", "With --group-by: the queries, if --answers lacks the field.", None, names=("--topics",))
+    per_query: bool = option("Report the value of every query, too.", False, names=("-q",))
     test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
-    correction: str = option("Of p-values, over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none")
-    effect_size: bool = option("The difference to the first run and Cohen's d too.", False)
-    intervals: bool = option("The 95 % interval of each mean too (Student's t).", False)
-    ties: bool = option("From what to what each mean goes over all orders of documents with equal scores.", False)
-    compat: str | None = option("The numbers of another tool: trec_eval, beir, mteb or msmarco.", None)
-    explain: bool = option("With --compat: why its numbers differ, step by step.", False)
+    correction: str = option(
+        "Correction of p-values over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none"
+    )
+    effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False)
+    intervals: bool = option("Report 95 % confidence intervals of the means, too (Student's t).", False)
+    ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False)
+    compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None)
+    explain: bool = option("With --compat: show step by step why its values differ.", False)
     form: str = option("table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", names=("--format",))
-    output: Path = product("evaluation", "Where to write; - is stdout.", STREAM)
+    output: Path = product("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
         if self.form not in FORMS:
@@ -64,11 +68,11 @@ class Evaluate(Stage):
         if self.explain and self.compat is None:
             raise UsageError("--explain needs --compat TOOL: the tool whose numbers differ")
         if self.compat is not None and (self.answers, self.group_by) != (None, None):
-            raise UsageError("--compat needs --qrels, and takes no --group-by: the tools know judgements alone")
+            raise UsageError("--compat needs --qrels, and takes no --group-by: the tools use judgements only")
         if self.compat is not None and STREAM in self.run:
             raise UsageError("--compat --run -: the run is read more than once; name a file")
         if self.ties and (self.compat or self.answers or self.group_by):
-            raise UsageError("--ties needs --qrels, and goes without --compat and --group-by")
+            raise UsageError("--ties needs --qrels, and cannot be combined with --compat or --group-by")
         if not self.run:
             raise UsageError("evaluate: expected at least one --run")
         check_judgements("evaluate", self.qrels, self.answers)
@@ -81,31 +85,33 @@ class Evaluate(Stage):
         from moeir.evaluation.listings import ALL
         from moeir.records import lines
 
-        wanted = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
+        requested = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
         groups = read_groups(self.group_by, self.queries or self.answers)
         if self.compat is not None:
-            compat.check(self.compat, wanted)
+            compat.check(self.compat, requested)
         values: dict[str, Samples] = {}
-        compared: dict[str, Compared] = {}
+        tool_views: dict[str, Compared] = {}
         ranges: dict[str, dict[str, tuple[float, float]]] = {}
         notes, queries = [], 0
-        for name, path, run, judged, note in self._judged(wanted):
+        for name, path, run, qrels, note in self._judged(requested):
             try:
                 if self.compat is not None:
-                    compared[name] = compat.Compared(path, run, judged, compat.TOOLS[self.compat])
-                    found = {str(measure): dict(compared[name].values(measure)) for measure in wanted}
+                    tool_views[name] = compat.Compared(path, run, qrels, compat.TOOLS[self.compat])
+                    run_values = {str(measure): dict(tool_views[name].values(measure)) for measure in requested}
                 else:
-                    found = measures.per_query(run, judged, wanted)
+                    run_values = measures.per_query(run, qrels, requested)
                 if self.ties:
-                    ranges[name] = ties.ranges(run, judged, wanted)
+                    ranges[name] = ties.ranges(run, qrels, requested)
             except DataError as problem:
                 raise DataError(f"{path}: {problem}") from None
-            values[name] = {ALL: found} if groups is None else grouped(found, groups, str(self.group_by), self.queries or self.answers)
+            values[name] = (
+                {ALL: run_values} if groups is None else grouped(run_values, groups, str(self.group_by), self.queries or self.answers)
+            )
             notes.append(f"{name}: {note}")
-            queries = len(judged)
+            queries = len(qrels)
         with lines.writer(self.output) as output:
             if self.explain:
-                rows = compat.explained(compared, wanted)
+                rows = compat.explained(tool_views, requested)
                 output.write(tables.text(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
             else:
                 output.writelines(f"{line}\n" for line in self._lines(values, ranges if self.ties else None))
@@ -113,35 +119,35 @@ class Evaluate(Stage):
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}
 
-    def _judged(self, wanted: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
-        """Every run with its name, its path, its judgements, and how far they reach."""
+    def _judged(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
+        """The name, path and judgements of every run, and a note on how many queries they cover."""
         from moeir.evaluation import answers, measures
         from moeir.records import qrels, runs
 
-        named = named_runs(self.run)
+        run_paths = named_runs(self.run)
         if self.answers is None:
             assert self.qrels is not None
-            judged = qrels.read(self.qrels)
-            for name, path in named.items():
+            grades = qrels.read(self.qrels)
+            for name, path in run_paths.items():
                 run = runs.read(path)
-                yield name, path, run, judged, _reach(measures.coverage(run, judged))
+                yield name, path, run, grades, _reach(measures.coverage(run, grades))
             return
-        depth = answers.deepest(wanted)
-        asked = read_answers(self.answers, self.match)
-        read = [runs.read(path) if depth is None else runs.read(path).top(depth) for path in named.values()]
+        depth = answers.deepest(requested)
+        questions = read_answers(self.answers, self.match)
+        all_runs = [runs.read(path) if depth is None else runs.read(path).top(depth) for path in run_paths.values()]
         assert self.corpus is not None
-        by_run = answers.judged(read, asked, self.corpus)
-        for (name, path), run, judged in zip(named.items(), read, by_run, strict=True):
-            reach = measures.coverage(run, judged)
-            note = f"{reach.returned} of {reach.judged} questions, {reach.missing} without hits"
-            yield name, path, run, judged, f"{note}; {reach.extra} queries of the run are no questions"
+        qrels_by_run = answers.judged(all_runs, questions, self.corpus)
+        for (name, path), run, grades in zip(run_paths.items(), all_runs, qrels_by_run, strict=True):
+            coverage = measures.coverage(run, grades)
+            note = f"{coverage.returned} of {coverage.judged} questions, {coverage.missing} without hits"
+            yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run have no answers"
 
     def _comparison(self) -> "Comparison":
         from moeir.evaluation.listings import Comparison
 
         return Comparison(self.test, self.correction, self.effect_size, self.intervals)
 
-    def _lines(self, systems: "dict[str, Samples]", ranges: "Ranges | None") -> Iterator[str]:
+    def _lines(self, samples_by_run: "dict[str, Samples]", ranges: "Ranges | None") -> Iterator[str]:
         from moeir.evaluation import listings
 
         form = self.form
@@ -150,15 +156,15 @@ class Evaluate(Stage):
         elif form == "auto":
             form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
         if form in TABLES:
-            yield listings.table(systems, form, self._comparison(), ranges)
+            yield listings.table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":
-            yield listings.document(systems, self._comparison())
+            yield listings.document(samples_by_run, self._comparison())
         else:
-            yield from listings.lines(systems, form, per_query=self.per_query)
+            yield from listings.lines(samples_by_run, form, per_query=self.per_query)
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
-    """UsageError unless judgements come from exactly one place."""
+    """UsageError unless exactly one of --qrels and --answers is given."""
     if qrels is None and answers is None:
         raise UsageError(f"{stage} needs --qrels, or --answers and --corpus")
     if qrels is not None and answers is not None:
@@ -166,10 +172,10 @@ def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> No
 
 
 def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
-    """UsageError unless answers and the documents in which they are looked for come together."""
+    """UsageError unless answers and the corpus to search for them are given together."""
     if (answers is None) != (corpus is None):
-        given, other = (flag, "--corpus") if corpus is None else ("--corpus", flag)
-        raise UsageError(f"{given} needs {other}: answers are looked for in the texts of a corpus")
+        present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
+        raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
     if match not in ("string", "regex"):
         raise UsageError(f"--match {match}: expected string or regex")
     if answers is None and match != "string":
@@ -177,7 +183,7 @@ def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: s
 
 
 def check_groups(group_by: str | None, queries: Path | None, answers: Path | None) -> None:
-    """UsageError unless a field and the queries that have it come together."""
+    """UsageError unless --group-by and queries with its field are given together."""
     if group_by is not None and queries is None and answers is None:
         raise UsageError("--group-by needs --queries: the records that have the field")
     if queries is not None and group_by is None:
@@ -187,41 +193,41 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
 
 
 def read_answers(path: Path, match: str) -> "Answers":
-    """What is looked for, by question."""
+    """The answers of each question, prepared for matching."""
     from moeir.evaluation import answers
     from moeir.records import lines, texts
 
     return answers.read(texts.read(path, keep_empty=True), match, lines.label(path))
 
 
-def read_groups(field: str | None, place: Path | None) -> dict[str, str] | None:
-    """The group of every query, if there are groups."""
+def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
+    """The group of every query, or None without --group-by."""
     from moeir.records import texts
 
-    return None if field is None or place is None else texts.fields(place, field)
+    return None if field is None or path is None else texts.fields(path, field)
 
 
 def named_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
-    """Runs by their file names without suffixes, or by their paths where those are the same."""
+    """Run paths by name: the file name without suffix, or the path where file names repeat."""
     from moeir.records import lines
 
-    short = ["stdin" if path == STREAM else lines.stem(path).stem for path in paths]
-    names = short if len(set(short)) == len(short) else [str(path) for path in paths]
+    stems = ["stdin" if path == STREAM else lines.stem(path).stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     if len(set(names)) < len(names):
         raise UsageError("--run: the same run is given twice")
     return dict(zip(names, paths, strict=True))
 
 
-def grouped(values: Values, groups: dict[str, str], field: str, place: Path | None) -> "Samples":
-    """What the means of groups are taken over."""
+def grouped(values: Values, groups: dict[str, str], field: str, path: Path | None) -> "Samples":
+    """The per-query values of each group."""
     from moeir.evaluation.groups import samples
 
     try:
         return samples(values, groups, field)
     except DataError as problem:
-        raise DataError(f"{place}: {problem}") from None
+        raise DataError(f"{path}: {problem}") from None
 
 
-def _reach(note: "Coverage") -> str:
-    share = f"{100 * note.unjudged_at_depth:.1f} % of the top {note.depth} unjudged"
-    return f"{note.returned} of {note.judged} judged queries, {note.missing} without hits, {note.extra} not judged; {share}"
+def _reach(coverage: "Coverage") -> str:
+    share = f"{100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
+    return f"{coverage.returned} of {coverage.judged} judged queries, {coverage.missing} without hits, {coverage.extra} not judged; {share}"

@@ -1,4 +1,4 @@
-"""Why the documents of a page were found, asked again of the index that found them."""
+"""Explanations for a report page, recomputed from the index that was searched."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 BATCH = 64
 FUSED = "fused"
-CLOSE = 1e-4  # of a score that parts add up to, next to one that was printed
+CLOSE = 1e-4  # tolerance between a sum of parts and a printed score
 log = logging.getLogger(__name__)
 
 
 def explanations(
-    index: Sequence[Path], corpus: Path | None, cases: "Cases", read: "Mapping[str, Run]", asked: "Mapping[str, Text]"
+    index: Sequence[Path], corpus: Path | None, cases: "Cases", runs: "Mapping[str, Run]", queries: "Mapping[str, Text]"
 ) -> Iterator[dict[str, Any]]:
-    """Explanations of the documents of all cases whose queries have words; runs are experts by their names."""
+    """Explanations of the documents of all queries with texts; a run belongs to the expert it is named after."""
     from moeir import console
     from moeir.records import texts
     from moeir.retrieval.explained import Explainer
@@ -30,50 +30,50 @@ def explanations(
     from moeir.retrieval.shelf import Shelf
     from moeir.retrieval.speed import Speed
 
-    opened = open_index(index)
-    found = _experts(opened, read)
-    _check_documents(opened, found)
-    shown = {name: [document for document in cases.documents(name) if document in opened.rows] for name in asked}
-    shelf = None
+    searcher = open_index(index)
+    expert_runs = _experts(searcher, runs)
+    _check_documents(searcher, expert_runs)
+    shown_documents = {name: [document for document in cases.documents(name) if document in searcher.rows] for name in queries}
+    text_store = None
     if corpus is not None:
-        every = {document for documents in shown.values() for document in documents}
-        shelf = Shelf(texts.read(corpus, keep_empty=True), every)
-    explainer = Explainer(opened, found, opened.fusion, shelf)
-    encoded = opened.encoded([text.content for text in asked.values()], BATCH, Speed())
-    told = explainer.every(list(asked), [text.content for text in asked.values()], encoded, shown.__getitem__)
-    summed = FUSED in found
-    with console.meter("explaining", sum(map(len, shown.values()))) as meter:
-        for one in told:
+        all_documents = {document for documents in shown_documents.values() for document in documents}
+        text_store = Shelf(texts.read(corpus, keep_empty=True), all_documents)
+    explainer = Explainer(searcher, expert_runs, searcher.fusion, text_store)
+    encoded = searcher.encoded([text.content for text in queries.values()], BATCH, Speed())
+    all_explanations = explainer.every(list(queries), [text.content for text in queries.values()], encoded, shown_documents.__getitem__)
+    adds_up = FUSED in expert_runs
+    with console.meter("explaining", sum(map(len, shown_documents.values()))) as meter:
+        for explanation in all_explanations:
             meter.advance()
-            if summed and not _adds_up(one):
-                words = "its scores are not %s of the experts' runs; parts are left out, search --explain tells them"
-                log.warning(f"%s: {words}", FUSED, opened.fusion)
-                summed = False
-            yield one if summed else _without_parts(one)
+            if adds_up and not _adds_up(explanation):
+                message = "its scores are not %s of the experts' runs; parts are left out; search --explain has them"
+                log.warning(f"%s: {message}", FUSED, searcher.fusion)
+                adds_up = False
+            yield explanation if adds_up else _without_parts(explanation)
 
 
-def _experts(opened: "OpenIndex", read: "Mapping[str, Run]") -> "dict[str, Run]":
+def _experts(searcher: "OpenIndex", runs: "Mapping[str, Run]") -> "dict[str, Run]":
     """The runs of this index's experts in its order, then the fused one."""
-    named = {name: read[name] for name in opened.engines if name in read}
-    if not named:
-        expected = ", ".join(f"{name}.trec" for name in opened.engines)
-        raise UsageError(f"--index {opened.label}: none of the runs bears the name of an expert; expected {expected}")
-    whole = len(named) == len(opened.engines) > 1
-    return {**named, FUSED: read[FUSED]} if whole and FUSED in read else named
+    expert_runs = {name: runs[name] for name in searcher.engines if name in runs}
+    if not expert_runs:
+        expected = ", ".join(f"{name}.trec" for name in searcher.engines)
+        raise UsageError(f"--index {searcher.label}: no run is named after an expert; expected {expected}")
+    complete = len(expert_runs) == len(searcher.engines) > 1
+    return {**expert_runs, FUSED: runs[FUSED]} if complete and FUSED in runs else expert_runs
 
 
-def _check_documents(opened: "OpenIndex", found: "Mapping[str, Run]") -> None:
-    for name, run in found.items():
-        if unknown := next((document for document in run.names if document not in opened.rows), None):
-            raise DataError(f"{name}: document {unknown!r} is not in {opened.label}; give the runs that this index found")
+def _check_documents(searcher: "OpenIndex", expert_runs: "Mapping[str, Run]") -> None:
+    for name, run in expert_runs.items():
+        if unknown := next((document for document in run.names if document not in searcher.rows), None):
+            raise DataError(f"{name}: document {unknown!r} is not in {searcher.label}; give runs that were searched with this index")
 
 
-def _adds_up(one: Mapping[str, Any]) -> bool:
-    parts = [said["part"] for said in one["experts"].values()]
-    if one["score"] is None or None in parts:
+def _adds_up(explanation: Mapping[str, Any]) -> bool:
+    parts = [expert["part"] for expert in explanation["experts"].values()]
+    if explanation["score"] is None or None in parts:
         return True
-    return bool(abs(sum(parts) - one["score"]) <= CLOSE * max(1.0, abs(one["score"])))
+    return bool(abs(sum(parts) - explanation["score"]) <= CLOSE * max(1.0, abs(explanation["score"])))
 
 
-def _without_parts(one: dict[str, Any]) -> dict[str, Any]:
-    return one | {"experts": {name: said | {"part": None} for name, said in one["experts"].items()}}
+def _without_parts(explanation: dict[str, Any]) -> dict[str, Any]:
+    return explanation | {"experts": {name: expert | {"part": None} for name, expert in explanation["experts"].items()}}

@@ -27,36 +27,47 @@ class Finetune(Training):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
-    train: tuple[Path, ...] = source("examples", "Examples, as mine-negatives writes them; several files are united by query id.")
-    sampling_rate: tuple[float, ...] = option("One per --train, which are then sets of their own: how often an epoch walks each.", ())
+    train: tuple[Path, ...] = source("examples", "Training examples, as mine-negatives writes them; several files are merged by query id.")
+    sampling_rate: tuple[float, ...] = option("One per --train: treat each file as a separate dataset with this many passes per epoch.", ())
     corpus: tuple[Path, ...] = source(
-        "texts", "The documents the examples name, if they do not bring them; with sets one for all or each.", ()
+        "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
     )
-    queries: tuple[Path, ...] = source("texts", "The queries the examples name; with sets one for all or each.", (), names=("--topics",))
+    queries: tuple[Path, ...] = source(
+        "texts",
+        "Queries of the examples, unless inline; with --sampling-rate one for all datasets or one for each.",
+        (),
+        names=("--topics",),
+    )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
     objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
-    batch_size: int = option("Queries in a batch, which all processes share.", 8)
-    accumulate: int = option("Batches per step; negatives are shared within each alone.", 1, names=("--gradient-accumulation-steps",))
-    negatives: int = option("Negatives per query, drawn anew each epoch.", 7)
-    layer_decay: float = option("What multiplies the rate from each layer to the one below (TASER's release: 0.8).", 1.0)
+    batch_size: int = option("Queries per batch, divided among all processes.", 8)
+    accumulate: int = option(
+        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, names=("--gradient-accumulation-steps",)
+    )
+    negatives: int = option("Negatives per query, sampled again in each epoch.", 7)
+    layer_decay: float = option("Factor of the learning rate from each layer to the one below (TASER's release: 0.8).", 1.0)
     gradient_cache: int | None = option(
-        "Most tokens encoded at a time, so that memory is enough for any batch: the same gradients in 4/3 of the time.",
+        "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
         None,
         names=("--grad-cache",),
         affects_result=False,
     )
-    query_prefix: str | None = option("Text put before every query.", None)
-    document_prefix: str | None = option("Text put before every document.", None)
-    query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64; cross-encoder: half a pair].", None)
-    document_length: int | None = option("Most tokens of a document, or of a pair [default: what the weights bring, or 256; 512].", None)
-    dev_queries: Path | None = source("texts", "Development queries, searched while training.", None)
-    dev_qrels: Path | None = source("qrels", "Their judgements.", None)
-    dev_corpus: Path | None = source("texts", "What they are searched in, whole [default: --corpus].", None)
-    dev_run: Path | None = source("run", "Of a cross-encoder: the run of the development queries that it reranks.", None)
-    dev_measure: str = option("What is best, of the fused list.", "nDCG@10", names=("--metric-for-best-model",))
+    query_prefix: str | None = option("Text prepended to every query.", None)
+    document_prefix: str | None = option("Text prepended to every document.", None)
+    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
+    document_length: int | None = option(
+        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
+    )
+    dev_queries: Path | None = source("texts", "Development queries, evaluated during training.", None)
+    dev_qrels: Path | None = source("qrels", "Relevance judgements of the development queries.", None)
+    dev_corpus: Path | None = source("texts", "Corpus to search for the development queries [default: --corpus].", None)
+    dev_run: Path | None = source("run", "Cross-encoder: the run of the development queries to rerank.", None)
+    dev_measure: str = option(
+        "Measure of the fused list by which the best weights are chosen.", "nDCG@10", names=("--metric-for-best-model",)
+    )
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, names=("--eval-steps",))
-    patience: int | None = option("Stop after so many evaluations without a better one.", None, names=("--early-stopping-patience",))
-    keep: str | None = option("Which weights become the checkpoint, best or last [default: best with --dev-queries].", None)
+    patience: int | None = option("Stop after N evaluations without improvement.", None, names=("--early-stopping-patience",))
+    keep: str | None = option("Weights to save, best or last [default: best with --dev-queries, else last].", None)
 
     def check(self) -> None:
         super().check()
@@ -75,27 +86,29 @@ class Finetune(Training):
         self._check_development()
 
     def _check_sets(self) -> None:
-        sets = len(self.train)
-        if self.sampling_rate and len(self.sampling_rate) != sets:
-            raise UsageError(f"--sampling-rate: expected one for each --train, {sets}; found {len(self.sampling_rate)}")
+        dataset_count = len(self.train)
+        if self.sampling_rate and len(self.sampling_rate) != dataset_count:
+            raise UsageError(f"--sampling-rate: expected one for each --train, {dataset_count}; found {len(self.sampling_rate)}")
         for rate in self.sampling_rate:
             if not LEAST_RATE <= rate <= LARGEST_RATE:
-                raise UsageError(f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, how often an epoch walks the set")
+                raise UsageError(
+                    f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, passes over the dataset per epoch"
+                )
         for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
-            if self.sampling_rate and len(files) not in (0, 1, sets):
-                raise UsageError(f"{flag}: expected one for all sets, or one for each --train, {sets}; found {len(files)}")
+            if self.sampling_rate and len(files) not in (0, 1, dataset_count):
+                raise UsageError(f"{flag}: expected one for all datasets, or one for each --train, {dataset_count}; found {len(files)}")
 
     def _check_development(self) -> None:
         if self.keep not in (None, *KEPT):
             raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEPT)}")
         if (self.dev_queries is None) != (self.dev_qrels is None):
             raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
-        asked: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
-        asked |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
-        if self.dev_queries is None and (flags := [flag for flag, value in asked.items() if value not in (None, "last")]):
+        dev_flags: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
+        dev_flags |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
+        if self.dev_queries is None and (flags := [flag for flag, value in dev_flags.items() if value not in (None, "last")]):
             raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
-            raise UsageError("--dev-queries: needs --dev-corpus, the documents they are searched in")
+            raise UsageError("--dev-queries: needs --dev-corpus, the documents to search")
         if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
             raise UsageError("--corpus -: the development queries are searched in it too, and standard input can be read once; name a file")
         if self.dev_queries is not None:
@@ -106,14 +119,14 @@ class Finetune(Training):
     def cost(self) -> list[str]:
         from moeir.records import examples
 
-        asked = [[example.query_id for example in examples.read(path, provenance=False)] for path in self.train]
-        counts = [len(ids) for ids in asked] if self.sampling_rate else [len({query for ids in asked for query in ids})]
-        walks = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
-        steps = self.steps_of(sum(ceil(round(walk, 6)) for walk in walks))
+        query_ids = [[example.query_id for example in examples.read(path, provenance=False)] for path in self.train]
+        counts = [len(ids) for ids in query_ids] if self.sampling_rate else [len({query for ids in query_ids for query in ids})]
+        epoch_batches = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
+        steps = self.steps_of(sum(ceil(round(dataset_batches, 6)) for dataset_batches in epoch_batches))
         texts = steps * self.batch_size * self.accumulate
-        read = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
+        text_counts = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
         batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
-        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {read}"]
+        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
 
     def work(self) -> Counts:
         from moeir.architectures.card import write_card
@@ -123,67 +136,75 @@ class Finetune(Training):
         from moeir.kernels.memory import steady
         from moeir.learning import loop, objectives, retrieval, tokens
 
-        world = self.world()
+        process_group = self.world()
         objective = variants.bind("learning.objectives", self.objective)
         objectives.rehearse(objective, self.negatives)
         pairs = reads_pairs(self.model, self.arch)
-        plan, needed = self._walk(objective.func, pairs=pairs)
-        development = self._development(needed, plan.steps_per_epoch, pairs=pairs)
-        checkpoint = start(self.model, self.arch, reading_rules(self), needed.first, self.seed)
+        sampler, text_stream = self._walk(objective.func, pairs=pairs)
+        dev_set = self._development(text_stream, sampler.steps_per_epoch, pairs=pairs)
+        checkpoint = start(self.model, self.arch, reading_rules(self), text_stream.first, self.seed)
         checkpoint.architecture.recompute_layers(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:
             steady()
-        with world.first():
-            read = tokens.cached(self.cache or self.output / RESUME / TOKENS, needed, checkpoint)
-        world.agreed({"the digest of the texts": needed.digest[:16]})
-        del needed  # memory is for the training: it has the tokens, and the texts go
-        schedule, dtype = self.planned(plan.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, world.device)
-        world = world.patient(self.stuck_minutes)
-        texts = tokens.PairTexts(read.cache, read.rows, checkpoint.pairing) if pairs else read
+        with process_group.first():
+            tokenized = tokens.cached(self.cache or self.output / RESUME / TOKENS, text_stream, checkpoint)
+        process_group.agreed({"the digest of the texts": text_stream.digest[:16]})
+        del text_stream  # free the texts: the training needs only their tokens
+        schedule, dtype = self.planned(sampler.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, process_group.device)
+        process_group = process_group.patient(self.stuck_minutes)
+        texts = tokens.PairTexts(tokenized.cache, tokenized.rows, checkpoint.pairing) if pairs else tokenized
         task = retrieval.Retrieval(
-            checkpoint, plan, texts, objective, schedule.steps, dtype, world=world, accumulate=self.accumulate, at_once=self.gradient_cache
+            checkpoint,
+            sampler,
+            texts,
+            objective,
+            schedule.steps,
+            dtype,
+            world=process_group,
+            accumulate=self.accumulate,
+            at_once=self.gradient_cache,
         )
-        judge = None if development is None else retrieval.Judge(checkpoint, development, dtype, world)
-        done = loop.train(
+        evaluator = None if dev_set is None else retrieval.Judge(checkpoint, dev_set, dtype, process_group)
+        metrics = loop.train(
             task,
             schedule,
             self.output,
-            device=world.device,
-            judge=judge,
+            device=process_group.device,
+            judge=evaluator,
             tracking=self.tracking(),
-            world=world,
+            world=process_group,
             log_every=self.log_every,
         )
-        if not world.main:
+        if not process_group.main:
             return None
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
-        return {"parameters": checkpoint.architecture.parameter_count(), **done}
+        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
+        return {"parameters": checkpoint.architecture.parameter_count(), **metrics}
 
     def _walk(self, objective: object, *, pairs: bool) -> "tuple[Steps, Needed]":
-        """What meets what at which step, and the texts of it."""
+        """The batch sampler and the texts of its batches."""
         from moeir.learning import batches, objectives
         from moeir.learning.texts import bare, gathered
         from moeir.records import examples
 
         files = [examples.read(path, provenance=False) for path in self.train]
-        places = [str(path) for path in self.train]
-        sets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, places)]
-        places = places if self.sampling_rate else [", ".join(places)]
-        plans = [
-            batches.planned(bare(kept), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=place)
-            for kept, place in zip(sets, places)
+        labels = [str(path) for path in self.train]
+        datasets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, labels)]
+        labels = labels if self.sampling_rate else [", ".join(labels)]
+        samplers = [
+            batches.planned(bare(dataset), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=label)
+            for dataset, label in zip(datasets, labels)
         ]
-        needed = gathered(sets, places, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
-        for plan, rows, place in zip(plans, needed.rows, places):
-            batches.check_texts(plan, rows.queries, rows.documents, place)
-            batches.check_shared(plan, self.world().size, pairs=pairs)
+        text_stream = gathered(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
+        for sampler, rows, label in zip(samplers, text_stream.rows, labels):
+            batches.check_texts(sampler, rows.queries, rows.documents, label)
+            batches.check_shared(sampler, self.world().size, pairs=pairs)
             if objective in objectives.TAUGHT:
-                batches.check_taught(plan, place, self.objective)
-        return (batches.Sets(tuple(plans), self.sampling_rate, self.seed) if self.sampling_rate else plans[0]), needed
+                batches.check_taught(sampler, label, self.objective)
+        return (batches.Sets(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]), text_stream
 
-    def _development(self, needed: "Needed", epoch: int, *, pairs: bool) -> "Development | None":
+    def _development(self, text_stream: "Needed", batches_per_epoch: int, *, pairs: bool) -> "Development | None":
         """The development set, if there is one."""
         if pairs != (self.dev_run is not None) and self.dev_queries is not None:
             words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
@@ -194,14 +215,14 @@ class Finetune(Training):
         from moeir.learning.validation import development
 
         corpora = self.corpus if self.dev_corpus is None else (self.dev_corpus,)
-        training = {name: text for queries in needed.queries for name, text in queries.items()}
+        training = {name: text for queries in text_stream.queries for name, text in queries.items()}
         return development(
             self.dev_queries,
             self.dev_qrels,
             corpora,
             training=training,
             measure=self.dev_measure,
-            every=self.evaluate_every or max(1, epoch // self.accumulate),
+            every=self.evaluate_every or max(1, batches_per_epoch // self.accumulate),
             patience=self.patience,
             keep=self.keep or "best",
             keep_empty=self.keep_empty,

@@ -1,4 +1,4 @@
-"""`moeir fuse`: several runs become one; weights can be tuned on judged queries first, or come from a file."""
+"""`moeir fuse`: merge several runs into one; weights can be tuned on judged queries first, or come from a file."""
 
 import logging
 from dataclasses import dataclass
@@ -26,36 +26,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Merge the runs of several experts into one. With --tune, try the values of alpha or weights, keep the best, and say which it was."""
+    """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
     run: tuple[Path, ...] = source("run", "One run per expert; repeat the flag.", names=("--runs",))
-    method: str = option("How scores combine; see: moeir variants fusion.", METHOD)
-    learned: Path | None = source("fusion", "Instead of --method: what learn-fusion or --save wrote.", None)
+    method: str = option("Fusion method; see: moeir variants fusion.", METHOD)
+    learned: Path | None = source("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
     depth: int = option("Documents kept per query.", 1000, names=("--hits", "--k"))
     tune: str | None = option(
-        "Measure to tune --method for, e.g. nDCG@10: alpha on a grid (of equals the smallest), weights by search.", None
+        "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
     grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
-    save: Path | None = option("With --tune: a file to keep what was found in, for --learned.", None)
-    qrels: Path | None = source("qrels", "With --tune or --ablation: judgements.", None)
-    answers: Path | None = source("texts", "With --tune, instead of judgements: questions with answers.", None)
-    corpus: Path | None = source("texts", "With --answers: the documents in which they are looked for.", None)
-    match: str = option("With --answers: string (tokens, as DPR compares them) or regex.", "string")
-    group_by: str | None = option("With --tune: the mean over the values of this field of the queries, not over queries.", None)
+    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None)
+    qrels: Path | None = source("qrels", "With --tune or --ablation: relevance judgements.", None)
+    answers: Path | None = source("texts", "With --tune, instead of --qrels: questions with answers.", None)
+    corpus: Path | None = source("texts", "With --answers: the documents to search for answers.", None)
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
+    group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
     queries: Path | None = source(
-        "texts", "With --learned, if it counts words: the queries. With --group-by: the same, if --answers does not hold the field.", None,
+        "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
         names=("--topics",),
     )  # fmt: skip
-    attribution: Path | None = option("A file for what each run gives to each hit: rank, score, part (TSV).", None)
-    ablation: Path | None = option("A file for what the fusion loses without each run, with intervals and p-values (TSV).", None)
-    measure: tuple[str, ...] = option("With --ablation; repeat the flag [default: nDCG@10, R@100].", (), names=("-m",))
+    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None)
+    ablation: Path | None = option(
+        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None
+    )
+    measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), names=("-m",))
     tag: str = option("Run tag.", "moeir.fused", names=("--runtag",))
-    output: Path = product("run", "Where to write; - is stdout.", STREAM)
+    output: Path = product("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
         if variants.parse(self.method).name.replace("_", "-") == "exact-sum":
-            raise UsageError("--method exact-sum: a run does not hold the scores of what it lacks; use moeir search --fuse exact-sum")
-        variant, given = variants.resolve("fusion", self.method)
+            raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
+        variant, options = variants.resolve("fusion", self.method)
         check_word("--tag", self.tag)
         check_depth(self.depth)
         if len(self.run) < 2:
@@ -64,37 +66,39 @@ class Fuse(Stage):
         self._check_ablation()
         besides.check(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
         if self.tune is None:
-            if any(place is not None for place in (self.answers, self.corpus, self.group_by)) or (self.qrels and not self.ablation):
+            if any(source_path is not None for source_path in (self.answers, self.corpus, self.group_by)) or (
+                self.qrels and not self.ablation
+            ):
                 raise UsageError("fuse: judgements and answers are for tuning; add --tune MEASURE")
             for flag, value in {"--grid": self.grid, "--save": self.save}.items():
                 if value is not None:
                     raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
             return
-        found = next((one.name for one in variant.options if one.name in TUNED), None)
-        if found is None:
+        tuned_option = next((one.name for one in variant.options if one.name in TUNED), None)
+        if tuned_option is None:
             raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
-        if found in given:
-            raise UsageError(f"--tune: --method {self.method} says {found} already; leave it out, or leave out --tune")
+        if tuned_option in options:
+            raise UsageError(f"--tune: --method {self.method} sets {tuned_option} already; leave it out, or leave out --tune")
         check_judgements("fuse --tune", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
         if self.grid is not None and variant.name not in GRIDS:
-            raise UsageError(f"--grid: {variant.name} has {found}, which a search finds; leave it out")
+            raise UsageError(f"--grid: {variant.name} has {tuned_option}, tuned by coordinate search; leave it out")
         if variant.name in GRIDS:
             grid(self.grid or GRIDS[variant.name])
 
     def _check_learned(self) -> None:
         if self.learned is None:
             if self.queries is not None and self.tune is None:
-                raise UsageError("--queries needs --learned FILE or --group-by FIELD: what reads them")
+                raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
             return
-        for flag, given in {"--method": self.method != METHOD, "--tune": self.tune is not None}.items():
-            if given:
-                raise UsageError(f"--learned and {flag} exclude one another: it says what the fusion is")
+        for flag, is_set in {"--method": self.method != METHOD, "--tune": self.tune is not None}.items():
+            if is_set:
+                raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
 
     def _check_ablation(self) -> None:
         if self.ablation is not None and self.qrels is None:
-            raise UsageError("--ablation needs --qrels: what is lost is measured by judgements")
+            raise UsageError("--ablation needs --qrels: losses are measured with judgements")
         if self.ablation is None and self.measure:
             raise UsageError("--measure is for --ablation FILE; --tune names its own")
         if self.ablation is not None or self.attribution is not None:
@@ -104,54 +108,54 @@ class Fuse(Stage):
         from moeir import fusion
         from moeir.records import runs
 
-        read = [runs.read(path) for path in self.run]
-        tuned = {} if self.tune is None else Tuning(self, read, self.tune).tuned()
-        merge = self._merge(read) if self.learned else variants.bind("fusion", tuned.pop("method", self.method))
-        merged = fusion.fused(read, merge, self.depth)
-        runs.write(merged, self.output, tag=self.tag)
-        self._account(read, merge, merged)
-        return {"queries": len(merged), "hits": len(merged.scores), **tuned}
+        expert_runs = [runs.read(path) for path in self.run]
+        tuning_counts = {} if self.tune is None else Tuning(self, expert_runs, self.tune).tuned()
+        merge = self._merge(expert_runs) if self.learned else variants.bind("fusion", tuning_counts.pop("method", self.method))
+        fused_run = fusion.fused(expert_runs, merge, self.depth)
+        runs.write(fused_run, self.output, tag=self.tag)
+        self._account(expert_runs, merge, fused_run)
+        return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
 
-    def _merge(self, read: "Sequence[Run]") -> "Merge":
-        """The formula of a file."""
+    def _merge(self, expert_runs: "Sequence[Run]") -> "Merge":
+        """The merge function of the --learned file."""
         from moeir.learned_fusion import files
         from moeir.records import lines, texts
 
         assert self.learned is not None
-        found = files.read(self.learned)
-        found.check(self.learned, [lines.stem(path).stem for path in self.run])
-        counts_words = found.gated is not None and found.gated.words is not None
+        saved_fusion = files.read(self.learned)
+        saved_fusion.check(self.learned, [lines.stem(path).stem for path in self.run])
+        counts_words = saved_fusion.gated is not None and saved_fusion.gated.words is not None
         if self.queries is None and counts_words:
-            raise UsageError(f"{self.learned}: learned with the words of queries; give --queries")
+            raise UsageError(f"{self.learned}: learned with query texts; give --queries")
         if self.queries is not None and not counts_words:
-            raise UsageError(f"--queries: {self.learned} was learned without words; leave it out")
-        if found.gated is None:
-            return variants.bind("fusion", found.method)
+            raise UsageError(f"--queries: {self.learned} was learned without query texts; leave it out")
+        if saved_fusion.gated is None:
+            return variants.bind("fusion", saved_fusion.method)
         if self.queries is None:
-            return found.gated.merge()
-        words = {text.id: text.content for text in texts.read(self.queries, keep_empty=True)}
-        if missing := next((query for run in read for query in run.queries if query not in words), None):
+            return saved_fusion.gated.merge()
+        query_texts = {text.id: text.content for text in texts.read(self.queries, keep_empty=True)}
+        if missing := next((query for run in expert_runs for query in run.queries if query not in query_texts), None):
             raise DataError(f"{self.queries}: has no query {missing!r}, which a run holds")
-        return found.gated.merge(words)
+        return saved_fusion.gated.merge(query_texts)
 
-    def _account(self, read: "Sequence[Run]", merge: "Merge", merged: "Run") -> None:
-        """The files that say which run gave what."""
+    def _account(self, expert_runs: "Sequence[Run]", merge: "Merge", fused_run: "Run") -> None:
+        """Write the files of --attribution and --ablation."""
         from moeir.analysis import attribution
         from moeir.evaluation import measures, tables
         from moeir.records import lines, qrels
 
-        named = dict(zip(named_runs(self.run), read, strict=True)) if self.attribution or self.ablation else {}
+        runs_by_name = dict(zip(named_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
         if self.attribution is not None:
-            with besides.written(self, self.attribution, "attribution") as beside, lines.writer(beside) as output:
-                rows = attribution.hits(named, merge, merged)
-                output.writelines(f"{line}\n" for line in tables.in_file(attribution.header(list(named)), rows, "tsv"))
+            with besides.written(self, self.attribution, "attribution") as partial_path, lines.writer(partial_path) as output:
+                rows = attribution.hits(runs_by_name, merge, fused_run)
+                output.writelines(f"{line}\n" for line in tables.in_file(attribution.header(list(runs_by_name)), rows, "tsv"))
         if self.ablation is not None and self.qrels is not None:
-            wanted = [measures.parse(text) for text in self.measure or MEASURES]
+            requested = [measures.parse(text) for text in self.measure or MEASURES]
             try:
-                head, table = attribution.losses(named, merge, merged, self.depth, qrels.read(self.qrels), wanted)
+                header, table_rows = attribution.losses(runs_by_name, merge, fused_run, self.depth, qrels.read(self.qrels), requested)
             except DataError as problem:
                 raise DataError(f"{self.run[0]}: {problem}") from None
-            with besides.written(self, self.ablation, "ablation") as beside, lines.writer(beside) as output:
-                output.writelines(f"{line}\n" for line in tables.in_file(head, table, "tsv"))
-            for line in tables.text(head, table).splitlines():
+            with besides.written(self, self.ablation, "ablation") as partial_path, lines.writer(partial_path) as output:
+                output.writelines(f"{line}\n" for line in tables.in_file(header, table_rows, "tsv"))
+            for line in tables.text(header, table_rows).splitlines():
                 log.info("%s", line)

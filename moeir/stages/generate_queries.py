@@ -1,7 +1,7 @@
-"""`moeir generate-queries`: a T5 checkpoint writes queries for every passage, continued where it stopped.
+"""`moeir generate-queries`: generate queries for every passage with a T5 checkpoint, resumable.
 
-A corpus is walked in blocks of passages; a block's passages are computed sorted by length and written in their order. Batches are made
-within a block, and a shard is a run of whole blocks: whether in shards or at once, killed or not, the same batches are computed.
+A corpus is processed in blocks of `BLOCK` passages; a block is computed sorted by length and written in corpus order. Batches stay
+within a block, and a shard is a range of whole blocks: the batches are the same in shards or at once, interrupted or not.
 """
 
 import logging
@@ -31,24 +31,24 @@ Queries = dict[str, list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateQueries(Stage):
-    """Write queries for every passage with a T5 checkpoint: for pretrain --queries, and for index --expansion (docT5query)."""
+    """Generate queries for every passage with a T5 checkpoint, for pretrain --queries and index --expansion (docT5query)."""
 
     model: Path = source("weights", "T5 checkpoint: a folder or a hub id, e.g. doc2query/all-with_prefix-t5-base-v1.")
     corpus: Path = source("texts", "Passages.")
-    prefix: str = option("Text put before every passage, as the checkpoint was trained, e.g. 'text2query: '.", "")
-    queries_per_passage: int = option("Queries drawn for each passage; repeated ones are kept, empty ones left out.", 5)
-    top_k: int = option("Draw among so many of the likeliest tokens; 0 for all.", 25)
-    top_p: float = option("Of these among the fewest that hold this share of their probability; 1 for all.", 0.95)
-    temperature: float = option("What the logits are divided by.", 1.0)
-    max_input: int = option("Most tokens read of a passage, prefix and end sign included.", 512)
-    max_output: int = option("Most tokens of a query, end sign included.", 64)
-    max_tokens: int = option("Tokens of passages and queries computed at once; lower it if memory runs out.", 16384, affects_result=False)
-    seed: int = option("Seed of the draws; each query's are its own.", 42)
-    shard: str | None = option(f"I/N: the I-th of N parts, counted from 0; parts are runs of whole blocks of {BLOCK} passages.", None)
+    prefix: str = option("Text prepended to every passage, as in the checkpoint's training, e.g. 'text2query: '.", "")
+    queries_per_passage: int = option("Queries sampled per passage; duplicates are kept, empty ones dropped.", 5)
+    top_k: int = option("Sample from the K most likely tokens; 0 for all.", 25)
+    top_p: float = option("Nucleus sampling: of these, the fewest tokens that hold this share of their probability; 1 for all.", 0.95)
+    temperature: float = option("Sampling temperature: the logits are divided by it.", 1.0)
+    max_input: int = option("Maximum tokens of a passage, with prefix and end token.", 512)
+    max_output: int = option("Maximum tokens of a query, with the end token.", 64)
+    max_tokens: int = option("Maximum tokens of passages and queries per batch; lower it if memory runs out.", 16384, affects_result=False)
+    seed: int = option("Random seed; each query has random numbers of its own.", 42)
+    shard: str | None = option(f"I/N: process shard I of N, counted from 0; shards are ranges of whole blocks of {BLOCK} passages.", None)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
-    output: Path = product("texts", "JSON lines of _id and queries to write, in the order of the corpus; - is stdout.")
+    output: Path = product("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 
     def check(self) -> None:
         positive = {"--queries-per-passage": self.queries_per_passage, "--max-output": self.max_output, "--max-tokens": self.max_tokens}
@@ -56,13 +56,13 @@ class GenerateQueries(Stage):
             if value < 1:
                 raise UsageError(f"{flag} {value}: expected at least 1")
         if self.max_input < 2:
-            raise UsageError(f"--max-input {self.max_input}: expected at least 2, a token and the end sign")
+            raise UsageError(f"--max-input {self.max_input}: expected at least 2, a token and the end token")
         if self.top_k < 0:
             raise UsageError(f"--top-k {self.top_k}: expected 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p}: expected more than 0, at most 1 (all tokens)")
         if self.temperature <= 0:
-            raise UsageError(f"--temperature {self.temperature}: expected more than 0; --top-k 1 takes the likeliest token")
+            raise UsageError(f"--temperature {self.temperature}: expected more than 0; --top-k 1 takes the most likely token")
         check_seed(self.seed)
         if self.shard is not None and _shard(self.shard) and self.corpus == STREAM:
             raise UsageError("--shard: needs a corpus whose passages can be counted before they are read; --corpus - is a pipe")
@@ -81,32 +81,32 @@ class GenerateQueries(Stage):
         from moeir.records import lines, texts
 
         device = device_for(self.device)
-        author = Author(self, device, dtype_for(self.dtype, device))
+        generator = Author(self, device, dtype_for(self.dtype, device))
         first, last = self._range()
         documents = islice(texts.read(self.corpus, keep_empty=self.keep_empty), first, last)
-        with meter("writing queries for passages", None if last is None else last - first) as counter:
+        with meter("generating queries", None if last is None else last - first) as counter:
             if self.output == STREAM:
                 with lines.writer(STREAM) as stream:
                     for block in _blocks(documents):
-                        stream.writelines(f"{line}\n" for line in author.lines(block, {}, lambda written: None))
+                        stream.writelines(f"{line}\n" for line in generator.lines(block, {}, lambda queries: None))
                         counter.advance(len(block))
-                return author.report(last)
-            desk = Desk(making.resume_place(self.output), author)
-            for _ in islice(documents, desk.passages):
+                return generator.report(last)
+            output_file = Desk(making.resume_place(self.output), generator)
+            for _ in islice(documents, output_file.passages):
                 counter.advance()
             for block in _blocks(documents):
-                desk.add(block)
+                output_file.add(block)
                 counter.advance(len(block))
-        desk.close(self.output)
-        return author.report(last)
+        output_file.close(self.output)
+        return generator.report(last)
 
     def _range(self) -> tuple[int, int | None]:
-        """The passages of the shard, first and behind the last; the whole corpus without one."""
+        """The passages of the shard as (first, last + 1); the whole corpus without --shard."""
         if self.shard is None:
             return 0, None
         (number, parts), passages = _shard(self.shard), self._passages()
         blocks = -(-passages // BLOCK)
-        first, last = (min(place * blocks // parts * BLOCK, passages) for place in (number, number + 1))
+        first, last = (min(index * blocks // parts * BLOCK, passages) for index in (number, number + 1))
         if first == last:
             log.warning("--shard %s: no passages for it, %d make only %d blocks of %d", self.shard, passages, blocks, BLOCK)
         return first, last
@@ -118,21 +118,21 @@ class GenerateQueries(Stage):
 
 
 def _shard(text: str) -> tuple[int, int]:
-    """3/8 is the fourth of eight."""
+    """The number and count of shards: 3/8 is the fourth of eight."""
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
-        raise UsageError(f"--shard {text}: expected I/N, the I-th of N parts counted from 0, such as 0/8 … 7/8")
+        raise UsageError(f"--shard {text}: expected I/N, shard I of N counted from 0, such as 0/8 … 7/8")
     return int(number), int(parts)
 
 
 def _blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
-    walked = iter(documents)
-    while block := list(islice(walked, BLOCK)):
+    remaining = iter(documents)
+    while block := list(islice(remaining, BLOCK)):
         yield block
 
 
 class Author:
-    """A model at work: passages of a block in batches of like length, and a count of what came of them."""
+    """Generates queries for the passages of a block in batches of similar length, and counts the results."""
 
     def __init__(self, stage: GenerateQueries, device: str, dtype: "torch.dtype") -> None:
         from moeir.backbones.t5 import QueryWriter, Sampling
@@ -146,32 +146,34 @@ class Author:
         self._dtype = dtype
         [prefix], _ = self._writer.read([stage.prefix], stage.max_input)
         if len(prefix) == stage.max_input:
-            raise UsageError(f"--max-input {stage.max_input}: the prefix and the end sign leave no room for a passage")
+            raise UsageError(f"--max-input {stage.max_input}: the prefix and the end token leave no room for a passage")
 
-    def lines(self, block: Sequence["Text"], known: Queries, keep: Callable[[Queries], None]) -> list[str]:
-        """A line for each passage; what is `known` is not written again, and what is new goes to `keep` batch by batch."""
+    def lines(self, block: Sequence["Text"], finished: Queries, save: Callable[[Queries], None]) -> list[str]:
+        """A line for each passage; `finished` queries are not generated again, new ones go to `save` batch by batch."""
         from moeir.backbones.t5 import Passage
         from moeir.records import generated
 
-        full = [text for text in block if text.content]
-        read, cut = self._writer.read([self._stage.prefix + text.content for text in full], self._stage.max_input)
-        found: Queries = {text.id: [] for text in block} | known
-        for batch in self._batches([Passage(text.id, ids) for text, ids in zip(full, read, strict=True)]):
-            if new := [passage for passage in batch if passage.id not in known]:
-                written = dict(zip((passage.id for passage in new), self._writer.write(new, self._sampling), strict=True))
-                keep(written)
-                found |= written
-        queries = sum(map(len, found.values()))
-        added = {"passages": len(block), "queries": queries, "cut": cut, "empty": len(full) * self._sampling.queries - queries}
+        non_empty = [text for text in block if text.content]
+        token_ids, truncated = self._writer.read([self._stage.prefix + text.content for text in non_empty], self._stage.max_input)
+        queries_by_id: Queries = {text.id: [] for text in block} | finished
+        for batch in self._batches([Passage(text.id, ids) for text, ids in zip(non_empty, token_ids, strict=True)]):
+            if new_passages := [passage for passage in batch if passage.id not in finished]:
+                new_queries = dict(
+                    zip((passage.id for passage in new_passages), self._writer.write(new_passages, self._sampling), strict=True)
+                )
+                save(new_queries)
+                queries_by_id |= new_queries
+        queries = sum(map(len, queries_by_id.values()))
+        added = {"passages": len(block), "queries": queries, "cut": truncated, "empty": len(non_empty) * self._sampling.queries - queries}
         self.tally = {name: self.tally[name] + added[name] for name in added}
-        return [generated.line(text.id, found[text.id]) for text in block]
+        return [generated.line(text.id, queries_by_id[text.id]) for text in block]
 
     def _batches(self, passages: Sequence["Passage"]) -> Iterator[list["Passage"]]:
-        """Shortest first; each as many as fit, padded to the longest of them and with all their queries."""
+        """Batches, shortest passages first; each has as many as fit when padded to the longest, with all their queries."""
         batch: list[Passage] = []
         for passage in sorted(passages, key=lambda passage: len(passage.ids)):
-            each = self._sampling.queries * (len(passage.ids) + self._sampling.length)
-            if batch and (len(batch) + 1) * each > self._stage.max_tokens:
+            tokens_per_passage = self._sampling.queries * (len(passage.ids) + self._sampling.length)
+            if batch and (len(batch) + 1) * tokens_per_passage > self._stage.max_tokens:
                 yield batch
                 batch = []
             batch.append(passage)
@@ -179,50 +181,52 @@ class Author:
             yield batch
 
     def report(self, last: int | None) -> Counts:
-        """Warn of what was cut or came out empty; the counts for the manifest."""
-        tally = self.tally
-        if tally["cut"]:
-            log.warning("%d of %d passages were cut to --max-input %d tokens", tally["cut"], tally["passages"], self._stage.max_input)
-        if tally["empty"]:
-            log.warning("%d queries came out empty and were left out", tally["empty"])
-        return {**tally, "dtype": str(self._dtype)}
+        """Warn about truncated passages and empty queries; the counts for the manifest."""
+        counts = self.tally
+        if counts["cut"]:
+            log.warning(
+                "%d of %d passages were truncated to --max-input %d tokens", counts["cut"], counts["passages"], self._stage.max_input
+            )
+        if counts["empty"]:
+            log.warning("%d generated queries were empty and were dropped", counts["empty"])
+        return {**counts, "dtype": str(self._dtype)}
 
 
 class Desk:
-    """Growing lines of whole blocks, and a journal of each block under way: a kill loses no more than one batch."""
+    """A growing file of finished blocks, and a journal of the current block: an interruption loses at most one batch."""
 
-    def __init__(self, folder: Path, author: Author) -> None:
+    def __init__(self, folder: Path, generator: Author) -> None:
         from moeir.artifacts.journals import GrowingLines, Journal
 
         folder.mkdir(exist_ok=True)
-        self._folder, self._author = folder, author
+        self._folder, self._author = folder, generator
         self._journal = Journal(folder / "journal.jsonl")
         self._lines = GrowingLines(folder / "lines.jsonl", self._journal.entries[-1]["bytes"] if self._journal.entries else 0)
         if self._journal.entries:
-            author.tally = self._journal.entries[-1]["tally"]
+            generator.tally = self._journal.entries[-1]["tally"]
 
     @property
     def passages(self) -> int:
-        """How many passages are done."""
+        """Number of finished passages."""
         return self._author.tally["passages"]
 
     def add(self, block: Sequence["Text"]) -> None:
-        """Write queries for a block and bring them to disk."""
+        """Generate queries for a block and flush them to disk."""
         from moeir.artifacts.journals import Journal
 
-        place = self._folder / f"block-{self.passages}.jsonl"
-        drafts = Journal(place)
-        known = {passage: queries for entry in drafts.entries for passage, queries in entry.items()}
-        self._lines.append(self._author.lines(block, known, drafts.write))
+        draft_path = self._folder / f"block-{self.passages}.jsonl"
+        drafts = Journal(draft_path)
+        finished = {passage: queries for entry in drafts.entries for passage, queries in entry.items()}
+        self._lines.append(self._author.lines(block, finished, drafts.write))
         self._journal.write({"bytes": self._lines.flush(), "tally": self._author.tally})
         drafts.close()
-        place.unlink()
+        draft_path.unlink()
 
     def close(self, output: Path) -> None:
-        """Put the lines where they are wanted."""
+        """Copy the lines to `output`."""
         from moeir.records import lines
 
         self._lines.close()
         self._journal.close()
-        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as whole, lines.writer(output) as file:
-            shutil.copyfileobj(whole, file)
+        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as source_file, lines.writer(output) as file:
+            shutil.copyfileobj(source_file, file)

@@ -1,4 +1,4 @@
-"""`moeir index`: encodings, or texts for BM25, become an index for each expert."""
+"""`moeir index`: build an index per expert from encodings, or a BM25 index from texts."""
 
 import logging
 from dataclasses import dataclass
@@ -22,13 +22,15 @@ ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exac
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Stage):
-    """Build the indexes of every expert from encodings, or a BM25 index from texts."""
+    """Build an index for every expert from encodings, or a BM25 index from texts."""
 
-    encodings: Path | None = source("encodings", "What encode wrote, at once or in shards.", None)
+    encodings: Path | None = source("encodings", "Output folder of moeir encode, whole or in shards.", None)
     corpus: Path | None = source("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
     engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
-    expansion: Path | None = source("texts", "With --corpus: generate-queries' file; a document is followed by its queries.", None)
-    expansion_queries: int | None = option("With --expansion: the first N queries of each document [default: all].", None)
+    expansion: Path | None = source(
+        "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
+    )
+    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = product("index", "Folder to write.")
 
@@ -61,20 +63,20 @@ class Index(Stage):
         from moeir.records import texts
 
         index: Engine = variants.bind("indexes", self.engine[0])()
-        added = self._expansion()
+        expansions = self._expansion()
         ids: list[str] = []
-        walked = iter(console.progress(texts.read(corpus, keep_empty=self.keep_empty), "reading"))
-        while read := list(islice(walked, TEXTS_AT_ONCE)):
-            ids += [text.id for text in read]
-            index.add([f"{text.content} {added[text.id]}" if text.id in added else text.content for text in read])
+        remaining = iter(console.progress(texts.read(corpus, keep_empty=self.keep_empty), "reading"))
+        while batch := list(islice(remaining, TEXTS_AT_ONCE)):
+            ids += [text.id for text in batch]
+            index.add([f"{text.content} {expansions[text.id]}" if text.id in expansions else text.content for text in batch])
         if self.expansion is not None:
-            _check_expansion(self.expansion, ids, added)
+            _check_expansion(self.expansion, ids, expansions)
         index.save(self.output / self._text_engine)
         self._write_ids(ids)
         return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
 
     def _expansion(self) -> dict[str, str]:
-        """What is added to each document, by id: its queries (docT5query, Nogueira and Lin 2019)."""
+        """The queries appended to each document, by id (docT5query, Nogueira and Lin 2019)."""
         from moeir.records import generated
 
         records = () if self.expansion is None else generated.read(self.expansion)
@@ -85,59 +87,59 @@ class Index(Stage):
         from moeir.artifacts import manifests, shards
         from moeir.stages.encode import origin
 
-        parts = shards.parts(folder)
-        said = [manifests.read_manifest(part)["counts"] for part in parts]
-        facts = said[0]
-        if len(halves := sorted({str(one["dtype"]) for one in said})) > 1:
+        shard_folders = shards.parts(folder)
+        shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
+        facts = shard_counts[0]
+        if len(halves := sorted({str(counts["dtype"]) for counts in shard_counts})) > 1:
             log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(halves))
         engines = self._engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind("indexes", spec)()
-            if index.kind != (found := facts["experts"][expert]):
-                raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {found}")
-            for part in parts:
-                index.add(KINDS[index.kind].open(part / expert))
+            if index.kind != (kind := facts["experts"][expert]):
+                raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
+            for shard in shard_folders:
+                index.add(KINDS[index.kind].open(shard / expert))
             index.save(self.output / expert)
-        ids = [one for part in parts for one in manifests.read_lines(part / "ids.txt")]
+        ids = [document_id for shard in shard_folders for document_id in manifests.read_lines(shard / "ids.txt")]
         self._write_ids(ids)
-        checkpoint = (parts[0] / facts["checkpoint"]["path"]).resolve()
-        kept = origin(checkpoint, self.output) if checkpoint.is_dir() else {"checkpoint": {"path": str(checkpoint)}}
-        kept["checkpoint"]["digest"] = facts["checkpoint"]["digest"]
-        short = {"shortened": facts["shortened"]} if "shortened" in facts else {}
-        return {"texts": len(ids), "experts": engines, **short, **kept}
+        checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
+        reference = origin(checkpoint, self.output) if checkpoint.is_dir() else {"checkpoint": {"path": str(checkpoint)}}
+        reference["checkpoint"]["digest"] = facts["checkpoint"]["digest"]
+        pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
+        return {"texts": len(ids), "experts": engines, **pruning_entry, **reference}
 
     def _engines(self, kinds: dict[str, str]) -> dict[str, str]:
-        """The engine of each expert: its own, the one said for all of its kind, or the exact one."""
-        chosen = {}
+        """The engine of each expert: the one that --engine names, or the exact one of its representation."""
+        engines = {}
         for expert, kind in kinds.items():
             if kind not in ENGINES:
                 raise ArtifactError(f"{self.encodings}: {expert} is {kind}; this version of moeir indexes {', '.join(ENGINES)}")
-            chosen[expert] = ENGINES[kind]
+            engines[expert] = ENGINES[kind]
         for spec in self.engine:
             name, engine = _split(spec)
             if name is None and len(kinds) > 1:
-                raise UsageError(f"--engine {spec}: say for which expert: {'=…, '.join(kinds)}=…")
+                raise UsageError(f"--engine {spec}: name its expert: {'=…, '.join(kinds)}=…")
             if name is not None and name not in kinds:
                 raise UsageError(f"--engine {spec}: there is no expert {name!r} in {self.encodings}; it has {', '.join(kinds)}")
-            chosen[name or next(iter(kinds))] = engine
-        return chosen
+            engines[name or next(iter(kinds))] = engine
+        return engines
 
     def _write_ids(self, ids: list[str]) -> None:
-        (self.output / "ids.txt").write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
+        (self.output / "ids.txt").write_text("".join(f"{document_id}\n" for document_id in ids), encoding="utf-8")
 
 
 def _split(spec: str) -> tuple[str | None, str]:
-    """`local=maxsim:option=1` is (local, maxsim:option=1); an equals sign behind a colon belongs to the options."""
+    """Split `local=maxsim:option=1` into (local, maxsim:option=1); an equals sign after a colon belongs to the options."""
     name, equals, rest = spec.partition("=")
     return (name, rest) if equals and ":" not in name else (None, spec)
 
 
-def _check_expansion(expansion: Path, ids: list[str], added: dict[str, str]) -> None:
-    """Warn of documents without queries and of queries without a document; DataError if no document has any."""
-    missing = sum(not added.get(one) for one in ids)
+def _check_expansion(expansion: Path, ids: list[str], expansions: dict[str, str]) -> None:
+    """Warn about documents without queries and queries without a document; DataError if no document has queries."""
+    missing = sum(not expansions.get(document_id) for document_id in ids)
     if missing == len(ids):
         raise DataError(f"{expansion}: has queries for none of the {len(ids)} documents; do the ids agree?")
     if missing:
         log.warning("%d of %d documents have no queries in %s; they are indexed as they are", missing, len(ids), expansion)
-    if strangers := len(added.keys() - set(ids)):
-        log.warning("%s: %d documents are not in the corpus; their queries are left out", expansion, strangers)
+    if unknown := len(expansions.keys() - set(ids)):
+        log.warning("%s: %d documents are not in the corpus; their queries are left out", expansion, unknown)

@@ -1,4 +1,4 @@
-"""`moeir info`: what a checkpoint, another artifact or a file of data is, how large, and what a text costs."""
+"""`moeir info`: describe a checkpoint, another artifact or a data file: contents, size, cost per text."""
 
 import json
 import sys
@@ -23,10 +23,12 @@ SIDES = ("query", "document")
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Stage):
-    """Say what something is: of a checkpoint its experts, parameters, size and FLOPs; of data counts, lengths, first ids."""
+    """Describe an artifact or data: experts, parameters, size and FLOPs of a checkpoint; counts, lengths and first ids of data."""
 
-    path: Path = argument("A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder of BEIR's, MS MARCO's …")
-    source_format: str | None = option("Format of data [default: what the first lines say].", None, names=("--from",))
+    path: Path = argument(
+        "A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder in the layout of BEIR, MS MARCO, …"
+    )
+    source_format: str | None = option("Format of data [default: detected from the first lines].", None, names=("--from",))
     form: str = option("table or json.", "table", names=("--format",))
 
     def check(self) -> None:
@@ -38,8 +40,8 @@ class Info(Stage):
 
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
-        if held := shards.finished(self.path):
-            self._show(_shards_facts(self.path, held))
+        if finished_shards := shards.finished(self.path):
+            self._show(_shards_facts(self.path, finished_shards))
             return None
         if (self.path / "config.json").is_file() and not (self.path / manifests.MANIFEST).is_file():
             manifests.verify(self.path, "checkpoint")
@@ -63,38 +65,45 @@ class Info(Stage):
         return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 
     def _show(self, facts: Mapping[str, Any]) -> None:
-        shown = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_tables(facts))
-        sys.stdout.write("\n\n".join(shown) + "\n")
+        blocks = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_tables(facts))
+        sys.stdout.write("\n\n".join(blocks) + "\n")
 
 
-def _shards_facts(path: Path, held: "Mapping[Shard, Path]") -> dict[str, Any]:
-    """Of encodings in shards: what the first says of itself, which there are, and their texts and bytes together."""
+def _shards_facts(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[str, Any]:
+    """The facts of sharded encodings: settings of the first shard, which shards exist, and total texts and bytes."""
     from moeir.artifacts import manifests, shards
 
-    said = [manifests.read_manifest(part) for part in held.values()]
-    first, absent = said[0], [str(one) for one in shards.missing(held)]
+    shard_manifests = [manifests.read_manifest(shard) for shard in finished_shards.values()]
+    first, missing_shards = shard_manifests[0], [str(shard) for shard in shards.missing(finished_shards)]
     counts = {name: value for name, value in first["counts"].items() if name != "checkpoint"}
-    counts |= {"texts": sum(one["counts"]["texts"] for one in said), "shards": f"{len(held)} of {len(held) + len(absent)}"}
+    counts |= {
+        "texts": sum(manifest["counts"]["texts"] for manifest in shard_manifests),
+        "shards": f"{len(finished_shards)} of {len(finished_shards) + len(missing_shards)}",
+    }
     return {
         "path": str(path),
         "kind": first["kind"],
         "stage": first.get("stage"),
         "settings": {name: value for name, value in first["settings"].items() if name != "shard"},
-        "counts": counts | ({"missing shards": absent} if absent else {}),
-        "seconds": round(sum(one.get("seconds", 0) for one in said), 3),
+        "counts": counts | ({"missing shards": missing_shards} if missing_shards else {}),
+        "seconds": round(sum(manifest.get("seconds", 0) for manifest in shard_manifests), 3),
         "bytes": _sizes(
-            {f"{part.folder}/{name}": facts for part, one in zip(held, said, strict=True) for name, facts in one["files"].items()}
+            {
+                f"{shard.folder}/{name}": facts
+                for shard, manifest in zip(finished_shards, shard_manifests, strict=True)
+                for name, facts in manifest["files"].items()
+            }
         ),
     }
 
 
 def _manifest_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("settings", "counts", "sources", "seconds", "versions")
-    return {name: manifest[name] for name in kept if manifest.get(name)}
+    keys = ("settings", "counts", "sources", "seconds", "versions")
+    return {name: manifest[name] for name in keys if manifest.get(name)}
 
 
 def _sizes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes of the product files: of each folder or file at the top, and of all."""
+    """Bytes per top-level folder or file, and in total."""
     sizes: dict[str, int] = {}
     for name, facts in files.items():
         top = name.split("/")[0]
@@ -105,12 +114,12 @@ def _sizes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 def _checkpoint_facts(path: Path) -> dict[str, Any]:
     from moeir.architectures.checkpoint import open_checkpoint
 
-    opened = open_checkpoint(path)
-    account, shape, rules = account_of(opened.architecture), opened.architecture.encoder.shape, opened.rules
-    family = str(opened.config.get("moeir_family", opened.config.get("model_type")))
+    checkpoint = open_checkpoint(path)
+    account, config, input_config = account_of(checkpoint.architecture), checkpoint.architecture.encoder.shape, checkpoint.rules
+    family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     pooler = any(name.startswith(("encoder.pooler.", "pooler.")) for name in account.shapes)
     encoders = 1 + any(name.startswith("document_encoder.") for name in account.shapes)
-    with_pooler = account.total + (0 if pooler else encoders * shape.hidden * (shape.hidden + 1))
+    with_pooler = account.total + (0 if pooler else encoders * config.hidden * (config.hidden + 1))
     parameters = {
         "total": account.total,
         "float32_bytes": account.total * FLOAT32_BYTES,
@@ -119,20 +128,20 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
         "parts": [{"part": part.name, "parameters": part.parameters} | dict(part.active) for part in account.parts(SIDES)],
     }
     return {
-        "architecture": opened.spec,
-        "encoder": {"family": family, "layers": shape.layers, "hidden": shape.hidden, "vocabulary": shape.vocabulary},
-        "reading": {side: {"prefix": getattr(rules, f"{side}_prefix"), "tokens": rules.length(side)} for side in SIDES},
+        "architecture": checkpoint.spec,
+        "encoder": {"family": family, "layers": config.layers, "hidden": config.hidden, "vocabulary": config.vocabulary},
+        "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.length(side)} for side in SIDES},
         "experts": {
-            name: {"representation": kind, "scale": opened.architecture.scales.get(name, 1.0)}
-            for name, kind in opened.architecture.kinds.items()
+            name: {"representation": kind, "scale": checkpoint.architecture.scales.get(name, 1.0)}
+            for name, kind in checkpoint.architecture.kinds.items()
         },
         "parameters": parameters,
-        "cost": {side: _cost(account, side, rules.length(side)) for side in SIDES},
+        "cost": {side: _cost(account, side, input_config.length(side)) for side in SIDES},
     }
 
 
 def _cost(account: "Account", side: str, length: int) -> dict[str, int]:
-    """Of the longest text of a side."""
+    """The cost of a text of the maximum length of a side."""
     flops = account.flops(side, length)
     return {
         "tokens": length,
@@ -143,48 +152,48 @@ def _cost(account: "Account", side: str, length: int) -> dict[str, int]:
 
 
 def account_of(architecture: "Architecture") -> "Account":
-    """The parameters of an architecture, each once, and which of its mixtures' experts run for whom."""
+    """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
     from moeir.analysis.parameters import Account, Mixture
     from moeir.backbones.layers import RotaryAttention
     from moeir.mixtures.embedding import EmbeddingMixture
     from moeir.mixtures.feedforward import LEARNED, RoutedFeedForward
 
-    mixtures, idle, windows, narrow = [], [], {}, []
-    narrowed = [layer for layer in architecture.narrow_layers() if layer.plain]
-    for place, module in architecture.named_modules():
-        if module in narrowed:
-            narrow.append(place)
+    mixtures, unused, windows, cls_only_names = [], [], {}, []
+    cls_only = [layer for layer in architecture.narrow_layers() if layer.plain]
+    for module_name, module in architecture.named_modules():
+        if module in cls_only:
+            cls_only_names.append(module_name)
         elif isinstance(module, RoutedFeedForward):
-            everyone = tuple(range(len(module.experts)))
+            all_experts = tuple(range(len(module.experts)))
             learned = module.routing in LEARNED
-            documents = (0,) if learned else (len(everyone) // 2,)
-            both = everyone if learned and module.gradient == "full" else None
-            runs = {"query": both or (0,), "document": both or documents}
-            mixtures.append(Mixture(place, runs, routed=learned, gate_once=module.routing == "sequence"))
+            document_experts = (0,) if learned else (len(all_experts) // 2,)
+            both_sides = all_experts if learned and module.gradient == "full" else None
+            experts_by_side = {"query": both_sides or (0,), "document": both_sides or document_experts}
+            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once=module.routing == "sequence"))
         elif isinstance(module, EmbeddingMixture):
-            chance = module.gate is None or module.inference == "random"
-            every = module.inference == "all" and not chance
-            runs = dict.fromkeys(SIDES, tuple(range(len(module.experts))) if every else (0,))
-            mixtures.append(Mixture(place, runs, routed=True, once=True, gate_once=True))
-            idle += [f"{place}.noise."] + ([f"{place}.gate."] if chance else [])
+            is_random = module.gate is None or module.inference == "random"
+            uses_all = module.inference == "all" and not is_random
+            experts_by_side = dict.fromkeys(SIDES, tuple(range(len(module.experts))) if uses_all else (0,))
+            mixtures.append(Mixture(module_name, experts_by_side, routed=True, once=True, gate_once=True))
+            unused += [f"{module_name}.noise."] + ([f"{module_name}.gate."] if is_random else [])
         elif isinstance(module, RotaryAttention) and module.window is not None:
-            windows[place] = module.window // 2
+            windows[module_name] = module.window // 2
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    return Account(shapes, architecture.kinds, tuple(mixtures), tuple(idle), windows, tuple(narrow))
+    return Account(shapes, architecture.kinds, tuple(mixtures), tuple(unused), windows, tuple(cls_only_names))
 
 
 def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
     from moeir.evaluation import tables
 
-    made = f"{facts['path']} (made by moeir {facts['stage']})" if "stage" in facts else str(facts["path"])
+    origin = f"{facts['path']} (made by moeir {facts['stage']})" if "stage" in facts else str(facts["path"])
     sizes = facts["bytes"]
     if facts["kind"] != "checkpoint":
-        plain = {name: value for name, value in facts.items() if name not in ("path", "kind", "bytes")} if "stage" not in facts else {}
-        groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), plain)
+        data_facts = {name: value for name, value in facts.items() if name not in ("path", "kind", "bytes")} if "stage" not in facts else {}
+        groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), data_facts)
         rows = [[name, _words(value)] for group in groups for name, value in group.items()]
         rows += [["seconds", str(facts["seconds"])]] if "seconds" in facts else []
         rows += [[f"bytes of {name}", f"{size:,}"] for name, size in sizes.items()]
-        yield _listed([[facts["kind"], made], *rows])
+        yield _listed([[facts["kind"], origin], *rows])
         return
     encoder, parameters = facts["encoder"], facts["parameters"]
     rows = [["architecture", facts["architecture"]], ["encoder", _words(encoder)]]
@@ -192,8 +201,8 @@ def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
     pooled = "" if parameters["pooler"] or parameters["with_pooler"] is None else f"; {parameters['with_pooler']:,} with one"
     rows += [["parameters", f"{parameters['total']:,} {'with' if parameters['pooler'] else 'without'} pooler{pooled}"]]
     rows += [["bytes as float32", f"{parameters['float32_bytes']:,}"], ["bytes on disk", f"{sizes['all']:,}"]]
-    yield _listed([["checkpoint", made], *rows])
-    experts = [[name, said["representation"], f"{said['scale']:g}"] for name, said in facts["experts"].items()]
+    yield _listed([["checkpoint", origin], *rows])
+    experts = [[name, expert["representation"], f"{expert['scale']:g}"] for name, expert in facts["experts"].items()]
     yield tables.text(["expert", "representation", "scale of its scores"], experts)
     yield _parameter_table(parameters["parts"], parameters["total"], facts["cost"])
     names = ["tokens", "flops_per_token", "flops_per_text"]
@@ -203,7 +212,7 @@ def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _listed(rows: list[list[str]]) -> str:
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {words}".rstrip() for name, words in rows)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
 
 def _parameter_table(parts: list[dict[str, Any]], total: int, cost: Mapping[str, Mapping[str, int]]) -> str:
@@ -220,7 +229,7 @@ def _active(count: int | None) -> str:
 
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_words(item)}" for name, item in value.items())
     if value is None or value == []:
         return "-"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""`moeir init`: plain weights, or a checkpoint under other options, become a checkpoint."""
+"""`moeir init`: make a checkpoint from plain weights, or from a checkpoint with other options."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,15 @@ class Init(Stage):
 
     model: Path = source("weights", "Folder of weights, a checkpoint, or a hub id.")
     arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true; see: moeir variants architectures.", None)
-    corpus: Path | None = source("texts", "Texts on which a vocabulary head that the weights lack is fitted.", None)
-    from_scratch: bool = option("Take sizes and tokenizer from --model, and draw the weights.", False)
-    query_prefix: str | None = option("Text put before every query.", None)
-    document_prefix: str | None = option("Text put before every document.", None)
-    query_length: int | None = option("Most tokens of a query [default: what the weights bring, or 64; cross-encoder: half a pair].", None)
-    document_length: int | None = option("Most tokens of a document, or of a pair [default: what the weights bring, or 256; 512].", None)
-    seed: int = option("Seed of weights that are started anew.", 42)
+    corpus: Path | None = source("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
+    from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
+    query_prefix: str | None = option("Text prepended to every query.", None)
+    document_prefix: str | None = option("Text prepended to every document.", None)
+    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
+    document_length: int | None = option(
+        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
+    )
+    seed: int = option("Seed of randomly initialized weights.", 42)
     output: Path = product("checkpoint", "Folder to write.")
 
     def check(self) -> None:
@@ -42,19 +44,19 @@ class Init(Stage):
 
 
 def check_seed(seed: int) -> None:
-    """UsageError for a seed that a generator cannot take."""
+    """UsageError unless the seed is one that random generators accept."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed {seed}: expected 0 to {2**32 - 1}")
 
 
 def reading_rules(stage: Any) -> dict[str, Any]:
-    """The reading rules that were given as flags."""
+    """The prefixes and lengths that are given as flags."""
     names = ("query_prefix", "document_prefix", "query_length", "document_length")
     return {name: value for name in names if (value := vars(stage)[name]) is not None}
 
 
 def first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
-    """The first texts of a corpus, if there is one."""
+    """The non-empty ones of the first `count` texts of a corpus; none without a corpus."""
     from itertools import islice
 
     from moeir.records import texts

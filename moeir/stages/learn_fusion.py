@@ -1,4 +1,4 @@
-"""`moeir learn-fusion`: how several experts' lists are to be fused, learned on judged queries."""
+"""`moeir learn-fusion`: learn to fuse several experts' lists on judged queries."""
 
 import logging
 from dataclasses import dataclass
@@ -15,16 +15,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LearnFusion(Stage):
-    """Learn on judged queries how much each expert's list counts, for moeir fuse --learned. Use queries the experts did not train on."""
+    """Learn the weights of experts in a fusion on judged queries, for moeir fuse --learned. Use queries the experts were not trained on."""
 
     run: tuple[Path, ...] = source("run", "One run per expert, in the order of the fusion; repeat the flag.", names=("--runs",))
-    qrels: Path = source("qrels", "Judgements of the queries to learn from.")
-    queries: Path | None = source("texts", "The queries' words, if their number, length and rarity shall count.", None, names=("--topics",))
-    kind: str = option("gated: each query weighs the experts, and ranks and agreement count; linear: one weight for each expert.", "gated")
+    qrels: Path = source("qrels", "Relevance judgements of the queries to learn from.")
+    queries: Path | None = source(
+        "texts", "Query texts, to use the number, length and rarity of their words as features.", None, names=("--topics",)
+    )
+    kind: str = option("gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated")
     depth: int = option("Documents of each list to learn from.", 100, names=("--hits", "--k"))
-    strength: float | None = option("How strongly gated is held towards linear [default: what serves held-out queries best].", None)
-    seed: int = option("Of the folds in which queries are held out.", 42)
-    output: Path = product("fusion", "The file to write, JSON.")
+    strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None)
+    seed: int = option("Seed of the cross-validation folds.", 42)
+    output: Path = product("fusion", "JSON file to write.")
 
     def check(self) -> None:
         if self.kind not in KINDS:
@@ -37,7 +39,7 @@ class LearnFusion(Stage):
             raise UsageError(f"--strength {self.strength}: expected more than 0")
         for flag, value in {"--strength": self.strength, "--queries": self.queries}.items():
             if self.kind == "linear" and value is not None:
-                raise UsageError(f"{flag}: linear has nothing it could change; leave it out, or take --kind gated")
+                raise UsageError(f"{flag}: has no effect on linear; leave it out, or use --kind gated")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed}: expected 0 or more")
         check_depth(self.depth)
@@ -47,22 +49,24 @@ class LearnFusion(Stage):
         from moeir.learned_fusion import files, training, tuning
         from moeir.records import qrels, runs, texts
 
-        read = [runs.read(path) for path in self.run]
-        judged = qrels.read(self.qrels)
-        words = None
+        expert_runs = [runs.read(path) for path in self.run]
+        grades = qrels.read(self.qrels)
+        query_texts = None
         if self.queries is not None:
-            words = {text.id: text.content for text in texts.read(self.queries) if text.id in judged}
-            if missing := next((query for query in judged if query not in words), None):
+            query_texts = {text.id: text.content for text in texts.read(self.queries) if text.id in grades}
+            if missing := next((query for query in grades if query not in query_texts), None):
                 raise DataError(f"{self.queries}: has no query {missing!r}, which {self.qrels} judges")
         try:
-            found = training.taught(read, judged, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=words)
+            fit = training.taught(
+                expert_runs, grades, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=query_texts
+            )
         except DataError as problem:
             raise DataError(f"{self.qrels}: {problem}") from None
-        longest = [int((run.starts[1:] - run.starts[:-1]).max()) for run in read]
-        how = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **found.facts}
-        method = files.GATED if found.gated is not None else f"linear:weights={tuning.written(found.weights)}"
-        files.write(files.Found(method, tuple(named_runs(self.run)), how, found.gated), self.output)
-        for name, loss in found.facts.get("held-out loss", {}).items():
-            log.info("loss on queries not learned from: %.4f  %s", loss, name)
-        log.info("learned on %d queries: %s", found.facts["queries"], method)
-        return {"method": method, **found.facts}
+        longest = [int((run.starts[1:] - run.starts[:-1]).max()) for run in expert_runs]
+        provenance = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **fit.facts}
+        method = files.GATED if fit.gated is not None else f"linear:weights={tuning.written(fit.weights)}"
+        files.write(files.Found(method, tuple(named_runs(self.run)), provenance, fit.gated), self.output)
+        for name, loss in fit.facts.get("held-out loss", {}).items():
+            log.info("held-out loss: %.4f  %s", loss, name)
+        log.info("learned on %d queries: %s", fit.facts["queries"], method)
+        return {"method": method, **fit.facts}

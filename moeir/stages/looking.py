@@ -1,4 +1,4 @@
-"""The analyses that ask a model, or its tokenizer: what `moeir analyze` shows of texts."""
+"""Analyses of `moeir analyze` that encode or tokenize texts."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -24,7 +24,7 @@ SIDES = (("query", "queries"), ("document", "corpus"))
 
 
 def usage(stage: "Analyze") -> "Finding":
-    """Whom the routers take."""
+    """Expert usage per router."""
     from moeir.analysis.finding import Finding, Picture
 
     checkpoint, dtype = _opened(stage)
@@ -33,8 +33,8 @@ def usage(stage: "Analyze") -> "Finding":
     names = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
     rows: list[list[Any]] = []
     for side, path in _texts(stage):
-        for router, found in _counted(stage, checkpoint, dtype, path, side).items():
-            rows += [[side, router, *row] for row in found.rows(stage.threshold)]
+        for router, router_usage in _counted(stage, checkpoint, dtype, path, side).items():
+            rows += [[side, router, *row] for row in router_usage.rows(stage.threshold)]
     marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
     return Finding(names, rows, Picture("bars", marks, across="expert", up="share of decisions"))
 
@@ -44,17 +44,17 @@ def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype
     from moeir.analysis.usage import Usage
     from moeir.backbones.precision import autocast
 
-    counted: dict[str, Usage] = {}
+    usage_by_router: dict[str, Usage] = {}
     with autocast(dtype, str(checkpoint.device)):
         for chunk in _chunks(path, "routing"):
-            for router, said in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
-                found = Usage.of(said.probabilities.float().cpu().numpy(), len(said))
-                counted[router] = counted[router] + found if router in counted else found
-    return counted
+            for router, output in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
+                chunk_usage = Usage.of(output.probabilities.float().cpu().numpy(), len(output))
+                usage_by_router[router] = usage_by_router[router] + chunk_usage if router in usage_by_router else chunk_usage
+    return usage_by_router
 
 
 def divergence(stage: "Analyze") -> "Finding":
-    """How far queries and their documents lie apart."""
+    """KL and JS divergence between queries and their relevant documents."""
     from moeir.analysis.divergence import divergences
     from moeir.analysis.finding import Finding, Picture
     from moeir.analysis.pairs import drawn
@@ -72,7 +72,7 @@ def divergence(stage: "Analyze") -> "Finding":
 
 
 def lengths(stage: "Analyze") -> "Finding":
-    """How long queries and documents are: in tokens of a model, or in words."""
+    """Length histograms of queries and documents, in tokens of a model or in words."""
     from moeir.analysis import histograms
     from moeir.analysis.finding import Finding, Picture
 
@@ -81,16 +81,16 @@ def lengths(stage: "Analyze") -> "Finding":
     rows: list[list[Any]] = []
     marks: list[tuple[Any, ...]] = []
     for side, path in _texts(stage):
-        found = histograms.counted(size for chunk in _chunks(path, "counting") for size in count(chunk))
-        rows += [[side, unit, *one] for one in histograms.lengths(found, stage.classes)]
-        half, most = (histograms.quantile(found, share) for share in (0.5, 0.95))
-        title = f"{side}: half have {half} {unit} or fewer, 95 % {most}"
+        length_counts = histograms.counted(size for chunk in _chunks(path, "counting") for size in count(chunk))
+        rows += [[side, unit, *one] for one in histograms.lengths(length_counts, stage.classes)]
+        median, p95 = (histograms.quantile(length_counts, share) for share in (0.5, 0.95))
+        title = f"{side}: half have {median} {unit} or fewer, 95 % {p95}"
         marks += [(title, side, low, high, number) for one, _, low, high, number, _ in rows if one == side]
     return Finding(["side", "unit", "from", "to", "texts", "share"], rows, Picture("steps", marks, across=unit, up="texts"))
 
 
 def _measure(stage: "Analyze") -> Any:
-    """What counts the tokens or words of some texts."""
+    """A function that counts the tokens or words of each text."""
     if stage.model is None:
         return lambda contents: [len(content.split()) for content in contents]
     from moeir.backbones.tokenizer import TextReader
@@ -100,7 +100,7 @@ def _measure(stage: "Analyze") -> Any:
 
 
 def projection(stage: "Analyze") -> "Finding":
-    """Queries and documents laid out in two or three dimensions, with the group that a picture colours them by."""
+    """Queries and documents projected to two or three dimensions, with the group that colours them in a plot."""
     from moeir.analysis.finding import Finding, Picture
 
     checkpoint, dtype = _opened(stage)
@@ -110,60 +110,64 @@ def projection(stage: "Analyze") -> "Finding":
         texts += [(side, text) for text in _drawn(path, stage)]
     if len(texts) <= stage.dimensions:
         raise UsageError(f"analyze projection: expected more than {stage.dimensions} texts, found {len(texts)}")
-    vectors, routed = _laid(stage, checkpoint, dtype, expert, texts)
-    lay = variants.bind("analysis.projection", stage.projection)
-    places = lay(vectors, stage.dimensions, stage.seed).tolist()
-    groups = _groups(stage, texts, routed)
-    rows = [[side, text.id, group, *place] for (side, text), group, place in zip(texts, groups, places, strict=True)]
-    marks = [(f"{stage.projection} of {expert}", group, *place) for (_, _, group, *place) in sorted(rows, key=lambda row: str(row[2]))]
+    vectors, router_choices = _laid(stage, checkpoint, dtype, expert, texts)
+    project = variants.bind("analysis.projection", stage.projection)
+    points = project(vectors, stage.dimensions, stage.seed).tolist()
+    groups = _groups(stage, texts, router_choices)
+    rows = [[side, text.id, group, *point] for (side, text), group, point in zip(texts, groups, points, strict=True)]
+    marks = [(f"{stage.projection} of {expert}", group, *point) for (_, _, group, *point) in sorted(rows, key=lambda row: str(row[2]))]
     return Finding(["side", "id", "group", *"xyz"[: stage.dimensions]], rows, Picture("points", marks))
 
 
 def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
-    """A sample of the texts of a file, in their order; all, if there are no more."""
+    """A random sample of the texts of a file, in file order."""
     import random
 
     from moeir.records import texts
 
-    every = list(texts.read(path))
-    if len(every) <= stage.sample:
-        return every
-    return [every[place] for place in sorted(random.Random(stage.seed).sample(range(len(every)), stage.sample))]
+    all_texts = list(texts.read(path))
+    if len(all_texts) <= stage.sample:
+        return all_texts
+    return [all_texts[index] for index in sorted(random.Random(stage.seed).sample(range(len(all_texts)), stage.sample))]
 
 
 def _laid(
     stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", expert: str, texts: "Sequence[tuple[str, Text]]"
 ) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
-    """The vectors of texts [n, D], and for each the expert that the first router took, where one takes whole texts."""
+    """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None."""
     import numpy as np
 
     from moeir.backbones.precision import autocast
     from moeir.representations.dense import Dense
 
-    vectors, routed = [], list[str | None]()
+    vectors, router_choices = [], list[str | None]()
     for side, _ in SIDES:
-        mine = [text.content for one, text in texts if one == side]
-        for first in range(0, len(mine), CHUNK):
-            chunk = mine[first : first + CHUNK]
+        contents = [text.content for text_side, text in texts if text_side == side]
+        for first in range(0, len(contents), CHUNK):
+            chunk = contents[first : first + CHUNK]
             with autocast(dtype, str(checkpoint.device)):
                 encoded = checkpoint.encode(chunk, side, max_tokens=stage.max_tokens)
-            part = encoded[expert]
-            assert isinstance(part, Dense)
-            vectors.append(part.vectors.float().cpu().numpy())
-            of_texts = [said for said in encoded.routing.values() if len(said.probabilities) == len(chunk)]
-            routed += [f"expert {taken}" for taken in of_texts[0].probabilities.argmax(1).tolist()] if of_texts else [None] * len(chunk)
-    return np.concatenate(vectors), routed
+            representation = encoded[expert]
+            assert isinstance(representation, Dense)
+            vectors.append(representation.vectors.float().cpu().numpy())
+            text_routers = [output for output in encoded.routing.values() if len(output.probabilities) == len(chunk)]
+            router_choices += (
+                [f"expert {expert_number}" for expert_number in text_routers[0].probabilities.argmax(1).tolist()]
+                if text_routers
+                else [None] * len(chunk)
+            )
+    return np.concatenate(vectors), router_choices
 
 
-def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", routed: Sequence[str | None]) -> list[str]:
-    """Of a query the run that is best on it, if there are runs; else the expert that a router takes, else its side."""
+def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", router_choices: Sequence[str | None]) -> list[str]:
+    """The colour group of each text: with runs, the best run of a query; else the routed expert, else the side."""
     if stage.run:
         from moeir.analysis.wins import winner
 
         values = judged(stage)
-        known = next(iter(values.values()))
-        return [winner(values, text.id) if side == "query" and text.id in known else side for side, text in texts]
-    return [taken or side for taken, (side, _) in zip(routed, texts, strict=True)]
+        judged_queries = next(iter(values.values()))
+        return [winner(values, text.id) if side == "query" and text.id in judged_queries else side for side, text in texts]
+    return [choice or side for choice, (side, _) in zip(router_choices, texts, strict=True)]
 
 
 def _vectors(
@@ -173,24 +177,24 @@ def _vectors(
     from moeir.representations.dense import Dense
 
     with autocast(dtype, str(checkpoint.device)):
-        part = checkpoint.encode(contents, side, max_tokens=stage.max_tokens)[expert]
-    assert isinstance(part, Dense)
-    return part.vectors.float().cpu().numpy()
+        representation = checkpoint.encode(contents, side, max_tokens=stage.max_tokens)[expert]
+    assert isinstance(representation, Dense)
+    return representation.vectors.float().cpu().numpy()
 
 
 def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
-    """The expert that was asked for, or the only dense one."""
+    """The dense expert that --expert names, or the only one."""
     dense = [name for name, kind in kinds.items() if kind == "dense"]
     if stage.expert is None and len(dense) == 1:
         return dense[0]
     if stage.expert in dense:
         return str(stage.expert)
-    asked = "--expert: expected one of" if stage.expert is None else f"--expert {stage.expert}: expected"
-    raise UsageError(f"{asked} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
+    expectation = "--expert: expected one of" if stage.expert is None else f"--expert {stage.expert}: expected"
+    raise UsageError(f"{expectation} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
 
 
 def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
-    """The checkpoint on its device, and what is computed in there."""
+    """The checkpoint on its device, and the dtype to compute in."""
     from moeir.architectures.checkpoint import open_checkpoint
     from moeir.backbones.precision import device_for, dtype_for
 
@@ -200,23 +204,23 @@ def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
 
 
 def _texts(stage: "Analyze") -> list[tuple[str, Path]]:
-    """The sides of which there are texts."""
-    given = [(side, getattr(stage, name)) for side, name in SIDES]
-    return [(side, path) for side, path in given if path is not None]
+    """The sides whose texts are given, with their files."""
+    paths = [(side, getattr(stage, name)) for side, name in SIDES]
+    return [(side, path) for side, path in paths if path is not None]
 
 
-def _chunks(path: Path, what: str) -> Iterator[list[str]]:
-    """The texts of a file, many at a time."""
+def _chunks(path: Path, label: str) -> Iterator[list[str]]:
+    """The texts of a file in chunks of `CHUNK`."""
     from moeir import console
     from moeir.records import texts
 
-    walked = (text.content for text in console.progress(texts.read(path, keep_empty=True), what))
-    while chunk := list(islice(walked, CHUNK)):
+    contents = (text.content for text in console.progress(texts.read(path, keep_empty=True), label))
+    while chunk := list(islice(contents, CHUNK)):
         yield chunk
 
 
 def _without_router(checkpoint: "OpenCheckpoint") -> str:
-    """Why no router of this checkpoint says anything."""
+    """Why the checkpoint has no router output."""
     from moeir.mixtures.embedding import EmbeddingMixture
     from moeir.mixtures.feedforward import RoutedFeedForward
 

@@ -1,4 +1,4 @@
-"""`moeir mine-negatives`: what the runs rank high and the judgements do not know becomes negatives."""
+"""`moeir mine-negatives`: documents that runs rank high and that are not judged positive become negatives."""
 
 import logging
 from dataclasses import dataclass
@@ -21,14 +21,16 @@ log = logging.getLogger(__name__)
 class MineNegatives(Stage):
     """Make training examples: positives from judgements, negatives from the union of runs, each with its source run, rank and score."""
 
-    run: tuple[Path, ...] = source("run", "Ranked lists of the training queries; repeat the flag.", names=("--runs",))
-    qrels: Path = source("qrels", "Judgements of the training queries.")
-    method: str = option("Which ranks are negatives; see: moeir variants mining.", "band:first=0,last=200")
-    positive_grade: int = option("Smallest grade that makes a document positive.", 1)
-    exclude_answers: Path | None = source("texts", "Questions with answers: a document whose text holds one is no negative.", None)
-    corpus: Path | None = source("texts", "With --exclude-answers: the documents in which they are looked for.", None)
-    match: str = option("With --exclude-answers: string (tokens, as DPR compares them) or regex.", "string")
-    output: Path = product("examples", "JSON lines to write; - is stdout.")
+    run: tuple[Path, ...] = source("run", "Runs of the training queries; repeat the flag.", names=("--runs",))
+    qrels: Path = source("qrels", "Relevance judgements of the training queries.")
+    method: str = option("Which ranks become negatives; see: moeir variants mining.", "band:first=0,last=200")
+    positive_grade: int = option("Minimum grade of a positive document.", 1)
+    exclude_answers: Path | None = source(
+        "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
+    )
+    corpus: Path | None = source("texts", "With --exclude-answers: the documents to search for answers.", None)
+    match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string")
+    output: Path = product("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
         variants.resolve("mining", self.method)
@@ -40,38 +42,38 @@ class MineNegatives(Stage):
         from moeir import mining
         from moeir.records import examples, qrels, runs
 
-        tally = mining.Tally()
-        read = {name: runs.read(path) for name, path in named_runs(self.run).items()}
-        judged, select = qrels.read(self.qrels), variants.bind("mining", self.method)
-        refused = None
+        counts = mining.Tally()
+        expert_runs = {name: runs.read(path) for name, path in named_runs(self.run).items()}
+        grades, select = qrels.read(self.qrels), variants.bind("mining", self.method)
+        excluded = None
         if self.exclude_answers is not None:
-            refused = self._answering(mining.candidates(read, judged, select, positive_grade=self.positive_grade))
-        made = mining.mined(read, judged, select, tally, positive_grade=self.positive_grade, refused=refused)
-        examples.write(made, self.output)
-        if not tally.mined:
-            places = ", ".join(map(str, self.run))
-            raise DataError(f"{self.qrels}: no query has both positives and negatives in {places}; do the ids agree?")
+            excluded = self._answering(mining.candidates(expert_runs, grades, select, positive_grade=self.positive_grade))
+        mined_examples = mining.mined(expert_runs, grades, select, counts, positive_grade=self.positive_grade, refused=excluded)
+        examples.write(mined_examples, self.output)
+        if not counts.mined:
+            run_paths = ", ".join(map(str, self.run))
+            raise DataError(f"{self.qrels}: no query has both positives and negatives in {run_paths}; do the ids agree?")
         log.info(
             "%d examples; skipped %d queries without positives, %d without hits, %d without negatives",
-            *(tally.mined, tally.without_positives, tally.without_hits, tally.without_negatives),
+            *(counts.mined, counts.without_positives, counts.without_hits, counts.without_negatives),
         )
         if self.exclude_answers is not None:
-            log.info("%d documents with an answer are no negatives", tally.with_answers)
-        return vars(tally)
+            log.info("%d documents excluded because they contain an answer", counts.with_answers)
+        return vars(counts)
 
     def _answering(self, candidates: "list[Run]") -> dict[str, set[str]]:
-        """By query, the documents with an answer among those that would be negatives."""
+        """The candidate negatives of each query that contain an answer."""
         from moeir.evaluation import answers
 
         assert self.exclude_answers is not None and self.corpus is not None
-        asked = read_answers(self.exclude_answers, self.match)
-        refused: dict[str, set[str]] = {}
+        questions = read_answers(self.exclude_answers, self.match)
+        excluded: dict[str, set[str]] = {}
         for run in candidates:
-            for place, query in enumerate(run.queries):
-                if query not in asked.wanted and len(run.row(place)[0]):
+            for row, query in enumerate(run.queries):
+                if query not in questions.wanted and len(run.row(row)[0]):
                     raise DataError(f"{self.exclude_answers}: has no question {query!r}, for which negatives are mined")
-        for run, found in zip(candidates, answers.marks(candidates, asked, self.corpus), strict=True):
-            for place, query in enumerate(run.queries):
-                documents = run.row(place)[0][found[run.starts[place] : run.starts[place + 1]]]
-                refused.setdefault(query, set()).update(run.names[code] for code in documents.tolist())
-        return refused
+        for run, has_answer in zip(candidates, answers.marks(candidates, questions, self.corpus), strict=True):
+            for row, query in enumerate(run.queries):
+                documents = run.row(row)[0][has_answer[run.starts[row] : run.starts[row + 1]]]
+                excluded.setdefault(query, set()).update(run.names[code] for code in documents.tolist())
+        return excluded

@@ -1,4 +1,4 @@
-"""`moeir pretrain`: an encoder learns from texts alone, before any judgement."""
+"""`moeir pretrain`: pre-train an encoder on texts without judgements."""
 
 import logging
 from dataclasses import dataclass
@@ -23,23 +23,23 @@ CONTEXTS = ("mixed", "random", "nearby", "overlap")
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Training):
-    """Pre-train an encoder on texts without judgements: hidden words, and decoders that have a text's vector to go by."""
+    """Pre-train an encoder on texts without judgements: masked words, and decoders that reconstruct texts from a text's vector."""
 
     model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
     corpus: Path = source("texts", "Documents.")
     queries: tuple[Path, ...] = source("texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", ())
-    query_qrels: Path | None = source("qrels", "Whose documents the queries are, if --queries holds queries by ids of their own.", None)
-    arch: str = option("dense, or one with experts, as mote; see: moeir variants architectures.", "dense")
+    query_qrels: Path | None = source("qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None)
+    arch: str = option("dense, or an architecture with experts such as mote; see: moeir variants architectures.", "dense")
     objective: str = option("mlm, cotmae, cotmae-qc, mote, …; see: moeir variants pretraining.", "cotmae")
-    from_scratch: bool = option("Take sizes and tokenizer from --model, and draw the weights.", False)
-    context: str = option("Which span of the document is a span's context: mixed, random, nearby or overlap.", "mixed")
-    short_spans: float = option("How often a span aims at fewer tokens than it may have.", 0.15)
-    batch_size: int = option("Spans in a batch, which all processes share.", 64)
-    epochs: int = option("Times over the spans.", 1, names=("--num-train-epochs",))
-    learning_rate: float = option("Highest learning rate (AdamW).", 1e-4)
-    weight_decay: float = option("Weight decay of matrices.", 0.01)
-    query_length: int = option("Most tokens of a query.", 64)
-    document_length: int = option("Most tokens of a span.", 128, names=("--max-seq-length",))
+    from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
+    context: str = option("Which other span of the document is a span's context: mixed, random, nearby or overlap.", "mixed")
+    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15)
+    batch_size: int = option("Spans per batch, divided among all processes.", 64)
+    epochs: int = option("Passes over the spans.", 1, names=("--num-train-epochs",))
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4)
+    weight_decay: float = option("Weight decay of weight matrices.", 0.01)
+    query_length: int = option("Maximum tokens of a query.", 64)
+    document_length: int = option("Maximum tokens of a span.", 128, names=("--max-seq-length",))
 
     def check(self) -> None:
         super().check()
@@ -47,11 +47,11 @@ class Pretrain(Training):
             raise UsageError("--arch cross-encoder: pre-train dense, and start finetune --arch cross-encoder from that")
         variants.resolve("pretraining", self.objective)
         if not 0 <= self.short_spans <= 1:
-            raise UsageError(f"--short-spans {self.short_spans}: expected a ratio, 0 to 1")
+            raise UsageError(f"--short-spans {self.short_spans}: expected a fraction, 0 to 1")
         if self.context not in CONTEXTS:
             raise UsageError(f"--context {self.context}: expected {', '.join(CONTEXTS)}")
         if self.query_qrels is not None and not self.queries:
-            raise UsageError("--query-qrels: needs --queries, whose documents it names")
+            raise UsageError("--query-qrels: needs --queries, to which it assigns documents")
 
     def work(self) -> Counts:
         import torch
@@ -63,7 +63,7 @@ class Pretrain(Training):
         from moeir.learning import loop
         from moeir.pretraining.task import Task
 
-        world = self.world()
+        process_group = self.world()
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
         texts = [] if self.from_scratch else first_texts(self.corpus)
         checkpoint = start(self.model, self._arch(), lengths, texts, self.seed, scratch=self.from_scratch)
@@ -73,33 +73,39 @@ class Pretrain(Training):
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind("pretraining", self.objective)(checkpoint.architecture)
         self.prepare_layers(objective)
-        with world.first():
-            plan = self._plan(checkpoint, objective)
-        schedule, world = self.planned(plan.steps_per_epoch), world.patient(self.stuck_minutes)
-        plan.steps = schedule.steps * self.accumulate
-        task = Task(objective, plan, dtype_for(self.dtype, world.device), world if world.size > 1 else None)
-        done = loop.train(
-            task, schedule, self.output, device=world.device, tracking=self.tracking(), world=world, log_every=self.log_every
+        with process_group.first():
+            sampler = self._plan(checkpoint, objective)
+        schedule, process_group = self.planned(sampler.steps_per_epoch), process_group.patient(self.stuck_minutes)
+        sampler.steps = schedule.steps * self.accumulate
+        task = Task(objective, sampler, dtype_for(self.dtype, process_group.device), process_group if process_group.size > 1 else None)
+        metrics = loop.train(
+            task,
+            schedule,
+            self.output,
+            device=process_group.device,
+            tracking=self.tracking(),
+            world=process_group,
+            log_every=self.log_every,
         )
         speed = task.speed()
-        if not world.main:
+        if not process_group.main:
             return None
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **done})
+        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
         if speed:
-            share = f"{speed['share_of_peak']:.1%} of the largest rate of matrix products measured here"
+            share = f"{speed['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
             log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
-        return {"parameters": checkpoint.architecture.parameter_count(), **done, **speed}
+        return {"parameters": checkpoint.architecture.parameter_count(), **metrics, **speed}
 
     def _arch(self) -> str:
-        """The architecture with its vocabulary head, which a plain dense model would drop."""
+        """The architecture with a vocabulary head, which dense drops by default."""
         spec = variants.parse(self.arch)
         if spec.name != "dense" or "head" in dict(spec.options):
             return self.arch
         return str(variants.Spec("dense", (*spec.options, ("head", "true"))))
 
     def _plan(self, checkpoint: "OpenCheckpoint", objective: "Pretraining") -> "Plan":
-        """What meets what at which step; texts are tokenised once, into the cache."""
+        """The batch sampler; texts are tokenised once, into the cache."""
         from moeir.artifacts.making import RESUME, TOKENS
         from moeir.pretraining import corpus, queries
         from moeir.pretraining.batches import Needs, Plan, Reading
@@ -113,9 +119,9 @@ class Pretrain(Training):
         options: dict[str, Any] = {"short": self.short_spans, "seed": self.seed, "keep_empty": self.keep_empty}
         maximum = reading.room("document", checkpoint.rules.document_length)
         tokens = corpus.cached(folder, self.corpus, checkpoint.reader, digest=digests["corpus"][0], maximum=maximum, **options)
-        asked = None
+        query_tokens = None
         if self.queries:
-            named = {name: found for name, found in digests.items() if name in ("queries", "query-qrels")}
-            asked = queries.cached(folder, tokens, self.queries, self.query_qrels, checkpoint.reader, digests=named)
+            query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
+            query_tokens = queries.cached(folder, tokens, self.queries, self.query_qrels, checkpoint.reader, digests=query_digests)
         needs = Needs(self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate)
-        return Plan(tokens, asked, reading, needs, size=self.batch_size, steps=1, seed=self.seed)
+        return Plan(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed)

@@ -1,6 +1,6 @@
-"""`moeir rerank`: the first documents of a run scored again, by cross-encoders or an architecture's own experts, in one round or several.
+"""`moeir rerank`: score the first documents of a run again with cross-encoders or an architecture's experts, in one round or several.
 
-Pairs are tokenised once, sorted by length over all queries and scored in batches of so many tokens; a kill costs seconds.
+Pairs are tokenised once, sorted by length over all queries and scored in batches of at most `max_tokens`; an interruption loses seconds.
 """
 
 import logging
@@ -23,31 +23,35 @@ if TYPE_CHECKING:
     from moeir.reranking.library import Library
     from moeir.reranking.scoring import Manner
 
-TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # what a cache holds, what a device is kept busy by
+TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(Stage):
-    """Score the first documents of a run again with cross-encoders, or exactly with an architecture's own experts."""
+    """Rerank the first documents of a run with cross-encoders, or with exact scores of an architecture's own experts."""
 
-    model: tuple[Path, ...] = source("checkpoint", "What scores: a checkpoint; repeat the flag for an ensemble.")
-    run: tuple[Path, ...] = source("run", "Ranked lists; several become one list of candidates by --fuse.", names=("--runs",))
+    model: tuple[Path, ...] = source("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
+    run: tuple[Path, ...] = source("run", "Runs; several are merged into one list of candidates by --fuse.", names=("--runs",))
     queries: Path = source("texts", "Queries of the run.", names=("--topics",))
     corpus: Path = source("texts", "The documents.")
-    depth: int = option("Documents per query that are scored; those below stay behind them, in their order.", 100, names=("--hits", "--k"))
-    then: tuple[str, ...] = option("DEPTH:CHECKPOINT: another round, on the best of the one before; repeat the flag, falling depths.", ())
-    ensemble: str = option("How several models' scores become one; see: moeir variants reranking.ensembles.", "zscore")
-    expert: tuple[str, ...] = option("Of a checkpoint that is no cross-encoder: experts whose scores are added [default: all].", ())
-    passages: str = option("Of documents that a pair has no room for: firstp (their beginning), maxp or sump (of passages).", "firstp")
-    passage_length: int | None = option("Most tokens of a document in a pair [default: all that there is room for].", None)
+    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, names=("--hits", "--k"))
+    then: tuple[str, ...] = option(
+        "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
+    )
+    ensemble: str = option("How scores of several models are combined; see: moeir variants reranking.ensembles.", "zscore")
+    expert: tuple[str, ...] = option("For a checkpoint that is not a cross-encoder: experts whose scores are added [default: all].", ())
+    passages: str = option(
+        "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).", "firstp"
+    )
+    passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None)
     stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None)
-    fuse: str = option("How several runs become one; see: moeir variants fusion.", "rrf")
-    shard: str | None = option("I/N: the queries of the I-th of N parts, counted from 0; cat joins the runs.", None)
-    patience: int | None = option("Leave a query when N documents of the run in a row were none of its first 10 [default: never].", None)
-    rest: bool = option("Keep the documents that were not scored: below --depth, or left by --patience.", True)
-    max_tokens: int | None = option("Tokens computed at once [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
-    threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
+    fuse: str = option("Fusion method for several runs; see: moeir variants fusion.", "rrf")
+    shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
+    patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None)
+    rest: bool = option("Keep documents that were not scored: below --depth, or skipped by --patience.", True)
+    max_tokens: int | None = option("Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
+    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
@@ -59,7 +63,7 @@ class Rerank(Stage):
 
         check_depth(self.depth)
         if not self.model or not self.run:
-            raise UsageError("rerank needs --model and --run: what scores, and what is scored")
+            raise UsageError("rerank needs --model and --run")
         named_runs(self.run)
         self._rounds()
         variants.resolve("reranking.ensembles", self.ensemble)
@@ -71,11 +75,11 @@ class Rerank(Stage):
         if self.passages not in PASSAGES:
             raise UsageError(f"--passages {self.passages}: expected one of {', '.join(PASSAGES)}")
         if self.stride is not None and self.passages == "firstp":
-            raise UsageError("--stride: a document's beginning is all that --passages firstp reads; add --passages maxp or sump")
+            raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:
             shards.Shard.parsed(self.shard)
         if self.patience is not None and max(len(one.models) for one in self._rounds()) > 1:
-            raise UsageError(f"--patience {self.patience}: several models would leave a query at different documents; leave it out")
+            raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
         if self.tag is not None:
             check_word("--tag", self.tag)
         if self.corpus == STREAM and sum(len(one.models) for one in self._rounds()) > 1:
@@ -98,7 +102,7 @@ class Rerank(Stage):
         return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
 
     def _candidates(self) -> "Run":
-        """The run that is reranked, or this shard's part of it."""
+        """The run to rerank, or its queries of this shard."""
         from moeir.records import runs
         from moeir.reranking.candidates import part, united
 
@@ -120,37 +124,42 @@ class Rerank(Stage):
         from moeir.retrieval.speed import threads
 
         run = self._candidates()
-        library = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
+        candidate_texts = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
         device = device_for(self.device)
         passages = Passages(self.passages, self.passage_length, self.stride)
-        room = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        manner = Manner(dtype_for(self.dtype, device), device, room, passages, self.expert, self.patience)
-        ledger = Ledger(None if self.output == STREAM else making.resume_place(self.output))
-        told = []
+        token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
+        scoring_config = Manner(dtype_for(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
+        journal = Ledger(None if self.output == STREAM else making.resume_place(self.output))
+        round_facts = []
         with threads(self.threads):
-            for number, one in enumerate(self._rounds()):
-                run, facts = self._reranked(run, one, number, library, manner, ledger)
-                told.append(facts)
-        ledger.close()
+            for number, cascade_round in enumerate(self._rounds()):
+                run, facts = self._reranked(run, cascade_round, number, candidate_texts, scoring_config, journal)
+                round_facts.append(facts)
+        journal.close()
         runs.write(run, self.output, tag=self.tag or "moeir.rerank")
-        return {"queries": len(run), "hits": len(run.scores), "dtype": str(manner.dtype), "rounds": told}
+        return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
     def _reranked(
-        self, run: "Run", one: Round, number: int, library: "Library", manner: "Manner", ledger: "Ledger"
+        self, run: "Run", cascade_round: Round, number: int, candidate_texts: "Library", scoring_config: "Manner", journal: "Ledger"
     ) -> "tuple[Run, dict[str, Any]]":
-        """The run of a round, and what that was."""
+        """The reranked run of a round, and its facts for the manifest."""
         from moeir.console import meter
         from moeir.reranking.candidates import Candidates, combined
         from moeir.reranking.scoring import scored
 
-        candidates, every, told = Candidates.of(run, one.depth), [], []
-        for place, model in enumerate(one.models):
-            began = time.monotonic()
+        candidates, all_scores, model_facts = Candidates.of(run, cascade_round.depth), [], []
+        for model_number, model in enumerate(cascade_round.models):
+            start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                found, facts = scored(model, candidates, library, manner, ledger, f"round{number}.model{place}", counter.advance)
-            every.append(found)
-            rate = facts["pairs"] / max(time.monotonic() - began, 1e-9)
+                model_scores, facts = scored(
+                    model, candidates, candidate_texts, scoring_config, journal, f"round{number}.model{model_number}", counter.advance
+                )
+            all_scores.append(model_scores)
+            rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
-            told.append({"model": str(model), "digest": manifests.digest(model), **facts})
+            model_facts.append({"model": str(model), "digest": manifests.digest(model), **facts})
         rest = self.rest or number > 0
-        return candidates.reranked(combined(candidates, every, self.ensemble), rest=rest), {"depth": one.depth, "models": told}
+        return candidates.reranked(combined(candidates, all_scores, self.ensemble), rest=rest), {
+            "depth": cascade_round.depth,
+            "models": model_facts,
+        }

@@ -1,4 +1,4 @@
-"""`moeir search`: queries against every expert's index, one run for each expert and the fused run; or a person who asks."""
+"""`moeir search`: search every expert's index for one run per expert and the fused run, or search interactively."""
 
 import logging
 from dataclasses import dataclass
@@ -18,27 +18,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Search(Stage):
-    """Search all experts of an index and fuse their lists. A .trec path or - gets the fused run, a folder gets them all."""
+    """Search all experts of an index and fuse their lists. A .trec path or - receives the fused run, a folder all runs."""
 
-    index: tuple[Path, ...] = source("index", "What index wrote; repeat the flag for parts of a collection, which are searched as one.")
+    index: tuple[Path, ...] = source(
+        "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
+    )
     queries: Path | None = source("texts", "Queries.", None, names=("--topics",))
-    corpus: Path | None = source("texts", "The documents, where --explain or --interactive are to show their words.", None)
+    corpus: Path | None = source("texts", "Documents, to show their texts with --explain or --interactive.", None)
     depth: int = option("Documents per query and expert.", 1000, names=("--hits", "--k"))
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
     fuse: str | None = option(
-        "How experts become one: exact-sum (missing sides computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
+        "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
         "see: moeir variants fusion [default: exact-sum where the checkpoint is trained as one score (mote, coil), else came-sum].",
         None,
     )
     explain: Path | None = option(
-        "File that says of each document rank, score and part of every expert, and the terms and tokens that made them "
-        "(JSON lines; .tsv: the numbers only).",
+        "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens "
+        "(JSON lines; .tsv: numbers only).",
         None,
     )
-    interactive: bool = option("Ask at a terminal, or through a pipe, and see documents; :help lists the commands.", False)
+    interactive: bool = option("Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False)
     model: Path | None = source("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
-    batch_size: int = option("Queries encoded and searched at once; 1 measures single queries.", 256, affects_result=False)
-    threads: int | None = option("Threads to compute with [default: what torch takes].", None, affects_result=False)
+    batch_size: int = option("Queries encoded and searched together; 1 measures single-query latency.", 256, affects_result=False)
+    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, names=("--runtag",))
@@ -62,17 +64,17 @@ class Search(Stage):
 
     def _check_asking(self) -> None:
         if self.interactive:
-            given = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
-            if flags := [flag for flag, said in given.items() if said]:
-                raise UsageError(f"{flags[0]}: does not go with --interactive, which reads what is typed and shows what it finds")
+            conflicts = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
+            if flags := [flag for flag, is_set in conflicts.items() if is_set]:
+                raise UsageError(f"{flags[0]}: cannot be combined with --interactive, which reads typed queries and shows documents")
         elif self.queries is None:
-            raise UsageError("search needs --queries: Queries. (or --interactive, to type them)")
+            raise UsageError("search needs --queries, or --interactive to type them")
 
     def _check_explain(self) -> None:
         from moeir.artifacts import manifests
 
         if self.corpus is not None and self.explain is None and not self.interactive:
-            raise UsageError("--corpus: shows words for --explain or --interactive; a search alone does not read it")
+            raise UsageError("--corpus: is read only with --explain or --interactive")
         if self.explain is None:
             return
         if self.explain == STREAM or self.explain.is_dir():
@@ -80,7 +82,7 @@ class Search(Stage):
         if self.makes_folder() and self.explain.parent.resolve() == self.output.resolve():
             return
         if self.explain.resolve().is_relative_to(self.output.resolve()):
-            raise UsageError(f"--explain {self.explain}: stands in what --output replaces; write it elsewhere")
+            raise UsageError(f"--explain {self.explain}: is inside the folder that --output replaces; write it elsewhere")
         if self.explain.exists() and not manifests.manifest_path(self.explain).is_file():
             raise UsageError(f"--explain {self.explain}: exists and was not made by moeir; move it away or choose another name")
 
@@ -92,10 +94,10 @@ class Search(Stage):
         from moeir.retrieval.speed import threads
 
         with threads(self.threads):
-            opened = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
-            return self._ask(opened) if self.interactive else self._search(opened)
+            searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+            return self._ask(searcher) if self.interactive else self._search(searcher)
 
-    def _search(self, opened: "OpenIndex") -> Counts:
+    def _search(self, searcher: "OpenIndex") -> Counts:
         from moeir import console
         from moeir.records import texts
         from moeir.retrieval import speed
@@ -103,38 +105,38 @@ class Search(Stage):
         assert self.queries is not None
         queries = list(texts.read(self.queries))
         names, contents = [query.id for query in queries], [query.content for query in queries]
-        experts, fuse, taken = opened.chosen(self.expert), self.fuse or opened.fusion, speed.Speed(opened.device)
+        experts, fuse, latency = searcher.chosen(self.expert), self.fuse or searcher.fusion, speed.Speed(searcher.device)
         with console.meter("searching", len(queries)) as meter:
-            found, facts = opened.runs(
-                names, contents, self.depth, experts, fuse, batch_size=self.batch_size, speed=taken, advance=meter.advance
+            runs_by_name, facts = searcher.runs(
+                names, contents, self.depth, experts, fuse, batch_size=self.batch_size, speed=latency, advance=meter.advance
             )
         for expert in experts:
-            run = found[expert]
-            if without := len(queries) - sum(length > 0 for length in run.starts[1:] - run.starts[:-1]):
-                log.warning("%s: %d of %d queries found no document", expert, without, len(queries))
+            run = runs_by_name[expert]
+            if empty := len(queries) - sum(length > 0 for length in run.starts[1:] - run.starts[:-1]):
+                log.warning("%s: %d of %d queries found no document", expert, empty, len(queries))
         if facts:
             counts = (f"the first {size} for {count} of {len(queries)} queries" for size, count in facts["proven"].items())
             log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(counts))
-        self._write(found)
+        self._write(runs_by_name)
         if self.explain is not None:
-            self._explain(opened, found, fuse, names, contents)
-        machine = speed.machine(opened.device, opened.paths)
-        log.info("%s, batches of %d: %s", speed.described(machine), self.batch_size, taken.line())
-        hits = {name: len(run.scores) for name, run in found.items()}
-        timed = {"batch_size": self.batch_size, **taken.facts(), "machine": machine}
-        return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": timed}
+            self._explain(searcher, runs_by_name, fuse, names, contents)
+        machine = speed.machine(searcher.device, searcher.paths)
+        log.info("%s, batches of %d: %s", speed.described(machine), self.batch_size, latency.line())
+        hits = {name: len(run.scores) for name, run in runs_by_name.items()}
+        speed_facts = {"batch_size": self.batch_size, **latency.facts(), "machine": machine}
+        return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": speed_facts}
 
-    def _write(self, found: "dict[str, Run]") -> None:
+    def _write(self, runs_by_name: "dict[str, Run]") -> None:
         from moeir.records import runs
 
         if self.makes_folder():
-            for name, run in found.items():
+            for name, run in runs_by_name.items():
                 runs.write(run, self.output / f"{name}.trec", tag=self.tag or f"moeir.{name}")
         else:
-            name, run = list(found.items())[-1]
+            name, run = list(runs_by_name.items())[-1]
             runs.write(run, self.output, tag=self.tag or f"moeir.{name}")
 
-    def _explain(self, opened: "OpenIndex", found: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]) -> None:
+    def _explain(self, searcher: "OpenIndex", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]) -> None:
         from moeir.artifacts import making, manifests
         from moeir.records import texts
         from moeir.retrieval import explained
@@ -142,25 +144,25 @@ class Search(Stage):
         from moeir.retrieval.speed import Speed
 
         assert self.explain is not None
-        shelf = None
+        text_store = None
         if self.corpus is not None:
-            shelf = Shelf(texts.read(self.corpus, keep_empty=True), explained.Explainer(opened, found, fuse).documents())
-        explainer = explained.Explainer(opened, found, fuse, shelf)
-        encoded = opened.encoded(queries, self.batch_size, Speed())
+            text_store = Shelf(texts.read(self.corpus, keep_empty=True), explained.Explainer(searcher, runs_by_name, fuse).documents())
+        explainer = explained.Explainer(searcher, runs_by_name, fuse, text_store)
+        encoded = searcher.encoded(queries, self.batch_size, Speed())
         if self.makes_folder() and self.explain.parent.resolve() == making.place_of(self.output).resolve():
             explained.write(explainer.every(names, queries, encoded), self.output / self.explain.name, self.explain.name)
             return
-        record: dict[str, Any] = {"stage": self.name, "settings": {"fuse": fuse, "depth": self.depth}, "sources": {}}
-        record["sources"]["index"] = [manifests.digest(path) for path in self.index]
-        with making.making(self.explain, "explanation", record, force=True, folder=False) as (beside, counts):
-            explained.write(explainer.every(names, queries, encoded), beside, self.explain.name)
+        provenance: dict[str, Any] = {"stage": self.name, "settings": {"fuse": fuse, "depth": self.depth}, "sources": {}}
+        provenance["sources"]["index"] = [manifests.digest(path) for path in self.index]
+        with making.making(self.explain, "explanation", provenance, force=True, folder=False) as (partial_path, counts):
+            explained.write(explainer.every(names, queries, encoded), partial_path, self.explain.name)
             counts["queries"] = len(names)
 
-    def _ask(self, opened: "OpenIndex") -> Counts:
+    def _ask(self, searcher: "OpenIndex") -> Counts:
         from moeir.records import texts
         from moeir.retrieval import conversation
         from moeir.retrieval.shelf import Shelf
 
-        shelf = None if self.corpus is None else Shelf(texts.read(self.corpus, keep_empty=True))
-        conversation.hold(conversation.Conversation(opened, shelf, depth=self.depth, experts=list(self.expert), fuse=self.fuse))
+        text_store = None if self.corpus is None else Shelf(texts.read(self.corpus, keep_empty=True))
+        conversation.hold(conversation.Conversation(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse))
         return None

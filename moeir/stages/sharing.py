@@ -1,4 +1,4 @@
-"""Shards of a stage made at once by processes of this machine, which the process of the command starts, shows, and stops if one fails."""
+"""Run shards of a stage in worker processes on this machine; if one fails, all are stopped."""
 
 import multiprocessing
 import os
@@ -17,13 +17,13 @@ from moeir.errors import MoeirError
 from moeir.stages import base
 from moeir.stages.base import Stage
 
-LOOKING, LEAVING = 1.0, 10.0  # seconds between two looks at who is stuck; that a process gets to leave
-AGAIN = "run the same command again, and every shard goes on where it stopped"
+LOOKING, LEAVING = 1.0, 10.0  # between checks for stuck workers; for a worker to exit before it is killed
+AGAIN = "run the same command again; every shard resumes where it stopped"
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one process does: a shard of a stage, called `name`, of so many texts, on a device, with so many threads."""
+    """A shard of a stage for one worker process: its name, number of texts, device and number of threads."""
 
     stage: Stage
     name: str
@@ -34,7 +34,7 @@ class Share:
 
 @dataclass
 class _Child:
-    """A process with its share: what it says, how many texts it has told of, when it last did."""
+    """A worker process: its job, the pipe of its messages, the texts it has finished, the time of its last progress."""
 
     share: Share
     process: BaseProcess
@@ -46,93 +46,93 @@ class _Child:
         return f"shard {self.share.name} on {self.share.device}: process {self.process.pid}"
 
     def end(self) -> str:
-        """How it has ended."""
+        """Why the process ended."""
         self.process.join(LEAVING)
         code = self.process.exitcode
         if code is not None and code < 0:
             return f"was killed ({signal.Signals(-code).name})"
-        return f"ended with code {code}, and its own last lines may say why"
+        return f"exited with code {code}; see that process's log"
 
 
-def carry_out(shares: Sequence[Share], what: str, *, force: bool, minutes: float) -> None:
-    """Make every share in a process of its own; an error in one of them stops all, and is raised here.
+def carry_out(jobs: Sequence[Share], label: str, *, force: bool, minutes: float) -> None:
+    """Run every job in a worker process; an error in one of them stops all and is raised here.
 
-    A process that tells of no text for so many minutes, once it has told of some, is given up.
+    A worker that has reported progress and then reports none for `stuck_minutes` is an error.
     """
-    with _started(shares, force=force) as children, console.meter(what, sum(share.texts for share in shares)) as counter:
-        for count in _heard(children, minutes):
+    with _started(jobs, force=force) as workers, console.meter(label, sum(job.texts for job in jobs)) as counter:
+        for count in _heard(workers, minutes):
             counter.advance(count)
 
 
 @contextmanager
-def _started(shares: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
-    """The processes; none is left behind. Ctrl-C is for the one that started them."""
+def _started(jobs: Sequence[Share], *, force: bool) -> Iterator[list[_Child]]:
+    """Start the worker processes and terminate all at the end. Only the parent process handles Ctrl-C."""
     context = multiprocessing.get_context("spawn")
-    children: list[_Child] = []
-    resource_tracker.ensure_running()  # started with the first process, it would let go of what is held back for that
+    workers: list[_Child] = []
+    resource_tracker.ensure_running()  # started with the first worker, it would unblock the signal blocked for that
     try:
-        for share in shares:
-            words, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(share, share.stage.name, force, theirs), daemon=True)
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # held back here, and in the process until it ignores it
+        for job in jobs:
+            pipe, worker_pipe = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(job, job.stage.name, force, worker_pipe), daemon=True)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocked here, and in the worker until it ignores it
             try:
                 process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            theirs.close()
-            children.append(_Child(share, process, words))
-        yield children
+            worker_pipe.close()
+            workers.append(_Child(job, process, pipe))
+        yield workers
     finally:
-        for child in children:
-            child.process.terminate()
-        for child in children:
-            child.process.join(LEAVING)
-            child.process.kill()
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join(LEAVING)
+            worker.process.kill()
 
 
-def _heard(children: Sequence[_Child], minutes: float) -> Iterator[int]:
-    """How many texts more are done, until all are."""
-    busy = {child.words: child for child in children}
+def _heard(workers: Sequence[_Child], minutes: float) -> Iterator[int]:
+    """Yield the number of newly finished texts until all workers are done."""
+    busy = {worker.words: worker for worker in workers}
     while busy:
-        for words in connection.wait(list(busy), LOOKING):
-            child = busy[words]  # type: ignore[index]
+        for pipe in connection.wait(list(busy), LOOKING):
+            worker = busy[pipe]  # type: ignore[index]
             try:
-                said = child.words.recv()
+                message = worker.words.recv()
             except EOFError:
-                raise MoeirError(f"{child} {child.end()}; {AGAIN}") from None
-            if isinstance(said, Exception):
-                raise said
-            child.heard = time.monotonic()
-            if said is None:
-                del busy[child.words]
-                said = child.share.texts - child.told  # what was there before
-            child.told += said
-            yield said
-        for child in busy.values():
-            if child.heard is not None and time.monotonic() - child.heard > minutes * 60:
-                raise MoeirError(f"{child} has told of no text for {minutes:g} minutes; {AGAIN}")
+                raise MoeirError(f"{worker} {worker.end()}; {AGAIN}") from None
+            if isinstance(message, Exception):
+                raise message
+            worker.heard = time.monotonic()
+            if message is None:
+                del busy[worker.words]
+                message = worker.share.texts - worker.told  # texts finished by an earlier run
+            worker.told += message
+            yield message
+        for worker in busy.values():
+            if worker.heard is not None and time.monotonic() - worker.heard > minutes * 60:
+                raise MoeirError(f"{worker} has made no progress for {minutes:g} minutes; {AGAIN}")
 
 
-def _work(share: Share, name: str, force: bool, words: Connection) -> None:
-    """The life of a process: its share, and what it has to say of it."""
+def _work(job: Share, name: str, force: bool, pipe: Connection) -> None:
+    """The main function of a worker: run its job; send progress, an error or, at the end, None through the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    for variable in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers look at them
-        os.putenv(variable, str(share.threads))
-    type(share.stage).name = name
+    for variable in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers read them
+        os.putenv(variable, str(job.threads))
+    type(job.stage).name = name
     console.start()
-    console.tell(words.send)
+    console.tell(pipe.send)
     try:
-        base.run(share.stage, force=force)
+        base.run(job.stage, force=force)
     except (MoeirError, OSError, MemoryError, RuntimeError) as problem:
-        words.send(problem)
+        pipe.send(problem)
         return
-    words.send(None)
+    pipe.send(None)
 
 
 def _leave_with_parent() -> None:
-    """Nobody would hear or stop a process whose parent was killed."""
+    """Kill this worker when its parent process ends: nothing else would stop it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""What `moeir fuse --tune` does: values of an option are tried on judged queries, the best is taken, said and kept."""
+"""`moeir fuse --tune`: choose the best value of a fusion method's option on judged queries."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a measure makes of the values of an option, and the best of them."""
+    """Search for the option value that maximises a measure."""
 
     stage: "Fuse"
     read: "Sequence[Run]"
@@ -42,7 +42,7 @@ class Tuning:
         return qrels.read(self.stage.qrels)
 
     def tuned(self) -> dict[str, Any]:
-        """The best value, its measure, what every value that was tried gave, and the method with it; --save keeps them."""
+        """The best value, the measure, the score of every value tried, and the method with the best value; --save writes them."""
         from moeir.evaluation import measures, tables
         from moeir.evaluation.groups import MACRO
         from moeir.learned_fusion import files, tuning
@@ -55,28 +55,28 @@ class Tuning:
         means = partial(self._means, option, measure)
         if option == "alpha":
             steps = grid(stage.grid or GRIDS[variant.name])
-            best, tried = tuning.best_of(steps, means)
+            best, scores = tuning.best_of(steps, means)
         else:
             steps = []
-            best, tried = tuning.coordinates(self._starts(), means)
+            best, scores = tuning.coordinates(self._starts(), means)
         method = self._spec(option, best)
-        for line in tables.text([option, name], [[step, mean] for step, mean in tried.items()]).splitlines():
+        for line in tables.text([option, name], [[step, mean] for step, mean in scores.items()]).splitlines():
             log.info("%s", line)
         log.info("tuned: --method %s", method)
         if len(steps) > 1 and best == steps[-1] and variant.name == "hybrid":
-            log.info("the best is the last of the grid; a larger LAST in --grid may be better")
+            log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
         if stage.save is not None:
-            how = {"by": "moeir fuse --tune", "measure": name, "value": tried[best], "tried": len(tried)}
-            with besides.written(stage, stage.save, "fusion") as beside:
-                files.write(files.Found(method, tuple(lines.stem(path).stem for path in stage.run), how), beside)
-        return {option: best, "measure": name, "grid": tried, "method": method}
+            provenance = {"by": "moeir fuse --tune", "measure": name, "value": scores[best], "tried": len(scores)}
+            with besides.written(stage, stage.save, "fusion") as partial_path:
+                files.write(files.Found(method, tuple(lines.stem(path).stem for path in stage.run), provenance), partial_path)
+        return {option: best, "measure": name, "grid": scores, "method": method}
 
     def _spec(self, option: str, value: str) -> str:
         spec = variants.parse(self.stage.method)
         return str(variants.Spec(spec.name, (*spec.options, (option, value))))
 
     def _starts(self) -> list[list[float]]:
-        """Equal weights, as came-sum has them, and those that give all lists the same mean spread."""
+        """Starting points: equal weights, as in came-sum, and weights that give all lists the same mean score range."""
         spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in self.read]
         return [[1.0] * len(spreads), [1.0 / spread if spread > 0 else 1.0 for spread in spreads]]
 
@@ -85,34 +85,34 @@ class Tuning:
         from moeir.evaluation.groups import MACRO
 
         stage, means = self.stage, []
-        place = stage.queries or stage.answers
-        groups = read_groups(stage.group_by, place)
-        for run, judged in self._tried(option, measure, steps):
+        queries_path = stage.queries or stage.answers
+        groups = read_groups(stage.group_by, queries_path)
+        for run, qrels in self._tried(option, measure, steps):
             try:
-                values = measures.per_query(run, judged, [measure])
+                values = measures.per_query(run, qrels, [measure])
             except DataError as problem:
                 raise DataError(f"{stage.run[0]}: {problem}") from None
-            sample = values if groups is None else grouped(values, groups, str(stage.group_by), place)[MACRO]
+            sample = values if groups is None else grouped(values, groups, str(stage.group_by), queries_path)[MACRO]
             means.append(measures.overall(sample)[str(measure)])
         return means
 
     def _tried(self, option: str, measure: "Measure", steps: list[str]) -> "Iterator[tuple[Run, Qrels]]":
-        """The fused run of every value with its judgements; what answers look at is kept until the corpus has passed by."""
+        """The fused run of every value with its judgements; with --answers all runs are kept in memory for one pass over the corpus."""
         from moeir import fusion
         from moeir.evaluation import answers
 
         stage = self.stage
         depth = stage.depth if stage.answers is None else min(stage.depth, answers.deepest([measure]) or stage.depth)
-        made = (fusion.fused(self.read, variants.bind("fusion", self._spec(option, step)), depth) for step in steps)
+        fused_runs = (fusion.fused(self.read, variants.bind("fusion", self._spec(option, step)), depth) for step in steps)
         if stage.answers is None or stage.corpus is None:
-            yield from ((run, self.judged) for run in made)
+            yield from ((run, self.judged) for run in fused_runs)
             return
-        kept = list(made)
-        yield from zip(kept, answers.judged(kept, read_answers(stage.answers, stage.match), stage.corpus), strict=True)
+        all_runs = list(fused_runs)
+        yield from zip(all_runs, answers.judged(all_runs, read_answers(stage.answers, stage.match), stage.corpus), strict=True)
 
 
 def grid(text: str) -> list[str]:
-    """The values from FIRST to LAST, as people write them.
+    """The decimal values from FIRST to LAST.
 
     >>> grid("0.5:0.8:0.1"), grid("1:1:1")
     (['0.5', '0.6', '0.7', '0.8'], ['1'])
@@ -126,4 +126,4 @@ def grid(text: str) -> list[str]:
             raise ValueError
     except (ValueError, ArithmeticError):
         raise UsageError(f"--grid {text}: expected FIRST:LAST:STEP, ascending from 0 or more, at most {MOST_STEPS} values") from None
-    return [format(first + step * place, "f") for place in range(count)]
+    return [format(first + step * number, "f") for number in range(count)]

@@ -1,4 +1,4 @@
-"""`moeir variants`: what a spec can name."""
+"""`moeir variants`: list the names and options that a spec can have."""
 
 import sys
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from moeir.values import render
 
 @dataclass(frozen=True, kw_only=True)
 class Variants(Stage):
-    """List the architectures, engines, objectives and fusions, with their options; of one, all that its options can be."""
+    """List architectures, engines, objectives, fusion methods and their options; for a single variant, with all details of its options."""
 
-    room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, as taser [default: all].", None)
+    room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
 
     def work(self) -> Counts:
         lines = list(self._lines())
@@ -27,14 +27,16 @@ class Variants(Stage):
         room = None if self.room is None else short.get(self.room, self.room)
         name = None if room in (None, *variants.ROOMS) else str(room).replace("_", "-").lower()
         rooms = variants.ROOMS if room is None or name is not None else (room,)
-        found = {one: [variant for variant in variants.listed(one) if name in (None, variant.name)] for one in rooms}
-        if not any(found.values()):
-            known = {*variants.ROOMS, *short, *(variant.name for one in variants.ROOMS for variant in variants.listed(one))}
+        variants_by_room = {
+            room_name: [variant for variant in variants.listed(room_name) if name in (None, variant.name)] for room_name in rooms
+        }
+        if not any(variants_by_room.values()):
+            known = {*variants.ROOMS, *short, *(variant.name for room_name in variants.ROOMS for variant in variants.listed(room_name))}
             raise UsageError(f"there is no room or variant {self.room!r}{variants.near(str(self.room), known)} (moeir variants lists all)")
-        for one, every in found.items():
-            if every:
-                yield one
-            for variant in every:
+        for room_name, room_variants in variants_by_room.items():
+            if room_variants:
+                yield room_name
+            for variant in room_variants:
                 yield f"  {variant.name:<14} {variant.summary}"
                 if variant.options:
                     yield f"  {'':<14} " + ",".join(f"{option.name}={render(option.default)}" for option in variant.options)

@@ -138,7 +138,7 @@ def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, t
     )
     assert moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", came_checkpoint).stdout == ""
     refused = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model)
-    assert refused.code == 2 and "plain weights say no length; add --document-length" in refused.stderr
+    assert refused.code == 2 and "plain weights have no maximum length; add --document-length" in refused.stderr
 
 
 def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +158,12 @@ BAD = [
     ((), "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
     (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected one of text, tsv, json"),
     (("--corpus", "corpus.jsonl", "--most", "-1"), "--most -1: expected at least 0"),
-    (("--corpus", "corpus.jsonl", "--document-length", "9"), "--document-length: needs --model, whose tokenizer counts"),
+    (("--corpus", "corpus.jsonl", "--document-length", "9"), "--document-length: needs --model, for its tokenizer"),
     (("--corpus", "corpus.jsonl", "--model", "tiny", "--query-length", "2"), "--query-length 2: expected at least 3"),
-    (("--corpus", "-", "--fix", "out"), "--fix: writes a folder of files by their names; - has none"),
+    (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
     (("--corpus", "hf:squad", "--fix", "out"), "--fix: mends files, and hf:squad is none"),
     (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
-    (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace what is read, out/x.jsonl; write elsewhere"),
+    (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace a source, out/x.jsonl; write elsewhere"),
 ]
 
 

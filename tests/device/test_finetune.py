@@ -257,7 +257,7 @@ def test_a_batch_of_one_query_and_one_negative_learns_what_it_does_on_the_cpu(ar
 
 
 def test_compiled_layers_are_for_a_device(learn):
-    learn("dense", "contrastive", "--compile", on="cpu", fails="--compile: is for CUDA devices")
+    learn("dense", "contrastive", "--compile", on="cpu", fails="--compile: needs a CUDA device")
 
 
 @pytest.mark.skipif(not REAL, reason="torch's compiler makes kernels of a real device")

@@ -208,7 +208,7 @@ BAD = [
     (("--input", "absent", "--to", "tsv"), 3, "absent: no such file or folder (--input)"),
     (("--input", "x.qrels", "--to", "tsf"), 2, "formats has no 'tsf'; did you mean 'tsv'?"),
     (("--input", "x.qrels", "--to", "tsv", "--from", "qrel"), 2, "formats has no 'qrel'; did you mean 'qrels'?"),
-    (("--input", "-", "--to", "tsv"), 2, "--input -: a pipe can be read once; say its format with --from"),
+    (("--input", "-", "--to", "tsv"), 2, "--input -: a pipe can be read once; give its format with --from"),
     (("--input", "x.qrels", "--to", "beir"), 2, "--to beir: is a folder; name one with --output"),
     (("--input", "x.qrels", "--to", "tsv"), 2, "--to tsv: x.qrels is qrels, qrels, which becomes beir-qrels, qrels"),
     (("--input", "x.qrels", "--to", "qrels:separator=comma"), 2, "qrels:separator=comma: expected space or tab"),

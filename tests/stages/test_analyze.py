@@ -15,11 +15,11 @@ ARCHITECTURES = {
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, came_checkpoint, toy, moeir) -> Path:
-    """One checkpoint of each way to choose among experts, beside the toy texts; the working folder."""
+    """The working folder: one checkpoint per way of routing, and the toy texts."""
     folder = tmp_path_factory.mktemp("analyze")
     for name, arch in ARCHITECTURES.items():
-        said = moeir("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
-        assert said.code == 0, said.stderr
+        result = moeir("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
+        assert result.code == 0, result.stderr
     (folder / "came").symlink_to(came_checkpoint)
     for file in toy.iterdir():
         (folder / file.name).symlink_to(file)
@@ -33,15 +33,15 @@ def here(room, monkeypatch):
     monkeypatch.chdir(room)
 
 
-def objects(said) -> list[dict]:
-    assert (said.code, said.stderr) == (0, ""), said.stderr
-    return [json.loads(line) for line in said.stdout.splitlines()]
+def objects(result) -> list[dict]:
+    assert (result.code, result.stderr) == (0, ""), result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_overlap_needs_no_name_and_reads_as_ever(moeir):
-    said = moeir("analyze", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2")
-    assert said == (0, "run  run  queries  overlap:depth=2\n---  ---  -------  ---------------\none  two        1           0.5000\n", "")
-    assert moeir("analyze", "overlap", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2") == said
+    result = moeir("analyze", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2")
+    assert result == (0, "run  run  queries  overlap:depth=2\n---  ---  -------  ---------------\none  two        1           0.5000\n", "")
+    assert moeir("analyze", "overlap", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2") == result
 
 
 def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
@@ -62,19 +62,21 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
 
     monkeypatch.setattr("moeir.stages.looking.CHUNK", 5)
     command = ("analyze", "usage", "--model", name, "--corpus", "corpus.jsonl", "--queries", "test-queries.tsv", "--form", "jsonl")
-    found = objects(moeir(*command, "--max-tokens", 40))
-    sums = [(row["side"], row["router"]) for row in found if row["expert"] == "all"]
+    records = objects(moeir(*command, "--max-tokens", 40))
+    sums = [(row["side"], row["router"]) for row in records if row["expert"] == "all"]
     assert sums == [(side, router) for side in ("query", "document") for router in routers]
-    opened = open_checkpoint(room / name)
+    checkpoint = open_checkpoint(room / name)
     for side, file in (("query", "test-queries.tsv"), ("document", "corpus.jsonl")):
-        encoded = opened.encode([text.content for text in texts.read(room / file)], side)
+        encoded = checkpoint.encode([text.content for text in texts.read(room / file)], side)
         for router in routers:
             probabilities = encoded.routing[router].probabilities
-            mine = [row for row in found if (row["side"], row["router"]) == (side, router)]
-            assert [row["chosen"] for row in mine[:-1]] == probabilities.argmax(1).bincount(minlength=probabilities.shape[1]).tolist()
-            assert [row["probability"] for row in mine[:-1]] == pytest.approx(probabilities.mean(0).tolist(), rel=1e-5)
-            assert (mine[-1]["chosen"], mine[-1]["of"], mine[-1]["share"]) == (len(probabilities), unit, 1.0)
-            assert mine[-1]["entropy"] == pytest.approx(sum(row["entropy"] for row in mine[:-1]))
+            router_rows = [row for row in records if (row["side"], row["router"]) == (side, router)]
+            assert [row["chosen"] for row in router_rows[:-1]] == probabilities.argmax(1).bincount(
+                minlength=probabilities.shape[1]
+            ).tolist()
+            assert [row["probability"] for row in router_rows[:-1]] == pytest.approx(probabilities.mean(0).tolist(), rel=1e-5)
+            assert (router_rows[-1]["chosen"], router_rows[-1]["of"], router_rows[-1]["share"]) == (len(probabilities), unit, 1.0)
+            assert router_rows[-1]["entropy"] == pytest.approx(sum(row["entropy"] for row in router_rows[:-1]))
 
 
 def test_usage_is_the_default_of_its_flags_and_counts_experts_above_a_threshold(moeir):
@@ -89,7 +91,7 @@ def test_usage_is_the_default_of_its_flags_and_counts_experts_above_a_threshold(
 
 
 def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
-    """Usage asks what was encoded, not which architecture it is."""
+    """Usage depends on the router output only, not on the architecture."""
     import torch
 
     from moeir.mixtures.routing import Routing
@@ -103,8 +105,8 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
 
     monkeypatch.setattr(Architecture, "_routing", routing)
     monkeypatch.setattr(Architecture, "forward", states)
-    found = objects(moeir("analyze", "usage", "--model", "plain", "--corpus", "corpus.jsonl", "--form", "jsonl"))
-    assert [(row["router"], row["expert"], row["chosen"]) for row in found] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
+    rows = objects(moeir("analyze", "usage", "--model", "plain", "--corpus", "corpus.jsonl", "--form", "jsonl"))
+    assert [(row["router"], row["expert"], row["chosen"]) for row in rows] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
 
 
 PAIRS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl", "--qrels", "test-qrels.tsv", "--pairs", 5)
@@ -118,13 +120,13 @@ def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
     from moeir.analysis.pairs import drawn
 
     pairs = drawn(room / "test-queries.tsv", room / "corpus.jsonl", room / "test-qrels.tsv", 5, 7)
-    opened = open_checkpoint(room / "came")
+    checkpoint = open_checkpoint(room / "came")
     sides = zip(("query", "document"), zip(*pairs, strict=True), strict=True)
-    kl, js = divergences(*(np.asarray(opened.encode(list(contents), side)["global"].vectors) for side, contents in sides))
-    (found,) = objects(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))
-    assert found == {"expert": "global", "pairs": 5, "KL": pytest.approx(kl, rel=1e-3), "JS": pytest.approx(js, rel=1e-3)}
+    kl, js = divergences(*(np.asarray(checkpoint.encode(list(contents), side)["global"].vectors) for side, contents in sides))
+    (record,) = objects(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))
+    assert record == {"expert": "global", "pairs": 5, "KL": pytest.approx(kl, rel=1e-3), "JS": pytest.approx(js, rel=1e-3)}
     line = moeir("analyze", "divergence", "--model", "came", *PAIRS, "--seed", 7).stdout.splitlines()[-1]
-    assert line.split() == ["global", "5", f"{found['KL']:.2e}", f"{found['JS']:.2e}"]
+    assert line.split() == ["global", "5", f"{record['KL']:.2e}", f"{record['JS']:.2e}"]
 
 
 def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
@@ -133,19 +135,19 @@ def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
     (tmp_path / "queries.tsv").write_text("a\tfirst\nb\tsecond\nc\tthird\nd\tfourth\n")
     (tmp_path / "corpus.tsv").write_text("x\tan x\ny\ta y\nz\ta z\n")
     (tmp_path / "qrels").write_text("a 0 x 1\na 0 y 2\na 0 w 3\nb 0 z 0\nc 0 w 1\nd 0 z 1\nd 0 x 1\ne 0 x 1\n")
-    places = (tmp_path / "queries.tsv", tmp_path / "corpus.tsv", tmp_path / "qrels")
-    assert sorted(drawn(*places, 2, 42)) == [("first", "a y"), ("fourth", "a z")]
-    assert {drawn(*places, 1, seed)[0] for seed in range(9)} == {("first", "a y"), ("fourth", "a z")}
-    assert drawn(*places, 2, 3) == drawn(*places, 2, 3)
+    paths = (tmp_path / "queries.tsv", tmp_path / "corpus.tsv", tmp_path / "qrels")
+    assert sorted(drawn(*paths, 2, 42)) == [("first", "a y"), ("fourth", "a z")]
+    assert {drawn(*paths, 1, seed)[0] for seed in range(9)} == {("first", "a y"), ("fourth", "a z")}
+    assert drawn(*paths, 2, 3) == drawn(*paths, 2, 3)
 
 
 @pytest.fixture(scope="module")
 def trained(room, tiny_model_with_head, toy, moeir) -> Path:
     (room / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
-    said = moeir("finetune", "--model", tiny_model_with_head, "--arch", "came:shared_layers=2,local_dim=16", *LENGTHS, "--steps", 5,
+    result = moeir("finetune", "--model", tiny_model_with_head, "--arch", "came:shared_layers=2,local_dim=16", *LENGTHS, "--steps", 5,
                  "--objective", "competitive", "--train", room / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--batch-size", 1,
                  "--negatives", 1, "--queries", toy / "train-queries.jsonl", "--output", room / "trained")  # fmt: skip
-    assert said.code == 0, said.stderr
+    assert result.code == 0, result.stderr
     return room / "trained"
 
 
@@ -194,5 +196,5 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
 )
 def test_what_cannot_be_analysed_is_refused_in_a_line(command, code, words, moeir):
     words_of_pairs = "divergence --queries test-queries.tsv --corpus corpus.jsonl --qrels test-qrels.tsv"
-    said = moeir("analyze", *command.replace("PAIRS", words_of_pairs).split())
-    assert (said.code, said.stdout) == (code, "") and words in said.stderr and len(said.stderr.splitlines()) == 1, said.stderr
+    result = moeir("analyze", *command.replace("PAIRS", words_of_pairs).split())
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr

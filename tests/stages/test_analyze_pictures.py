@@ -1,4 +1,4 @@
-"""The analyses of runs, texts and vectors through the command line, and every analysis as a picture."""
+"""The analyses of runs, texts and vectors through the command line, and every analysis as a plot."""
 
 import json
 import math
@@ -12,15 +12,15 @@ RUNS = ("--run", "lexical.trec", "--run", "global.trec")
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, came_checkpoint, index, toy, moeir):
-    """Two experts' runs of the toy queries, a came and a gated checkpoint; the working folder."""
+    """The working folder: two experts' runs of the toy queries, a CAME and a gated checkpoint."""
     folder = tmp_path_factory.mktemp("pictures")
     for file in toy.iterdir():
         (folder / file.name).symlink_to(file)
     (folder / "came").symlink_to(came_checkpoint)
-    said = moeir("init", "--model", tiny_model, "--arch", "sbmoe:experts=3", *LENGTHS, "--output", folder / "gated")
-    assert said.code == 0, said.stderr
-    said = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
-    assert said.code == 0, said.stderr
+    result = moeir("init", "--model", tiny_model, "--arch", "sbmoe:experts=3", *LENGTHS, "--output", folder / "gated")
+    assert result.code == 0, result.stderr
+    result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
+    assert result.code == 0, result.stderr
     for name in ("lexical", "global"):
         (folder / f"{name}.trec").symlink_to(folder / "runs" / f"{name}.trec")
     return folder
@@ -34,9 +34,9 @@ def here(room, monkeypatch):
 @pytest.fixture
 def listed(moeir):
     def run(*command):
-        said = moeir("analyze", *command, "--form", "jsonl")
-        assert (said.code, said.stderr) == (0, ""), said.stderr
-        return [json.loads(line) for line in said.stdout.splitlines()]
+        result = moeir("analyze", *command, "--form", "jsonl")
+        assert (result.code, result.stderr) == (0, ""), result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
     return run
 
@@ -98,9 +98,9 @@ PICTURES = {
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_analysis_is_drawn_and_drawn_alike(name, moeir, tmp_path):
     pytest.importorskip("matplotlib")
-    for place in ("first.svg", "second.svg", "one.png"):
-        said = moeir("analyze", name, *PICTURES[name], "--output", tmp_path / place)
-        assert (said.code, said.stdout, said.stderr) == (0, "", "")
+    for file_name in ("first.svg", "second.svg", "one.png"):
+        result = moeir("analyze", name, *PICTURES[name], "--output", tmp_path / file_name)
+        assert (result.code, result.stdout, result.stderr) == (0, "", "")
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     assert moeir("analyze", name, *PICTURES[name], "--output", tmp_path / "list.tsv").code == 0
@@ -133,9 +133,9 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("projection --model came --queries test-queries.tsv", 2, "tsne:perplexity=30: expected 1 to less than the number of points, 6"),
         ("projection --model came --queries test-queries.tsv --run global.trec", 2, "--run, twice or more, and --qrels go together"),
         ("projection --model came --queries test-queries.tsv --sample 2", 2, "expected more than 2 texts, found 2"),
-        ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a picture"),
+        ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a plot"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused_in_a_line(command, code, words, moeir):
-    said = moeir("analyze", *command.split())
-    assert (said.code, said.stdout) == (code, "") and words in said.stderr and len(said.stderr.splitlines()) == 1, said.stderr
+    result = moeir("analyze", *command.split())
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr

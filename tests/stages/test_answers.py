@@ -1,4 +1,4 @@
-"""Answers on the command line: what is measured, what is tuned and what is mined where a text that holds an answer is relevant."""
+"""Evaluation, tuning and mining with answers, where a document that contains an answer is relevant."""
 
 import json
 from decimal import Decimal
@@ -14,40 +14,40 @@ SETS = {"q1": "x", "q2": "x", "q3": "y"}
 
 @pytest.fixture
 def room(tmp_path, monkeypatch, toy):
-    """Questions in every form, runs, and the toy corpus."""
+    """Questions in every format, runs, and the toy corpus."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.jsonl").symlink_to(toy / "corpus.jsonl")
-    asked = [{"_id": query, "text": "who is it", "answers": found, "set": SETS[query]} for query, found in ANSWERS.items()]
-    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
-    entries = [{"question": "who is it", "answers": found, "positive_ctxs": []} for found in ANSWERS.values()]
+    questions = [{"_id": query, "text": "who is it", "answers": values, "set": SETS[query]} for query, values in ANSWERS.items()]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    entries = [{"question": "who is it", "answers": values, "positive_ctxs": []} for values in ANSWERS.values()]
     (tmp_path / "asked.json").write_text(json.dumps(entries))
-    (tmp_path / "asked.csv").write_text("".join(f"who is it\t{found}\n" for found in ANSWERS.values()))
+    (tmp_path / "asked.csv").write_text("".join(f"who is it\t{values}\n" for values in ANSWERS.values()))
     (tmp_path / "regex.tsv").write_text('who is it\t["hollow (oak|tree)"]\nwho is it\t["(scent"]\nwho is it\t["o[wx]l"]\n')
     hits = {"q1": {"bat": 3, "owl": 2}, "q2": {"ant": 2, "fox": 1}, "q3": {"owl": 1}}
     runs.write(Run.from_hits(hits), "one.trec")
     runs.write(Run.from_hits({"q1": {"owl": 3, "bat": 2}, "q2": {"fox": 1}}), "two.trec")
-    runs.write(Run.from_hits({str(place): found for place, found in enumerate(hits.values())}), "numbered.trec")
+    runs.write(Run.from_hits({str(number): values for number, values in enumerate(hits.values())}), "numbered.trec")
     (tmp_path / "qrels").write_text("q1 0 owl 1\nq2 0 ant 1\nq3 0 eel 1\n")
     return tmp_path
 
 
 def evaluated(moeir, *arguments):
-    said = moeir("evaluate", "--corpus", "corpus.jsonl", "--form", "tsv", *arguments)
-    assert said.code == 0, said.stderr
-    return [line.split("\t") for line in said.stdout.splitlines()], said.stderr
+    result = moeir("evaluate", "--corpus", "corpus.jsonl", "--form", "tsv", *arguments)
+    assert result.code == 0, result.stderr
+    return [line.split("\t") for line in result.stdout.splitlines()], result.stderr
 
 
 def test_success_by_answers(room, moeir):
-    found, said = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--measure", "Success@1", "--measure", "RR@20", "-q")
-    assert found == [
+    rows, result = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--measure", "Success@1", "--measure", "RR@20", "-q")
+    assert rows == [
         *(["Success@1", "q1", "0.000000"], ["Success@1", "q2", "1.000000"]),
         *(["Success@1", "q3", "0.000000"], ["Success@1", "all", "0.333333"]),
         *(["RR@20", "q1", "0.500000"], ["RR@20", "q2", "1.000000"]),
         *(["RR@20", "q3", "0.000000"], ["RR@20", "all", "0.500000"]),
     ]
-    assert said == "one: 3 of 3 questions, 0 without hits; 0 queries of the run are no questions\n"
-    found, _ = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--run", "two.trec")
-    assert found == [
+    assert result == "one: 3 of 3 questions, 0 without hits; 0 queries of the run have no answers\n"
+    rows, _ = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--run", "two.trec")
+    assert rows == [
         *(["one", "Success@20", "all", "0.666667"], ["one", "Success@100", "all", "0.666667"]),
         *(["two", "Success@20", "all", "0.333333"], ["two", "Success@100", "all", "0.333333"]),
     ]
@@ -55,8 +55,8 @@ def test_success_by_answers(room, moeir):
 
 @pytest.mark.parametrize("name", ["asked.json", "asked.csv"])
 def test_the_forms_of_dpr_are_questions_by_their_place(room, moeir, name):
-    found, _ = evaluated(moeir, "--answers", name, "--run", "numbered.trec")
-    assert found == [["Success@20", "all", "0.666667"], ["Success@100", "all", "0.666667"]]
+    rows, _ = evaluated(moeir, "--answers", name, "--run", "numbered.trec")
+    assert rows == [["Success@20", "all", "0.666667"], ["Success@100", "all", "0.666667"]]
 
 
 def test_success_by_regular_expressions_says_which_are_none(room, moeir):
@@ -66,12 +66,12 @@ def test_success_by_regular_expressions_says_which_are_none(room, moeir):
 
 
 def test_means_by_group(room, moeir):
-    found, _ = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "-m", "Success@20", "--group-by", "set")
+    rows, _ = evaluated(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "-m", "Success@20", "--group-by", "set")
     expected = [["set=x", "1.000000"], ["set=y", "0.000000"], ["macro", "0.500000"], ["all", "0.666667"]]
-    assert [row[1:] for row in found] == expected
+    assert [row[1:] for row in rows] == expected
     command = ("evaluate", "--qrels", "qrels", "--run", "one.trec", "-m", "RR", "--queries", "asked.jsonl", "--group-by")
-    said = moeir(*command, "set")
-    assert [line.split() for line in said.stdout.splitlines()[2:]] == [
+    result = moeir(*command, "set")
+    assert [line.split() for line in result.stdout.splitlines()[2:]] == [
         *(["set=x", "2", "one", "0.7500"], ["set=y", "1", "one", "0.0000"]),
         *(["macro", "2", "one", "0.3750"], ["micro", "3", "one", "0.5000"]),
     ]
@@ -98,7 +98,7 @@ REFUSED = [
     ((*TUNE,), 2, "fuse --tune needs --qrels, or --answers and --corpus"),
     ((*TUNE[:-2], "--qrels", "qrels"), 2, "fuse: judgements and answers are for tuning; add --tune MEASURE"),
     ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has nothing to tune; hybrid and interpolation have alpha"),
-    ((*TUNE, "--qrels", "qrels", "--method", "hybrid:alpha=1"), 2, "--tune: --method hybrid:alpha=1 says alpha already"),
+    ((*TUNE, "--qrels", "qrels", "--method", "hybrid:alpha=1"), 2, "--tune: --method hybrid:alpha=1 sets alpha already"),
     ((*TUNE, "--qrels", "qrels", "--grid", "2:1:0.1"), 2, "--grid 2:1:0.1: expected FIRST:LAST:STEP"),
     ((*TUNE, "--qrels", "qrels", "--grid", "0:1:0.0001"), 2, "at most 1000 values"),
     ((*TUNE, "--qrels", "qrels", "--grid", "1:nan:x"), 2, "--grid 1:nan:x: expected FIRST:LAST:STEP"),
@@ -112,15 +112,15 @@ REFUSED = [
 @pytest.mark.parametrize(("command", "code", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
 def test_what_cannot_be_done_ends_with_one_line(room, moeir, command, code, words):
     (room / "other").write_text("q1 0 owl 1\nq4 0 owl 1\n")
-    said = moeir(*command, "--output", "out")
-    assert (said.code, said.stderr.count("\n")) == (code, 1), said.stderr
-    assert said.stderr.startswith("error: ") and words in said.stderr
+    result = moeir(*command, "--output", "out")
+    assert (result.code, result.stderr.count("\n")) == (code, 1), result.stderr
+    assert result.stderr.startswith("error: ") and words in result.stderr
     assert not (room / "out").exists()
 
 
 @pytest.fixture
 def tuning(room):
-    """Two runs of two sets, in which the best alpha is neither the first nor the last, and differs between the sets."""
+    """Two runs of two query sets; the best alpha is neither the first nor the last, and differs between the sets."""
     first = {"q1": {"bat": 3.0, "owl": 2.0, "bee": 1.0}, "q2": {"ant": 2.0, "fox": 1.0}, "q3": {"ice": 5.0, "bee": 2.0, "eel": 1.0}}
     second = {"q1": {"owl": 2.0, "bat": 1.1}, "q2": {"fox": 3.0, "ant": 2.35}, "q3": {"eel": 3.0, "ice": 1.0, "oak": 0.5}}
     runs.write(Run.from_hits(first), "first.trec")
@@ -130,46 +130,46 @@ def tuning(room):
 
 def tuned(moeir, *arguments):
     files = ("--run", "first.trec", "--run", "second.trec", "--output", "out.trec", "--force")
-    said = moeir("fuse", *files, "--method", "hybrid", *arguments)
-    assert said.code == 0, said.stderr
-    return json.loads(open("out.trec.manifest.json").read())["counts"], said.stderr.splitlines()
+    result = moeir("fuse", *files, "--method", "hybrid", *arguments)
+    assert result.code == 0, result.stderr
+    return json.loads(open("out.trec.manifest.json").read())["counts"], result.stderr.splitlines()
 
 
 def by_brute_force(moeir, room, measure, judgements, steps):
-    """The mean of every alpha by the commands that users would type."""
+    """The mean of every alpha, computed with the commands that users would type."""
     means = {}
     for alpha in steps:
-        made = f"alpha-{alpha}.trec"
-        said = moeir("fuse", "--run", "first.trec", "--run", "second.trec", "--method", f"hybrid:alpha={alpha}", "--output", made)
-        assert said.code == 0, said.stderr
-        said = moeir("evaluate", "--run", made, *judgements, "--measure", measure, "--form", "jsonl")
-        means[alpha] = json.loads(said.stdout)["value"]
+        run_file = f"alpha-{alpha}.trec"
+        result = moeir("fuse", "--run", "first.trec", "--run", "second.trec", "--method", f"hybrid:alpha={alpha}", "--output", run_file)
+        assert result.code == 0, result.stderr
+        result = moeir("evaluate", "--run", run_file, *judgements, "--measure", measure, "--form", "jsonl")
+        means[alpha] = json.loads(result.stdout)["value"]
     return means
 
 
 @pytest.mark.parametrize(("measure", "judgements"), [("RR@10", ("--qrels", "qrels")), ("Success@1", ASKED)])
 def test_tuning_finds_what_brute_force_finds(tuning, moeir, measure, judgements):
-    steps = [str(Decimal("0.5") + Decimal("0.1") * place) for place in range(16)]
+    steps = [str(Decimal("0.5") + Decimal("0.1") * number) for number in range(16)]
     means = by_brute_force(moeir, tuning, measure, judgements, steps)
     best = next(alpha for alpha in steps if means[alpha] == max(means.values()))
     assert len(set(means.values())) > 1 and best not in (steps[0], steps[-1])
-    counts, said = tuned(moeir, "--tune", measure, *judgements)
+    counts, result = tuned(moeir, "--tune", measure, *judgements)
     assert counts["grid"] == means and (counts["alpha"], counts["measure"]) == (best, measure)
     assert (tuning / "out.trec").read_text() == (tuning / f"alpha-{best}.trec").read_text()
-    assert said[0].split() == ["alpha", measure] and len(said) == 2 + 16 + 1
-    assert said[-1] == f"tuned: --method hybrid:alpha={best}"
+    assert result[0].split() == ["alpha", measure] and len(result) == 2 + 16 + 1
+    assert result[-1] == f"tuned: --method hybrid:alpha={best}"
 
 
 def test_options_of_the_formula_are_kept(tuning, moeir):
-    counts, said = tuned(moeir, "--method", "hybrid:depth=1,normalise=centred", "--tune", "RR", "--qrels", "qrels", "--grid", "1:2:1")
-    assert said[-1] == f"tuned: --method hybrid:depth=1,normalise=centred,alpha={counts['alpha']}"
+    counts, result = tuned(moeir, "--method", "hybrid:depth=1,normalise=centred", "--tune", "RR", "--qrels", "qrels", "--grid", "1:2:1")
+    assert result[-1] == f"tuned: --method hybrid:depth=1,normalise=centred,alpha={counts['alpha']}"
     assert list(counts["grid"]) == ["1", "2"]
 
 
 def test_one_alpha_for_several_sets_is_best_for_the_mean_of_their_means(tuning, moeir):
     sets = ("--queries", "asked.jsonl", "--group-by", "set")
-    counts, said = tuned(moeir, "--tune", "RR@10", "--qrels", "qrels", *sets, "--grid", "0.5:2.5:0.1")
-    assert counts["measure"] == "RR@10, macro by set" and said[0].split()[0] == "alpha"
+    counts, result = tuned(moeir, "--tune", "RR@10", "--qrels", "qrels", *sets, "--grid", "0.5:2.5:0.1")
+    assert counts["measure"] == "RR@10, macro by set" and result[0].split()[0] == "alpha"
     means = {}
     for group in "xy":
         (tuning / group).write_text("".join(f"{line}\n" for line in (tuning / "qrels").read_text().splitlines() if SETS[line[:2]] == group))
@@ -183,8 +183,8 @@ def test_documents_with_an_answer_are_no_negatives(room, moeir):
     command = ("mine-negatives", "--run", "one.trec", "--run", "two.trec", "--qrels", "judged")
     plain = moeir(*command, "--output", "plain.jsonl")
     assert (plain.code, plain.stderr.count("answer")) == (0, 0)
-    said = moeir(*command, "--exclude-answers", "asked.jsonl", "--corpus", "corpus.jsonl", "--output", "out.jsonl")
-    assert said.stderr.endswith("\n2 documents with an answer are no negatives\n")
+    result = moeir(*command, "--exclude-answers", "asked.jsonl", "--corpus", "corpus.jsonl", "--output", "out.jsonl")
+    assert result.stderr.endswith("\n2 documents excluded because they contain an answer\n")
     negatives = {one["query_id"]: one["negative_ids"] for one in map(json.loads, (room / "out.jsonl").read_text().splitlines())}
     assert negatives == {"q1": ["bat"], "q2": ["fox"], "q3": ["owl"]}
     assert json.loads((room / "out.jsonl.manifest.json").read_text())["counts"]["with_answers"] == 2

@@ -1,4 +1,4 @@
-"""DPR's own file from end to end: it trains, asks and judges, and its questions keep their names."""
+"""A DPR file end to end: as training examples, queries and answers, with the same query ids."""
 
 import json
 
@@ -11,10 +11,10 @@ def context(name):
 
 def test_a_file_of_dpr_trains_searches_and_evaluates(tmp_path, monkeypatch, moeir, tiny_model):
     monkeypatch.chdir(tmp_path)
-    asked = {"who hunts mice": ("owl", "mice"), "who dances in the hive": ("bee", "HIVE"), "who follows a trail": ("ant", "trail")}
+    questions = {"who hunts mice": ("owl", "mice"), "who dances in the hive": ("bee", "HIVE"), "who follows a trail": ("ant", "trail")}
     others = {"negative_ctxs": [], "hard_negative_ctxs": [context("bat")]}
     entries = [
-        {"question": text, "answers": [answer], "positive_ctxs": [context(name)], **others} for text, (name, answer) in asked.items()
+        {"question": text, "answers": [answer], "positive_ctxs": [context(name)], **others} for text, (name, answer) in questions.items()
     ]
     (tmp_path / "nq.json").write_text(json.dumps(entries, indent=4))
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in CONTEXTS.items()))
@@ -24,8 +24,8 @@ def test_a_file_of_dpr_trains_searches_and_evaluates(tmp_path, monkeypatch, moei
         ("index", "--corpus", "corpus.jsonl", "--engine", "bm25", "--output", "bm25"),
         ("search", "--index", "bm25", "--queries", "nq.json", "--output", "bm25.trec"),
     ):
-        said = moeir(*command)
-        assert said.code == 0, said.stderr
-    judged = ("--answers", "nq.json", "--corpus", "corpus.jsonl")
-    said = moeir("evaluate", *judged, "--run", "bm25.trec", "-m", "Success@1", "--form", "tsv", "-q")
-    assert said.stdout.splitlines() == [f"Success@1\t{query}\t1.000000" for query in ("0", "1", "2", "all")]
+        result = moeir(*command)
+        assert result.code == 0, result.stderr
+    judgement_flags = ("--answers", "nq.json", "--corpus", "corpus.jsonl")
+    result = moeir("evaluate", *judgement_flags, "--run", "bm25.trec", "-m", "Success@1", "--form", "tsv", "-q")
+    assert result.stdout.splitlines() == [f"Success@1\t{query}\t1.000000" for query in ("0", "1", "2", "all")]

@@ -1,4 +1,4 @@
-"""`moeir encode`: options that shorten documents are known behind it, windows come out whole and in order, errors of a thread are told."""
+"""`moeir encode`: pruning options reach later stages, windows are complete and in order, errors in threads are reported."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from tests.conftest import run_here
 from tests.representations.test_representations import listed
 
 
-def encode(checkpoint, corpus, place, *more):
-    return run_here("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", "float32", *more, "--output", place)
+def encode(checkpoint, corpus, output, *more):
+    return run_here("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", "float32", *more, "--output", output)
 
 
 def counts(folder):
@@ -26,9 +26,9 @@ def counts(folder):
 def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodings, toy, tmp_path, moeir):
     options = ("--top-k", 5, "--least-weight", 0.01, "--pool-factor", 2)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options).code == 0
-    lexical = [Sparse.open(place / "lexical") for place in (tmp_path / "enc", encodings)]
+    lexical = [Sparse.open(folder / "lexical") for folder in (tmp_path / "enc", encodings)]
     assert listed(lexical[0]) == listed(lexical[1].heaviest(5, 0.01))
-    local = [MultiVector.open(place / "local") for place in (tmp_path / "enc", encodings)]
+    local = [MultiVector.open(folder / "local") for folder in (tmp_path / "enc", encodings)]
     lengths = [part.starts.diff().tolist() for part in local]
     assert lengths[0] == [-(-length // 2) for length in lengths[1]]
     assert (tmp_path / "enc/global/vectors.npy").read_bytes() == (encodings / "global/vectors.npy").read_bytes()
@@ -37,8 +37,8 @@ def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodi
     assert moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx").code == 0
     assert counts(tmp_path / "idx")["shortened"] == short
     assert "shortened" in moeir("info", tmp_path / "idx").stdout
-    found = moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 3, "--output", "-")
-    assert found.code == 0 and len(found.stdout.splitlines()) == 3 * len((toy / "test-queries.tsv").read_text().splitlines())
+    result = moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 3, "--output", "-")
+    assert result.code == 0 and len(result.stdout.splitlines()) == 3 * len((toy / "test-queries.tsv").read_text().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodi
     ],
 )
 def test_an_option_that_leaves_nothing_is_refused(options, words, came_checkpoint, toy, tmp_path):
-    said = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options)
-    assert said.code == 2 and words in said.stderr and list(tmp_path.iterdir()) == []
+    result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options)
+    assert result.code == 2 and words in result.stderr and list(tmp_path.iterdir()) == []
 
 
 def test_an_option_for_experts_that_are_not_there_is_refused(tiny_model, toy, tmp_path, moeir):
     assert moeir("init", "--model", tiny_model, "--arch", "dense", "--output", tmp_path / "dense").code == 0
-    said = encode(tmp_path / "dense", toy / "corpus.jsonl", tmp_path / "enc", "--pool-factor", 2)
-    assert said.code == 2 and "is for multivector experts; the checkpoint has global dense" in said.stderr
+    result = encode(tmp_path / "dense", toy / "corpus.jsonl", tmp_path / "enc", "--pool-factor", 2)
+    assert result.code == 2 and "is for multivector experts; the checkpoint has global dense" in result.stderr
     assert not (tmp_path / "enc").exists()
 
 
@@ -68,10 +68,10 @@ def test_windows_of_any_size_keep_the_order_of_the_corpus(window, came_checkpoin
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", "--max-tokens", 40).code == 0
     assert (tmp_path / "enc/ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()
     for name, kind in (("lexical", Sparse), ("local", MultiVector)):
-        made, first = (kind.open(place / name) for place in (tmp_path / "enc", encodings))
-        assert torch.equal(made.starts, first.starts)
-        for column in made.files:
-            torch.testing.assert_close(made.columns()[column], first.columns()[column], rtol=1e-3, atol=1e-3)
+        encoded, expected = (kind.open(folder / name) for folder in (tmp_path / "enc", encodings))
+        assert torch.equal(encoded.starts, expected.starts)
+        for column in encoded.files:
+            torch.testing.assert_close(encoded.columns()[column], expected.columns()[column], rtol=1e-3, atol=1e-3)
 
 
 def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(came_checkpoint, toy, tmp_path, monkeypatch):
@@ -79,8 +79,8 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
     lines = (toy / "corpus.jsonl").read_text().splitlines()
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:9], "{", *lines[9:]]) + "\n")
-    said = encode(came_checkpoint, tmp_path / "bad.jsonl", tmp_path / "enc")
-    assert said.code == 3 and "bad.jsonl:10: broken JSON" in said.stderr
+    result = encode(came_checkpoint, tmp_path / "bad.jsonl", tmp_path / "enc")
+    assert result.code == 3 and "bad.jsonl:10: broken JSON" in result.stderr
     journal = (tmp_path / ".enc.partial/resume/journal.jsonl").read_text().splitlines()
     assert json.loads(journal[-1])["texts"] == 8
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
@@ -89,18 +89,18 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
 def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
-    append, seen = Writer.append, []
+    append, thread_names = Writer.append, []
 
     def failing(self, part):
-        seen.append(threading.current_thread().name.split("_")[0])
-        if len(seen) == 8:  # the second expert's third window
+        thread_names.append(threading.current_thread().name.split("_")[0])
+        if len(thread_names) == 8:  # the second expert's third window
             raise DataError("local: no room")
         append(self, part)
 
     with monkeypatch.context() as patch:
         patch.setattr(Writer, "append", failing)
-        said = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
-    assert said.code == 3 and "local: no room" in said.stderr and seen == ["writing"] * 8
+        result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
+    assert result.code == 3 and "local: no room" in result.stderr and thread_names == ["writing"] * 8
     journal = (tmp_path / ".enc.partial/resume/journal.jsonl").read_text().splitlines()
     assert [json.loads(line)["texts"] for line in journal] == [2, 4]
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
@@ -109,7 +109,7 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
 
 
 def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkeypatch):
-    """A disk that fails at the third window; the same command then ends with the bytes of an undisturbed one."""
+    """After a disk error at the third window, the same command ends with the bytes of an undisturbed one."""
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "one", "--shard", "1/2").code == 0
@@ -123,8 +123,8 @@ def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing)
-        said = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "two", "--shard", "1/2")
-    assert said.code == 1 and "No space left" in said.stderr and not (tmp_path / "two/1-of-2").exists()
+        result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "two", "--shard", "1/2")
+    assert result.code == 1 and "No space left" in result.stderr and not (tmp_path / "two/1-of-2").exists()
     assert (tmp_path / "two/.1-of-2.partial/resume/journal.jsonl").read_text().count("\n") >= 2
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "two", "--shard", "1/2").code == 0
     for file in (path for path in (tmp_path / "one").rglob("*") if path.is_file() and path.name != "manifest.json"):
@@ -135,8 +135,8 @@ def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkey
 def test_what_is_written_is_brought_to_disk_now_and_then(seconds, lines, came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
     monkeypatch.setattr("moeir.representations.growing.SECONDS", seconds)
-    seen = []
-    monkeypatch.setattr("moeir.artifacts.journals.Journal.write", lambda self, entry: seen.append(entry["texts"]))
+    text_counts = []
+    monkeypatch.setattr("moeir.artifacts.journals.Journal.write", lambda self, entry: text_counts.append(entry["texts"]))
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
-    assert seen == [2, 4, 6, 8, 10, 12][:lines]
+    assert text_counts == [2, 4, 6, 8, 10, 12][:lines]
     assert (tmp_path / "enc/ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()

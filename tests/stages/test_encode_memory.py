@@ -1,4 +1,4 @@
-"""Memory of `moeir encode`: what a window needs, however long the corpus."""
+"""Memory of `moeir encode` does not grow with the corpus."""
 
 import json
 
@@ -12,7 +12,7 @@ encode.CHUNK = 32
 model, *corpora = sys.argv[1:]
 for corpus in corpora:
     assert cli._outcome(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
-    with open("/proc/self/status") as status:  # ru_maxrss would begin at what the process took that started this one
+    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
         sys.stdout.write(next(line.split()[1] for line in status if line.startswith("VmHWM")) + "\\n")
 """
 
@@ -25,9 +25,9 @@ def test_a_longer_corpus_needs_no_more_memory(tiny_model_with_head, toy, tmp_pat
     for name, count in (("short", 512), ("long", 4096)):
         lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 40 : row % 40 + 40])}) for row in range(count))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    said = run_outside(tmp_path / "came", tmp_path / "short.jsonl", tmp_path / "long.jsonl", program=MEASURED)
-    assert said.code == 0, said.stderr
-    short, long = (int(line) * 1024 for line in said.stdout.split())
-    written = [(tmp_path / f"{name}.jsonl.enc/local/vectors.npy").stat().st_size for name in ("short", "long")]
-    assert written[1] - written[0] > 100 * 2**20
-    assert long - short < 48 * 2**20, (short, long, written)
+    result = run_outside(tmp_path / "came", tmp_path / "short.jsonl", tmp_path / "long.jsonl", program=MEASURED)
+    assert result.code == 0, result.stderr
+    short, long = (int(line) * 1024 for line in result.stdout.split())
+    sizes = [(tmp_path / f"{name}.jsonl.enc/local/vectors.npy").stat().st_size for name in ("short", "long")]
+    assert sizes[1] - sizes[0] > 100 * 2**20
+    assert long - short < 48 * 2**20, (short, long, sizes)

@@ -1,4 +1,4 @@
-"""A corpus encoded by several processes: the bytes of one, nothing of them left behind, and one line for whatever goes wrong in any."""
+"""A corpus encoded by several processes: the bytes of one process, no process left over, and one line for any error."""
 
 import json
 import os
@@ -29,24 +29,24 @@ def room(tmp_path_factory, came_checkpoint, toy):
     lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 50 : row % 50 + 3 + row % 9])}) for row in range(TEXTS))
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     assert encode(folder, came_checkpoint, "whole").code == 0
-    said = encode(folder, came_checkpoint, "enc", "--processes", 2)
-    assert said.code == 0, said.stderr
-    assert "enc: 2 processes, each with a shard" in said.stderr and "enc: 2 shards, 600 texts" in said.stderr
+    result = encode(folder, came_checkpoint, "enc", "--processes", 2)
+    assert result.code == 0, result.stderr
+    assert "enc: 2 processes, each with a shard" in result.stderr and "enc: 2 shards, 600 texts" in result.stderr
     return folder
 
 
-def encode(folder, checkpoint, place, *more):
-    return run_here(*command(folder, checkpoint, place, *more))
+def encode(folder, checkpoint, output, *more):
+    return run_here(*command(folder, checkpoint, output, *more))
 
 
-def command(folder, checkpoint, place, *more):
+def command(folder, checkpoint, output, *more):
     fixed = ("encode", "--model", checkpoint, "--corpus", folder / "corpus.jsonl", "--dtype", "float32", "--device", "cpu")
-    return (*fixed, *more, "--output", folder / place)
+    return (*fixed, *more, "--output", folder / output)
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    kept = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_an_index_of_what_two_processes_made_has_the_bytes_of_one_made_at_once(room, tmp_path, moeir):
@@ -59,18 +59,18 @@ def test_an_index_of_what_two_processes_made_has_the_bytes_of_one_made_at_once(r
 def test_made_again_nothing_changes_and_a_shard_that_was_lost_is_made_anew(room, came_checkpoint, tmp_path):
     shutil.copytree(room / "enc", tmp_path / "enc")
     shutil.copy(room / "corpus.jsonl", tmp_path)
-    kept = (tmp_path / "enc/1-of-2/manifest.json").read_bytes()
-    alone = encode(room, came_checkpoint, "enc", "--shard", "1/2")
-    assert alone.code == 0 and "1-of-2: already made with these settings and sources" in alone.stderr
+    manifest = (tmp_path / "enc/1-of-2/manifest.json").read_bytes()
+    result = encode(room, came_checkpoint, "enc", "--shard", "1/2")
+    assert result.code == 0 and "1-of-2: already made with these settings and sources" in result.stderr
     shutil.rmtree(tmp_path / "enc/0-of-2")
     assert encode(tmp_path, came_checkpoint, "enc", "--processes", 2).code == 0
-    assert files(tmp_path / "enc") == files(room / "enc") and (tmp_path / "enc/1-of-2/manifest.json").read_bytes() == kept
+    assert files(tmp_path / "enc") == files(room / "enc") and (tmp_path / "enc/1-of-2/manifest.json").read_bytes() == manifest
     assert "holds shards of 2; move those away" in encode(tmp_path, came_checkpoint, "enc", "--processes", 3).stderr
 
 
 def test_fewer_windows_than_processes_are_fewer_shards(room, came_checkpoint, toy, tmp_path):
-    planned = encode(room, came_checkpoint, "many", "--processes", 8, "--dry-run")
-    assert planned.stdout.count("a process on cpu for shard") == 3 and "shard 2/3: 88 texts" in planned.stdout
+    result = encode(room, came_checkpoint, "many", "--processes", 8, "--dry-run")
+    assert result.stdout.count("a process on cpu for shard") == 3 and "shard 2/3: 88 texts" in result.stdout
     shutil.copy(toy / "corpus.jsonl", tmp_path)
     assert encode(tmp_path, came_checkpoint, "enc", "--processes", 2).code == 0
     assert (tmp_path / "enc/manifest.json").is_file()
@@ -78,14 +78,14 @@ def test_fewer_windows_than_processes_are_fewer_shards(room, came_checkpoint, to
 
 def test_an_error_of_a_process_is_told_once_with_its_code(room, tmp_path):
     (tmp_path / "came").mkdir()
-    said = encode(room, tmp_path / "came", "none", "--processes", 2)
-    assert said.code == 4 and said.stderr.count("error:") == 1 and "came: has no manifest.json" in said.stderr
+    result = encode(room, tmp_path / "came", "none", "--processes", 2)
+    assert result.code == 4 and result.stderr.count("error:") == 1 and "came: has no manifest.json" in result.stderr
 
 
 def test_ranks_of_torchrun_make_a_shard_each(room, came_checkpoint, tmp_path):
     shutil.copy(room / "corpus.jsonl", tmp_path)
-    said = together(2, lambda rank: told(*command(tmp_path, came_checkpoint, "enc")))
-    assert [one["code"] for one in said] == [0, 0], said
+    result = together(2, lambda rank: told(*command(tmp_path, came_checkpoint, "enc")))
+    assert [one["code"] for one in result] == [0, 0], result
     assert files(tmp_path / "enc") == files(room / "enc")
     odd = together(2, lambda rank: told(*command(tmp_path, came_checkpoint, "odd", "--terms", 3 + rank)))
     assert [one["code"] for one in odd] == [1, 1] and "".join(one["stderr"] for one in odd).count("error:") == 1
@@ -95,16 +95,16 @@ def test_ranks_of_torchrun_make_a_shard_each(room, came_checkpoint, tmp_path):
 
 
 def test_what_another_process_says_or_does_not_say_ends_all(tmp_path):
-    for doing, words in (("fails", "corpus.jsonl:7: broken"), ("dies", r"was killed \(SIGKILL\)"), ("errs", "ended with code 1")):
-        place = tmp_path / doing
-        place.mkdir()
-        with pytest.raises(DataError if doing == "fails" else MoeirError, match=words):
-            sharing.carry_out(shares(place, "sleeps", doing), "faking", force=False, minutes=5)
-        assert not any(map(alive, pids(place)))
+    for behaviour, words in (("fails", "corpus.jsonl:7: broken"), ("dies", r"was killed \(SIGKILL\)"), ("errs", "exited with code 1")):
+        folder = tmp_path / behaviour
+        folder.mkdir()
+        with pytest.raises(DataError if behaviour == "fails" else MoeirError, match=words):
+            sharing.carry_out(shares(folder, "sleeps", behaviour), "faking", force=False, minutes=5)
+        assert not any(map(alive, pids(folder)))
 
 
 def test_a_process_that_goes_on_no_more_is_named(tmp_path):
-    with pytest.raises(MoeirError, match=r"shard 1/2 on cpu: process \d+ has told of no text for 0.01 minutes; run the same command again"):
+    with pytest.raises(MoeirError, match=r"shard 1/2 on cpu: process \d+ has made no progress for 0.01 minutes; run the same"):
         sharing.carry_out(shares(tmp_path, "ends", "sleeps"), "faking", force=False, minutes=0.01)
     assert not any(map(alive, pids(tmp_path)))
 
@@ -124,28 +124,28 @@ sharing.carry_out(shares(Path(sys.argv[1]), "ends", "ends"), "faking", force=Fal
 
 
 def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
-    done = subprocess.run([sys.executable, "-c", HELD, tmp_path], capture_output=True, text=True, cwd=HOUSE, check=False)
-    assert (done.returncode, done.stderr, len(pids(tmp_path))) == (0, "", 2)
+    completed = subprocess.run([sys.executable, "-c", HELD, tmp_path], capture_output=True, text=True, cwd=HOUSE, check=False)
+    assert (completed.returncode, completed.stderr, len(pids(tmp_path))) == (0, "", 2)
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
-def test_no_process_outlives_the_one_that_started_it(end, tmp_path):
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_the_one_that_started_it(signal_number, tmp_path):
     program = "import sys; from pathlib import Path; from tests.shares import sharing, shares\n"
     program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
-    started = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=HOUSE)
-    signal.signal(signal.SIGINT, before)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child of a background job would inherit that SIGINT is ignored
+    parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=HOUSE)
+    signal.signal(signal.SIGINT, handler)
     while len(pids(tmp_path)) < 2:
         time.sleep(0.05)
-        assert started.poll() is None
-    if end == signal.SIGINT:
-        os.killpg(started.pid, end)  # as a terminal does
+        assert parent.poll() is None
+    if signal_number == signal.SIGINT:
+        os.killpg(parent.pid, signal_number)  # as a terminal does
     else:
-        started.send_signal(end)
-    said = started.communicate(timeout=120)[1].decode()
+        parent.send_signal(signal_number)
+    result = parent.communicate(timeout=120)[1].decode()
     deadline = time.monotonic() + 60
     while any(map(alive, pids(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, pids(tmp_path)))
-    assert said.count("Traceback") == (end == signal.SIGINT)  # of the one that started them, whose command line tells it in a word
-    assert started.returncode == -end
+    assert result.count("Traceback") == (signal_number == signal.SIGINT)  # of the parent only
+    assert parent.returncode == -signal_number

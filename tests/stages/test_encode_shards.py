@@ -1,4 +1,4 @@
-"""A corpus encoded in shards: the same bytes as at once, each shard on its own, and one line for whatever does not fit together."""
+"""A corpus encoded in shards: the same bytes as at once, and one line for shards that do not fit together."""
 
 import json
 import re
@@ -22,32 +22,32 @@ def room(tmp_path_factory, came_checkpoint, toy):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("moeir.stages.encode.CHUNK", 3)
         for shard in (None, "2/3", "0/3", "1/3"):
-            place = folder / ("whole" if shard is None else "enc")
-            assert encode(came_checkpoint, toy, place, *(() if shard is None else ("--shard", shard))).code == 0
+            output = folder / ("whole" if shard is None else "enc")
+            assert encode(came_checkpoint, toy, output, *(() if shard is None else ("--shard", shard))).code == 0
     return folder
 
 
 @pytest.fixture
 def spare(room, tmp_path, monkeypatch):
-    """A copy of the shards, to be harmed."""
+    """A copy of the shards that a test may damage."""
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 3)
     shutil.copytree(room / "enc", tmp_path / "enc")
     return tmp_path / "enc"
 
 
-def encode(checkpoint, toy, place, *more):
-    return run_here("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", place)
+def encode(checkpoint, toy, output, *more):
+    return run_here("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", output)
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    kept = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_an_index_of_shards_has_the_bytes_of_one_made_at_once(room, tmp_path, moeir):
     for name in ("whole", "enc"):
-        said = moeir("index", "--encodings", room / name, "--output", tmp_path / name)
-        assert said.code == 0, said.stderr
+        result = moeir("index", "--encodings", room / name, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
     assert files(tmp_path / "enc") == files(tmp_path / "whole")
     counts = [json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("whole", "enc")]
     assert counts[0] == counts[1]
@@ -68,55 +68,55 @@ def test_a_shard_that_is_there_is_not_made_again(spare, came_checkpoint, toy):
 
 def test_a_missing_shard_is_named_with_the_command_that_makes_it(spare, tmp_path, moeir, room):
     shutil.rmtree(spare / "1-of-3")
-    said = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
-    assert said.code == 4 and f"{spare}: shard 1/3 is missing or unfinished" in said.stderr
-    command = re.search(r"moeir (encode .*) makes it", said.stderr)
+    result = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert result.code == 4 and f"{spare}: shard 1/3 is missing or unfinished" in result.stderr
+    command = re.search(r"moeir (encode .*) makes it", result.stderr)
     assert command is not None and moeir(*shlex.split(command[1])).code == 0
     assert files(spare) == files(room / "enc")
 
 
 def test_shards_of_other_settings_or_of_two_sets_are_refused(spare, came_checkpoint, toy, tmp_path, moeir):
     assert encode(came_checkpoint, toy, spare, "--shard", "1/3", "--terms", 2, "--force").code == 0
-    said = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
-    assert said.code == 4 and f"{spare}/1-of-3: made with other settings or sources (terms) than 0-of-3; moeir encode" in said.stderr
-    assert "--shard 1/3" in said.stderr and "--terms" not in said.stderr
+    result = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert result.code == 4 and f"{spare}/1-of-3: made with other settings or sources (terms) than 0-of-3; moeir encode" in result.stderr
+    assert "--shard 1/3" in result.stderr and "--terms" not in result.stderr
     shutil.copytree(spare / "0-of-3", spare / "0-of-2")
     assert "has shards of two sets, 0-of-2 and 0-of-3" in moeir("index", "--encodings", spare, "--output", tmp_path / "idx").stderr
 
 
 def test_a_damaged_shard_is_named(spare, tmp_path, moeir):
     (spare / "2-of-3" / "ids.txt").write_text("")
-    said = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
-    assert said.code == 4 and "2-of-3/ids.txt: damaged: expected" in said.stderr
+    result = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert result.code == 4 and "2-of-3/ids.txt: damaged: expected" in result.stderr
 
 
 def test_an_export_takes_a_folder_of_shards(room, toy, tmp_path, moeir):
     for name in ("whole", "enc"):
-        said = moeir("export", "--to", "qdrant", "--encodings", room / name, "--output", tmp_path / name)
-        assert said.code == 0, said.stderr
+        result = moeir("export", "--to", "qdrant", "--encodings", room / name, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
     assert files(tmp_path / "enc") == files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("shard", ["3", "3/3", "-1/3", "1/0", "a/b", "1/3/5", ""])
 def test_a_shard_is_a_number_of_a_number(shard, came_checkpoint, toy, tmp_path):
-    said = encode(came_checkpoint, toy, tmp_path / "enc", f"--shard={shard}")
-    assert said.code == 2 and f"--shard {shard}: expected I/N" in said.stderr
+    result = encode(came_checkpoint, toy, tmp_path / "enc", f"--shard={shard}")
+    assert result.code == 2 and f"--shard {shard}: expected I/N" in result.stderr
 
 
 def test_what_cannot_be_sharded_is_said_in_a_line(room, spare, came_checkpoint, toy, tmp_path, moeir):
     assert "12 texts, 4 windows of 3; expected at most 4 shards" in encode(came_checkpoint, toy, tmp_path / "new", "--shard", "0/5").stderr
     assert "holds shards of 3; move those away" in encode(came_checkpoint, toy, spare, "--shard", "0/4").stderr
-    assert "holds shards, 0-of-3 the first; say which with --shard" in encode(came_checkpoint, toy, spare).stderr
-    assert "is whole, not a folder for shards" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
+    assert "holds shards, such as 0-of-3; choose one with --shard" in encode(came_checkpoint, toy, spare).stderr
+    assert "holds unsharded encodings; write elsewhere" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
     assert "encodings are a folder" in encode(came_checkpoint, toy, "-").stderr
-    piped = moeir("encode", "--model", came_checkpoint, "--corpus", "-", "--shard", "0/2", "--output", tmp_path / "new")
-    assert piped.code == 2 and "--corpus - is a pipe" in piped.stderr
+    result = moeir("encode", "--model", came_checkpoint, "--corpus", "-", "--shard", "0/2", "--output", tmp_path / "new")
+    assert result.code == 2 and "--corpus - is a pipe" in result.stderr
 
 
 def test_info_says_which_shards_there_are(spare, moeir):
-    said = moeir("info", spare).stdout
-    rows = {line.split("  ")[0].strip(): line.split("  ", 1)[1].strip() for line in said.splitlines() if "  " in line}
-    assert (rows["shards"], rows["texts"]) == ("3 of 3", "12") and "missing shards" not in rows and "0-of-3" in said
+    result = moeir("info", spare).stdout
+    rows = {line.split("  ")[0].strip(): line.split("  ", 1)[1].strip() for line in result.splitlines() if "  " in line}
+    assert (rows["shards"], rows["texts"]) == ("3 of 3", "12") and "missing shards" not in rows and "0-of-3" in result
     shutil.rmtree(spare / "0-of-3")
     facts = json.loads(moeir("info", spare, "--form", "json").stdout)
     assert (facts["counts"]["shards"], facts["counts"]["missing shards"], facts["counts"]["texts"]) == ("2 of 3", ["0/3"], 9)
@@ -138,20 +138,22 @@ WAYS = (("--threads", 1), ("--threads", 2), ("--threads", 2, "--batch-size", 1),
 
 def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy, tmp_path, monkeypatch, moeir):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
-    found: dict[int, list[dict[str, bytes]]] = {}
+    files_by_count: dict[int, list[dict[str, bytes]]] = {}
     for count in (1, 3, 7):
         encodings, index = tmp_path / f"enc{count}", tmp_path / f"idx{count}"
         for number in reversed(range(count)):
-            said = encode(came_checkpoint, toy, encodings, *(("--shard", f"{number}/{count}") if count > 1 else ()))
-            assert said.code == 0, said.stderr
+            result = encode(came_checkpoint, toy, encodings, *(("--shard", f"{number}/{count}") if count > 1 else ()))
+            assert result.code == 0, result.stderr
         assert moeir("index", "--encodings", encodings, "--output", index).code == 0
-        found[count] = []
-        for number, way in enumerate(WAYS):
-            place = tmp_path / f"runs{count}-{number}"
-            said = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *way, "--output", place)
-            assert said.code == 0, said.stderr
-            found[count].append(files(place))
-    assert sorted(found[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]
-    assert found[1] == found[3] == found[7]
-    ranks = [[line.split()[:4] for name in sorted(runs) for line in runs[name].decode().splitlines()] for runs in found[1]]
+        files_by_count[count] = []
+        for number, options in enumerate(WAYS):
+            run_folder = tmp_path / f"runs{count}-{number}"
+            result = moeir(
+                "search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *options, "--output", run_folder
+            )
+            assert result.code == 0, result.stderr
+            files_by_count[count].append(files(run_folder))
+    assert sorted(files_by_count[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]
+    assert files_by_count[1] == files_by_count[3] == files_by_count[7]
+    ranks = [[line.split()[:4] for name in sorted(runs) for line in runs[name].decode().splitlines()] for runs in files_by_count[1]]
     assert ranks == [ranks[0]] * len(WAYS)  # the same documents; queries read in another batch differ by rounding

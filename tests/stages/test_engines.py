@@ -1,4 +1,4 @@
-"""Engines through the command line: what is found in the toy corpus, and what is refused."""
+"""Index engines through the command line: hits in the toy corpus, and errors."""
 
 import json
 
@@ -12,9 +12,9 @@ EXACT = {"local": "maxsim", "global": "flat"}
 @pytest.fixture(scope="module")
 def runs(index, moeir, tmp_path_factory):
     """The exact run of each expert."""
-    place = tmp_path_factory.mktemp("runs") / "exact"
-    assert moeir("search", "--index", index, "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", place).code == 0
-    return place
+    output = tmp_path_factory.mktemp("runs") / "exact"
+    assert moeir("search", "--index", index, "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", output).code == 0
+    return output
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,10 @@ def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_ar
     expert = engine.split("=")[0]
     assert moeir("index", "--encodings", encodings, "--engine", engine, "--output", tmp_path / "idx").code == 0
     assert json.loads((tmp_path / "idx" / expert / "engine.json").read_text())["exact"] is False
-    said = moeir("search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs")
-    assert said.code == 0, said.stderr
+    result = moeir(
+        "search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs"
+    )
+    assert result.code == 0, result.stderr
     assert (tmp_path / "runs" / f"{expert}.trec").read_bytes() == (runs / f"{expert}.trec").read_bytes()
 
 
@@ -47,8 +49,8 @@ def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_ar
     ],
 )
 def test_what_is_wrong_is_one_line(engine, code, words, encodings, moeir, tmp_path):
-    said = moeir("index", "--encodings", encodings, "--engine", engine, "--output", tmp_path / "idx")
-    assert said.code == code and words in said.stderr and len(said.stderr.splitlines()) == 1
+    result = moeir("index", "--encodings", encodings, "--engine", engine, "--output", tmp_path / "idx")
+    assert result.code == code and words in result.stderr and len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "idx").exists()
 
 
@@ -56,8 +58,8 @@ def test_a_damaged_index_is_found_before_it_is_used(encodings, moeir, tmp_path):
     assert moeir("index", "--encodings", encodings, "--engine", "local=plaid", "--output", tmp_path / "idx").code == 0
     for name in ("codes", "residuals", "words", "rotation", "centroids", "list_rows"):
         path = tmp_path / "idx" / "local" / f"{name}.npy"
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        said = moeir("search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
-        assert said.code == 4 and f"{name}.npy: damaged" in said.stderr and "run moeir index again" in said.stderr
-        path.write_bytes(whole)
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        result = moeir("search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
+        assert result.code == 4 and f"{name}.npy: damaged" in result.stderr and "run moeir index again" in result.stderr
+        path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""`moeir evaluate` with all its forms, tests and refusals."""
+"""`moeir evaluate` with all its output forms, significance tests and errors."""
 
 import json
 
@@ -34,14 +34,14 @@ def rr(name):
 
 
 def test_json_has_every_number(place, moeir):
-    said = moeir(*RUNS, "--form", "json", "--correction", "holm")
-    found = json.loads(said.stdout)
-    assert (found["test"], found["correction"], list(found["runs"])) == ("t", "holm", ["one", "two", "three"])
-    one = found["runs"]["three"]["all"]["RR"]
+    result = moeir(*RUNS, "--form", "json", "--correction", "holm")
+    report = json.loads(result.stdout)
+    assert (report["test"], report["correction"], list(report["runs"])) == ("t", "holm", ["one", "two", "three"])
+    one = report["runs"]["three"]["all"]["RR"]
     expected = {**rr("three"), "q1": 1.0}
     assert one["mean"] == pytest.approx(sum(expected.values()) / 5)
     assert one["queries"] == 5 and one["interval"] == pytest.approx(list(interval(list(expected.values()))))
-    by_measure = [found["runs"][name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
+    by_measure = [report["runs"][name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
     raw = json.loads(moeir(*RUNS, "--form", "json").stdout)["runs"]
     plain = [raw[name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
     assert by_measure == pytest.approx(corrected(plain, "holm"))
@@ -49,8 +49,8 @@ def test_json_has_every_number(place, moeir):
 
 
 def test_ties_effects_and_intervals_stand_beside_the_means(place, moeir):
-    said = moeir(*RUNS[:-2], "--ties", "--effect-size", "--intervals", "--test", "none")
-    header, _, *rows = [line.split() for line in said.stdout.splitlines()]
+    result = moeir(*RUNS[:-2], "--ties", "--effect-size", "--intervals", "--test", "none")
+    header, _, *rows = [line.split() for line in result.stdout.splitlines()]
     assert header == ["run", "RR", "95", "%", "ties", "diff", "d"]
     low, high = (float(value) for value in rows[1][3].split("-"))
     others = 1 / 2 + 1 + 1 / 3 + 1
@@ -77,7 +77,7 @@ BAD = [
     (("--explain",), "--explain needs --compat TOOL"),
     (("--compat", "ranx"), "--compat ranx: expected trec_eval, beir, mteb, msmarco"),
     (("--compat", "msmarco"), "--compat msmarco: nDCG@3: it computes RR@k alone"),
-    (("--compat", "beir", "--ties"), "--ties needs --qrels, and goes without --compat"),
+    (("--compat", "beir", "--ties"), "--ties needs --qrels, and cannot be combined with --compat"),
     (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),
     (("--form", "html"), "--form html: expected auto, table, markdown"),
     (("--measure", "bpref", "--ties"), "--ties: Bpref: not known over orders of ties"),
@@ -87,5 +87,5 @@ BAD = [
 
 @pytest.mark.parametrize(("flags", "words"), BAD)
 def test_what_cannot_be_done_is_one_line(place, moeir, flags, words):
-    said = moeir(*RUNS, *flags)
-    assert said.code == 2 and words in said.stderr and len(said.stderr.splitlines()) == 1
+    result = moeir(*RUNS, *flags)
+    assert result.code == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1

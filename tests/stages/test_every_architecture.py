@@ -31,25 +31,25 @@ TRAINING = ("--steps", 3, "--batch-size", 2, "--negatives", 2, "--learning-rate"
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, toy, bm25_index):
     """Examples, and BM25's run of the test queries."""
-    place = tmp_path_factory.mktemp("architectures")
-    _run("search", "--index", bm25_index, "--queries", toy / "train-queries.jsonl", "--output", place / "train.trec")
-    _run("mine-negatives", "--run", place / "train.trec", "--qrels", toy / "train.qrels", "--output", place / "train.jsonl")
-    _run("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", place / "bm25.trec")
-    return place
+    folder = tmp_path_factory.mktemp("architectures")
+    _run("search", "--index", bm25_index, "--queries", toy / "train-queries.jsonl", "--output", folder / "train.trec")
+    _run("mine-negatives", "--run", folder / "train.trec", "--qrels", toy / "train.qrels", "--output", folder / "train.jsonl")
+    _run("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", folder / "bm25.trec")
+    return folder
 
 
 def _run(*arguments: object) -> str:
-    said = run_here(*arguments)
-    assert said.code == 0, (arguments, said.stderr)
-    return said.stdout
+    result = run_here(*arguments)
+    assert result.code == 0, (arguments, result.stderr)
+    return result.stdout
 
 
 @pytest.mark.parametrize("spec", [*PLAIN, *VARIED, *COMBINED])
 def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated(spec, room, toy, tmp_path, tiny_model_with_head):
     sources = ("--train", room / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     objective = "competitive" if spec.startswith("came") else "contrastive:load_balance=0.01"
-    made = ("--model", tiny_model_with_head, "--arch", spec, "--objective", objective)
-    _run("finetune", *made, *sources, *RULES, *TRAINING, "--output", tmp_path / "ckpt")
+    model_flags = ("--model", tiny_model_with_head, "--arch", spec, "--objective", objective)
+    _run("finetune", *model_flags, *sources, *RULES, *TRAINING, "--output", tmp_path / "ckpt")
     losses = [json.loads(line)["loss"] for line in (tmp_path / "ckpt" / "metrics.jsonl").read_text().splitlines()]
     assert len(losses) == 3 and np.isfinite(losses).all()
     _run("init", "--model", tmp_path / "ckpt", "--output", tmp_path / "again")  # reopened and written again
@@ -57,27 +57,27 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
         assert (tmp_path / "ckpt" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     _run("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
     _run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
-    found = ("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 50)
-    _run(*found, "--output", tmp_path / "runs")
-    _run(*found, "--output", tmp_path / "best.trec")
+    search_command = ("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 50)
+    _run(*search_command, "--output", tmp_path / "runs")
+    _run(*search_command, "--output", tmp_path / "best.trec")
     _check(tmp_path / "ckpt", toy, tmp_path / "runs")
     _run("fuse", "--run", tmp_path / "best.trec", "--run", room / "bm25.trec", "--output", tmp_path / "all.trec")
     table = _run("evaluate", "--run", tmp_path / "all.trec", "--run", tmp_path / "best.trec", "--qrels", toy / "test-qrels.tsv")
     assert "nDCG@10" in table and "best" in table
 
 
-def _check(checkpoint: Path, toy: Path, found: Path) -> None:
-    """The runs are what the checkpoint says of every pair; where a sum is trained, the fused run is the sum."""
-    opened = open_checkpoint(checkpoint)
+def _check(checkpoint: Path, toy: Path, run_folder: Path) -> None:
+    """The runs have the checkpoint's scores of all pairs; where a sum is trained, the fused run is the sum."""
+    model = open_checkpoint(checkpoint)
     documents, queries = (list(texts.read(toy / name)) for name in ("corpus.jsonl", "test-queries.tsv"))
-    sides = opened.encode([text.content for text in queries], "query"), opened.encode([text.content for text in documents], "document")
+    sides = model.encode([text.content for text in queries], "query"), model.encode([text.content for text in documents], "document")
     scores = {name: sides[0][name].scores(sides[1][name]).numpy() for name in sides[0].representations}
-    if opened.architecture.fusion == "exact-sum" and len(scores) > 1:
+    if model.architecture.fusion == "exact-sum" and len(scores) > 1:
         scores["fused"] = sum(scores.values())
-    place = {text.id: number for number, text in enumerate(documents)}
-    for name, wanted in scores.items():
-        run = runs.read(found / f"{name}.trec")
+    rows = {text.id: number for number, text in enumerate(documents)}
+    for name, expected in scores.items():
+        run = runs.read(run_folder / f"{name}.trec")
         for row, query in enumerate(queries):
             hits = run.hits(query.id)
-            assert np.allclose([score for _, score in hits], [wanted[row, place[document]] for document, _ in hits], rtol=2e-3, atol=2e-3)
+            assert np.allclose([score for _, score in hits], [expected[row, rows[document]] for document, _ in hits], rtol=2e-3, atol=2e-3)
             assert len(hits) == len(documents) or name in ("lexical", "exact", "fused")

@@ -1,4 +1,4 @@
-"""COIL from plain weights to measures through the command line, and the sum of experts that search makes."""
+"""COIL from plain weights to evaluation through the command line, and the exact sum of experts in search."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ EXAMPLES = [
 
 
 def ran(*arguments: object) -> Said:
-    said = run_here(*arguments)
-    assert said.code == 0, said.stderr
-    return said
+    result = run_here(*arguments)
+    assert result.code == 0, result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def room(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, toy: Path) 
     """A trained COIL, its encodings and its index."""
     folder = tmp_path_factory.mktemp("coil")
     queries = toy / "train-queries.jsonl"
-    known = {query.id for query in texts.read(queries)}
-    examples = [example | {"query_id": name} for example, name in zip(EXAMPLES, sorted(known), strict=False)]
+    query_ids = {query.id for query in texts.read(queries)}
+    examples = [example | {"query_id": name} for example, name in zip(EXAMPLES, sorted(query_ids), strict=False)]
     (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples), encoding="utf-8")
     source = ("--train", folder / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", queries)
     ran("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *LENGTHS, "--output", folder / "init")
@@ -50,7 +50,7 @@ def searched(room: Path, toy: Path, output: Path, *more: object) -> Said:
 
 
 def sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
-    """query -> document -> the sum of both experts' scores, of all documents: brute force over the stored encodings."""
+    """query -> document -> sum of both experts' scores, by brute force over the stored encodings."""
     checkpoint = open_checkpoint(room / "ckpt")
     queries = list(texts.read(toy / "test-queries.tsv"))
     encoded = checkpoint.encode([query.content for query in queries], "query")
@@ -63,32 +63,32 @@ def sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
 def test_training_learns_the_sum(room: Path) -> None:
     lines = [json.loads(line) for line in (room / "ckpt" / "metrics.jsonl").read_text().splitlines()]
     assert "loss.hybrid" in lines[0] and "loss.exact" not in lines[0]
-    said = json.loads((room / "ckpt" / "moeir.json").read_text())
-    assert {name: one["representation"] for name, one in said["experts"].items()} == {"global": "dense", "exact": "exact-match"}
+    result = json.loads((room / "ckpt" / "moeir.json").read_text())
+    assert {name: one["representation"] for name, one in result["experts"].items()} == {"global": "dense", "exact": "exact-match"}
     assert "Gao" in (room / "ckpt" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("fuse", [(), ("--fuse", "exact-sum"), ("--fuse", "exact_sum:deepen=false")])
 def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room: Path, toy: Path, tmp_path: Path, fuse: tuple[str, ...]) -> None:
-    said = searched(room, toy, tmp_path / "runs", *fuse)
+    result = searched(room, toy, tmp_path / "runs", *fuse)
     fused = read_run(tmp_path / "runs" / "fused.trec")
     for query, expected in sums(room, toy).items():
-        found = dict(fused.hits(query))
-        assert found.keys() == expected.keys()
-        assert [found[document] for document in expected] == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
-    assert "the first 10 for 6 of 6 queries, the first 1000 for 6 of 6 queries" in said.stderr
+        scores = dict(fused.hits(query))
+        assert scores.keys() == expected.keys()
+        assert [scores[document] for document in expected] == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
+    assert "the first 10 for 6 of 6 queries, the first 1000 for 6 of 6 queries" in result.stderr
     assert json.loads((tmp_path / "runs" / "manifest.json").read_text())["counts"]["proven"] == {"10": 6, "1000": 6}
 
 
 def test_a_shallow_search_gives_right_sums_and_a_deepened_one_the_right_order(room: Path, toy: Path, tmp_path: Path) -> None:
     searched(room, toy, tmp_path / "whole")
-    said = searched(room, toy, tmp_path / "shallow", "--depth", 2)
+    result = searched(room, toy, tmp_path / "shallow", "--depth", 2)
     searched(room, toy, tmp_path / "deepened", "--depth", 2, "--fuse", "exact-sum:deepen=true")
     whole, shallow, deepened = (read_run(tmp_path / name / "fused.trec") for name in ("whole", "shallow", "deepened"))
     for query in whole.queries:
         assert set(shallow.hits(query)) <= set(whole.hits(query))  # the same number whether it stood in a list or not
         assert deepened.hits(query) == whole.hits(query)[:2]
-    assert "proven to be the order of all documents: the first 2 for " in said.stderr
+    assert "proven to be the order of all documents: the first 2 for " in result.stderr
     assert json.loads((tmp_path / "deepened" / "manifest.json").read_text())["counts"]["proven"] == {"2": 6}
 
 
@@ -119,8 +119,8 @@ def test_an_opened_index_finds_what_the_command_finds(room: Path, toy: Path, tmp
 
 def test_what_was_found_can_be_measured(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     searched(room, toy, tmp_path / "fused.trec")
-    said = moeir("evaluate", "--run", tmp_path / "fused.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "RR@10", "--form", "tsv")
-    assert said.code == 0 and "RR@10\tall\t" in said.stdout
+    result = moeir("evaluate", "--run", tmp_path / "fused.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "RR@10", "--form", "tsv")
+    assert result.code == 0 and "RR@10\tall\t" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_what_was_found_can_be_measured(room: Path, toy: Path, tmp_path: Path, m
 )
 def test_a_fusion_that_is_none_is_refused(room: Path, toy: Path, tmp_path: Path, moeir: Moeir, fuse: str, words: str) -> None:
     out = tmp_path / "out.trec"
-    said = moeir("search", "--index", room / "idx", "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--output", out)
-    assert said.code == 2 and words in said.stderr and not out.exists()
+    result = moeir("search", "--index", room / "idx", "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--output", out)
+    assert result.code == 2 and words in result.stderr and not out.exists()
 
 
 def test_runs_alone_cannot_be_summed_exactly(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     searched(room, toy, tmp_path / "runs", "--depth", 3)
     runs = [word for name in ("exact", "global") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
-    said = moeir("fuse", *runs, "--method", "exact-sum", "--output", tmp_path / "out.trec")
-    assert said.code == 2 and "use moeir search --fuse exact-sum" in said.stderr
+    result = moeir("fuse", *runs, "--method", "exact-sum", "--output", tmp_path / "out.trec")
+    assert result.code == 2 and "use moeir search --fuse exact-sum" in result.stderr

@@ -1,4 +1,4 @@
-"""docT5query: BM25 over documents that are followed by the queries they answer."""
+"""docT5query: BM25 over documents with their generated queries appended."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def room(toy, tmp_path, monkeypatch):
-    """The toy corpus, queries for two of its documents, and a question in words that only they hold."""
+    """The toy corpus, queries for two of its documents, and a query with words that occur only in them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.jsonl").symlink_to(toy / "corpus.jsonl")
     written = {"owl": ["which raptor is nocturnal", "strigiformes"], "bat": ["echolocation strigiformes"]}
@@ -21,18 +21,18 @@ def index(moeir, *flags, output="idx"):
     return moeir("index", "--corpus", "corpus.jsonl", "--engine", "bm25", *flags, "--output", output)
 
 
-def found(moeir, place):
-    said = moeir("search", "--index", place, "--queries", "queries.tsv", "--output", "-")
-    assert said.code == 0, said.stderr
-    return [tuple(line.split()[0:3:2]) for line in said.stdout.splitlines()]
+def found(moeir, index_folder):
+    result = moeir("search", "--index", index_folder, "--queries", "queries.tsv", "--output", "-")
+    assert result.code == 0, result.stderr
+    return [tuple(line.split()[0:3:2]) for line in result.stdout.splitlines()]
 
 
 def test_a_word_of_the_queries_alone_finds_their_document(room, moeir):
     assert index(moeir, output="plain").code == 0
     assert found(moeir, "plain") == [("q2", "bat")]
-    said = index(moeir, "--expansion", "generated.jsonl")
-    assert said.code == 0
-    assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in said.stderr
+    result = index(moeir, "--expansion", "generated.jsonl")
+    assert result.code == 0
+    assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in result.stderr
     assert sorted(found(moeir, "idx")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
     assert (room / "idx/ids.txt").read_bytes() == (room / "plain/ids.txt").read_bytes()
 
@@ -56,8 +56,8 @@ def test_an_expanded_index_is_that_of_the_expanded_texts(room, moeir):
 def test_queries_of_documents_that_are_not_there_are_counted(room, moeir):
     with open("generated.jsonl", "a") as file:
         file.write('{"_id": "yak", "queries": ["hairy cattle"]}\n')
-    said = index(moeir, "--expansion", "generated.jsonl")
-    assert said.code == 0 and "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in said.stderr
+    result = index(moeir, "--expansion", "generated.jsonl")
+    assert result.code == 0 and "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in result.stderr
 
 
 BAD = [
@@ -72,14 +72,14 @@ BAD = [
 @pytest.mark.parametrize(("flags", "code", "words"), BAD)
 def test_an_expansion_that_cannot_be_is_one_line(flags, code, words, room, moeir):
     (room / "other.jsonl").write_text('{"_id": "yak", "queries": ["hairy cattle"]}\n')
-    said = index(moeir, *flags)
-    assert (said.code, said.stderr.count("error: ")) == (code, 1) and words in said.stderr.splitlines()[-1]
+    result = index(moeir, *flags)
+    assert (result.code, result.stderr.count("error: ")) == (code, 1) and words in result.stderr.splitlines()[-1]
     assert not list(room.glob("idx*"))
 
 
 def test_encodings_are_not_expanded(room, moeir, encodings):
-    said = moeir("index", "--encodings", encodings, "--expansion", "generated.jsonl", "--output", "idx")
-    assert (said.code, said.stderr) == (2, "error: --expansion: goes with --corpus and --engine bm25; encodings are not expanded\n")
+    result = moeir("index", "--encodings", encodings, "--expansion", "generated.jsonl", "--output", "idx")
+    assert (result.code, result.stderr) == (2, "error: --expansion: goes with --corpus and --engine bm25; encodings are not expanded\n")
 
 
 def test_what_a_t5_wrote_expands_an_index(room, moeir, t5_model):

@@ -29,8 +29,8 @@ def exports(tmp_path_factory: pytest.TempPathFactory, encodings: Path, toy: Path
     folder = tmp_path_factory.mktemp("exports")
     for server in SERVERS:
         corpus = ("--corpus", toy / "corpus.jsonl")
-        said = run_here("export", "--to", server, "--encodings", encodings, *corpus, "--output", folder / server)
-        assert said.code == 0, said.stderr
+        result = run_here("export", "--to", server, "--encodings", encodings, *corpus, "--output", folder / server)
+        assert result.code == 0, result.stderr
     return {server: folder / server for server in SERVERS}
 
 
@@ -44,28 +44,26 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
     dense, local, sparse = (kind.open(encodings / name) for kind, name in ((Dense, "global"), (MultiVector, "local"), (Sparse, "lexical")))
     for row, point in enumerate(points):
         assert (np.array(point["vector"]["global"], np.float32) == dense.vectors[row].float().numpy()).all()
-        own = slice(int(local.starts[row]), int(local.starts[row + 1]))
-        assert (np.array(point["vector"]["local"], np.float32) == local.vectors[own].float().numpy()).all()
+        span = slice(int(local.starts[row]), int(local.starts[row + 1]))
+        assert (np.array(point["vector"]["local"], np.float32) == local.vectors[span].float().numpy()).all()
         terms = slice(int(sparse.starts[row]), int(sparse.starts[row + 1]))
         assert point["vector"]["lexical"]["indices"] == sparse.terms[terms].tolist()
         assert (np.array(point["vector"]["lexical"]["values"], np.float32) == sparse.weights[terms].numpy()).all()
-    reader = package.open_checkpoint(came_checkpoint).reader
+    tokenizer = package.open_checkpoint(came_checkpoint).reader
     names = (exports["qdrant"] / "terms.txt").read_text().splitlines()
-    assert names == [reader.token(number) for number in range(reader.vocabulary)]
+    assert names == [tokenizer.token(number) for number in range(tokenizer.vocabulary)]
     by_name = lines(exports["vespa"])[3]["fields"]["lexical_terms"]["cells"]
     assert list(by_name) == [names[number] for number in points[3]["vector"]["lexical"]["indices"]]
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_parts_are_exported_as_the_whole_is(
-    server: str, exports: dict[str, Path], encodings: Path, toy: Path, tmp_path: Path
-) -> None:
+def test_parts_are_exported_as_the_whole_is(server: str, exports: dict[str, Path], encodings: Path, toy: Path, tmp_path: Path) -> None:
     ids = manifests.read_lines(encodings / "ids.txt")
     cuts = {"first": range(7), "second": range(7, 12)}
     halves = [written(encodings, tmp_path / name, rows, [ids[row] for row in rows]) for name, rows in cuts.items()]
     flags = [word for half in halves for word in ("--encodings", half)]
-    said = run_here("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
-    assert said.code == 0, said.stderr
+    result = run_here("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
+    assert result.code == 0, result.stderr
     assert lines(tmp_path / "out") == lines(exports[server])
     again = run_here("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
     assert again.code == 0 and "already made" in again.stderr
@@ -79,8 +77,8 @@ def test_scripts_are_shell_and_python(exports: dict[str, Path]) -> None:
 
 
 def test_texts_are_not_needed(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
-    said = moeir("export", "--to", "qdrant", "--encodings", encodings, "--output", tmp_path / "out")
-    assert said.code == 0 and lines(tmp_path / "out")[0]["payload"] == {"id": "owl"}
+    result = moeir("export", "--to", "qdrant", "--encodings", encodings, "--output", tmp_path / "out")
+    assert result.code == 0 and lines(tmp_path / "out")[0]["payload"] == {"id": "owl"}
 
 
 def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
@@ -88,8 +86,8 @@ def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_pat
     manifest = json.loads((part / "manifest.json").read_text())
     manifest["counts"]["experts"]["lexical"] = "exact-match"
     (part / "manifest.json").write_text(manifests.text_of(manifest))
-    said = moeir("export", "--to", "vespa", "--encodings", part, "--output", tmp_path / "out")
-    assert said.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in said.stderr
+    result = moeir("export", "--to", "vespa", "--encodings", part, "--output", tmp_path / "out")
+    assert result.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in result.stderr
 
 
 def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Path) -> None:
@@ -100,10 +98,12 @@ def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Pat
     ids, peaks = manifests.read_lines(encodings / "ids.txt"), []
     for times in (1, 300):
         rows = list(range(len(ids))) * times
-        many = written(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{place}" for place, row in enumerate(rows)])
-        said = run_outside("export", "--to", "opensearch", "--encodings", many, "--output", tmp_path / f"out{times}", program=program)
-        assert said.code == 0, said.stderr
-        peaks.append(int(said.stdout.split()[-1]))
+        encodings_folder = written(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
+        result = run_outside(
+            "export", "--to", "opensearch", "--encodings", encodings_folder, "--output", tmp_path / f"out{times}", program=program
+        )
+        assert result.code == 0, result.stderr
+        peaks.append(int(result.stdout.split()[-1]))
     size = sum(file.stat().st_size for file in (tmp_path / "out300").rglob("*.jsonl"))
     assert size > 10 * 2**20
     assert (peaks[1] - peaks[0]) * 1024 < size / 2, peaks
@@ -114,18 +114,21 @@ def test_qdrant_finds_what_moeir_finds(exports: dict[str, Path], index: Path, ca
     client = qdrant_loader.load(str(tmp_path / "qdrant"), exports["qdrant"])
     models = importlib.import_module("qdrant_client").models
     queries = list(texts.read(toy / "test-queries.tsv"))
-    opened, encoded = package.open_index(index), package.open_checkpoint(came_checkpoint).encode([one.content for one in queries], "query")
-    for place, query in enumerate(queries):
-        own = encoded.select(encoded["global"].vectors.new_tensor([place]).long())
-        lexical: Any = own["lexical"]
-        asked = {
-            "global": own["global"].vectors[0].tolist(),
-            "local": own["local"].vectors.tolist(),
+    searcher, encoded = (
+        package.open_index(index),
+        package.open_checkpoint(came_checkpoint).encode([one.content for one in queries], "query"),
+    )
+    for row, query in enumerate(queries):
+        encoded_query = encoded.select(encoded["global"].vectors.new_tensor([row]).long())
+        lexical: Any = encoded_query["lexical"]
+        vectors = {
+            "global": encoded_query["global"].vectors[0].tolist(),
+            "local": encoded_query["local"].vectors.tolist(),
             "lexical": models.SparseVector(indices=lexical.terms.tolist(), values=lexical.weights.tolist()),
         }
-        for expert, vector in asked.items():
+        for expert, vector in vectors.items():
             answer = client.query_points("passages", query=vector, using=expert, limit=12).points
-            expected = opened.search([query.content], 12, expert)[0]
+            expected = searcher.search([query.content], 12, expert)[0]
             assert [point.payload["id"] for point in answer] == [document for document, _ in expected]
             assert [point.score for point in answer] == pytest.approx([score for _, score in expected], rel=1e-4, abs=1e-5)
     client.close()

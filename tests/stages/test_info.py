@@ -7,16 +7,16 @@ import pytest
 @pytest.fixture(scope="module")
 def moat(tmp_path_factory, tiny_model_with_head, moeir) -> Path:
     """A checkpoint whose experts are chosen by role."""
-    place = tmp_path_factory.mktemp("info") / "mote"
+    output = tmp_path_factory.mktemp("info") / "mote"
     lengths = ("--query-length", 16, "--document-length", 32, "--query-prefix", "query: ")
-    assert moeir("init", "--model", tiny_model_with_head, "--arch", "mote:every=1", *lengths, "--output", place).code == 0
-    return place
+    assert moeir("init", "--model", tiny_model_with_head, "--arch", "mote:every=1", *lengths, "--output", output).code == 0
+    return output
 
 
 def test_a_checkpoint_says_what_it_is_and_costs(moat, moeir):
-    said = moeir("info", moat)
-    assert (said.code, said.stderr) == (0, "")
-    facts, experts, parameters, cost = said.stdout.split("\n\n")
+    result = moeir("info", moat)
+    assert (result.code, result.stderr) == (0, "")
+    facts, experts, parameters, cost = result.stdout.split("\n\n")
     assert facts.splitlines()[0] == f"checkpoint        {moat} (made by moeir init)"
     assert "architecture      mote:encoders=mote,every=1," in facts
     assert "reads a query     prefix 'query: ', at most 16 tokens" in facts
@@ -42,18 +42,18 @@ def test_the_same_as_json(moat, moeir):
 
 def test_a_routed_expert_is_active_if_it_is_chosen(tiny_model, tmp_path, moeir):
     assert moeir("init", "--model", tiny_model, "--arch", "taser:routing=token", "--output", tmp_path / "taser").code == 0
-    said = moeir("info", tmp_path / "taser")
-    lines = [line for line in said.stdout.splitlines() if line.startswith("expert ")]
+    result = moeir("info", tmp_path / "taser")
+    lines = [line for line in result.stdout.splitlines() if line.startswith("expert ")]
     assert [line.split()[3:] for line in lines[1:]] == [["if", "chosen", "if", "chosen"]] * 2
     facts = json.loads(moeir("info", tmp_path / "taser", "--form", "json").stdout)
     assert [part["query"] for part in facts["parameters"]["parts"] if part["part"].startswith("expert")] == [None, None]
 
 
 def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, toy, moeir):
-    said = moeir("info", encodings).stdout
-    assert said.splitlines()[0].split("  ")[0] == "encodings" and "(made by moeir encode)" in said
-    assert "lexical sparse, local multivector, global dense" in said
-    sizes = [line.split()[2] for line in said.splitlines() if line.startswith("bytes of")]
+    result = moeir("info", encodings).stdout
+    assert result.splitlines()[0].split("  ")[0] == "encodings" and "(made by moeir encode)" in result
+    assert "lexical sparse, local multivector, global dense" in result
+    sizes = [line.split()[2] for line in result.splitlines() if line.startswith("bytes of")]
     assert sizes == ["global", "ids.txt", "lexical", "local", "all"]
     assert "lexical inverted, local maxsim, global flat" in moeir("info", index).stdout
     assert json.loads(moeir("info", index, "--form", "json").stdout)["counts"]["texts"] == 12
@@ -63,9 +63,9 @@ def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, to
 
 
 def test_data_of_any_format_say_what_they_hold(toy, tmp_path, moeir):
-    said = moeir("info", toy / "corpus.jsonl")
-    assert (said.code, said.stderr) == (0, "")
-    assert said.stdout.splitlines()[0].split() == ["texts", str(toy / "corpus.jsonl")]
+    result = moeir("info", toy / "corpus.jsonl")
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0].split() == ["texts", str(toy / "corpus.jsonl")]
     facts = json.loads(moeir("info", toy / "corpus.jsonl", "--form", "json").stdout)
     assert (facts["kind"], facts["format"], facts["texts"], facts["with a title"]) == ("texts", "texts", 12, 12)
     assert facts["first ids"] == ["owl", "bat", "bee"] and facts["words"]["least"] <= facts["words"]["median"] <= facts["words"]["most"]
@@ -82,14 +82,14 @@ def test_data_of_any_format_say_what_they_hold(toy, tmp_path, moeir):
 
 def test_a_layout_says_what_each_file_holds(toy, tmp_path, moeir):
     (tmp_path / "qrels").mkdir()
-    for name, place in (("corpus.jsonl", "corpus.jsonl"), ("train-queries.jsonl", "queries.jsonl"), ("test-qrels.tsv", "qrels/test.tsv")):
-        (tmp_path / place).write_bytes((toy / name).read_bytes())
+    for name, target in (("corpus.jsonl", "corpus.jsonl"), ("train-queries.jsonl", "queries.jsonl"), ("test-qrels.tsv", "qrels/test.tsv")):
+        (tmp_path / target).write_bytes((toy / name).read_bytes())
     facts = json.loads(moeir("info", tmp_path, "--form", "json").stdout)
     assert (facts["format"], facts["corpus"]["texts"], facts["queries"]["texts"], facts["qrels test"]["judgements"]) == ("beir", 12, 6, 7)
 
 
 def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_path, moeir):
-    for place, words in (
+    for path, words in (
         (tiny_model, f"plain weights, not a checkpoint; moeir init --model {tiny_model}"),
         (tmp_path / "absent", "no such file or folder"),
     ):

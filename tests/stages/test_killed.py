@@ -1,4 +1,4 @@
-"""Index and search killed at a disk event and run again: the bytes of an undisturbed run, and nothing left that looks whole before."""
+"""Index and search killed at a disk event and run again: the bytes of an undisturbed run, and no partial output under the final name."""
 
 from pathlib import Path
 
@@ -32,32 +32,32 @@ ENGINES = {
 
 
 def killed(folder: Path, every: int, suffix: str, *arguments: object) -> list[Path]:
-    """Where the products are to be of a command that was killed at every so many of its disk events."""
+    """Kill a command at every `every`-th of its disk events; the output paths of the killed runs."""
     folder.mkdir()
-    said = run_outside(Path(__file__).parents[2], every, folder, suffix, *arguments, program=KILLED)
-    assert said.code == 0, said.stderr
-    return [folder / name for name in said.stdout.split()]
+    result = run_outside(Path(__file__).parents[2], every, folder, suffix, *arguments, program=KILLED)
+    assert result.code == 0, result.stderr
+    return [folder / name for name in result.stdout.split()]
 
 
 def files(product: Path) -> dict[str, bytes]:
-    """The bytes of a product, its manifest left out: it holds times."""
-    found = [path for path in product.rglob("*") if path.is_file()] if product.is_dir() else [product]
-    return {str(path.relative_to(product)): path.read_bytes() for path in found if path.name != manifests.MANIFEST}
+    """The bytes of a product without its manifest, which holds times."""
+    paths = [path for path in product.rglob("*") if path.is_file()] if product.is_dir() else [product]
+    return {str(path.relative_to(product)): path.read_bytes() for path in paths if path.name != manifests.MANIFEST}
 
 
 def assert_unharmed(folder: Path, every: int, suffix: str, *arguments: object) -> int:
-    """Kill, look, run again, compare; how many were killed."""
+    """Kill, check, run again and compare; returns the number of kills."""
     whole = folder / f"whole{suffix}"
     assert run_here(*arguments, "--output", whole).code == 0
-    places = killed(folder / "killed", every, suffix, *arguments)
-    for place in places:
-        there = place.exists()  # killed behind the last rename: nothing is missing
-        assert not there or files(place) == files(whole)
-        said = run_here(*arguments, "--output", place)
-        assert said.code == 0 and ("already made" in said.stderr) == there, said.stderr
-        assert files(place) == files(whole), place
-        assert there or not list(place.parent.glob(f".{place.name}.*"))
-    return len(places)
+    products = killed(folder / "killed", every, suffix, *arguments)
+    for product in products:
+        finished = product.exists()  # killed after the last rename: the output is complete
+        assert not finished or files(product) == files(whole)
+        result = run_here(*arguments, "--output", product)
+        assert result.code == 0 and ("already made" in result.stderr) == finished, result.stderr
+        assert files(product) == files(whole), product
+        assert finished or not list(product.parent.glob(f".{product.name}.*"))
+    return len(products)
 
 
 @pytest.mark.parametrize("engines", ENGINES)
@@ -74,15 +74,15 @@ def test_a_bm25_index_killed_and_made_again_has_the_same_bytes(toy: Path, tmp_pa
 
 @pytest.mark.parametrize("suffix", ["", ".trec"])
 def test_a_search_killed_and_run_again_gives_the_same_runs(index: Path, toy: Path, tmp_path: Path, suffix: str) -> None:
-    asked = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5)
-    assert assert_unharmed(tmp_path, 4, suffix, *asked) > 1
+    command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5)
+    assert assert_unharmed(tmp_path, 4, suffix, *command) > 1
 
 
 def test_an_index_replaced_by_force_is_whole_at_any_moment(encodings: Path, index: Path, tmp_path: Path) -> None:
-    asked = ("index", "--encodings", encodings, "--force")
-    places = killed(tmp_path / "killed", 13, "", *asked)
-    assert len(places) > 1
-    for place in places:
-        assert manifests.verify(place, "index") and files(place) == files(index)
-        assert run_here(*asked, "--output", place).code == 0
-        assert files(place) == files(index) and not list(place.parent.glob(f".{place.name}.*"))
+    command = ("index", "--encodings", encodings, "--force")
+    products = killed(tmp_path / "killed", 13, "", *command)
+    assert len(products) > 1
+    for product in products:
+        assert manifests.verify(product, "index") and files(product) == files(index)
+        assert run_here(*command, "--output", product).code == 0
+        assert files(product) == files(index) and not list(product.parent.glob(f".{product.name}.*"))

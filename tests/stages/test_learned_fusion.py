@@ -1,4 +1,4 @@
-"""Fusions that are learned or tuned on the command line, kept in a file, used again; and files that say which run gave what."""
+"""Fusions learned or tuned on the command line, saved and reused; and files of attribution and ablation."""
 
 import csv
 import json
@@ -18,36 +18,36 @@ LEARN = ("learn-fusion", *RUNS, "--qrels", "qrels")
 def room(tmp_path, monkeypatch):
     """Three runs of 30 queries over 40 documents; the first is good, the second fair, the third is noise on another scale."""
     monkeypatch.chdir(tmp_path)
-    generator, judged = np.random.default_rng(2), {}
-    found = {name: {} for name in NAMES}
+    generator, grades = np.random.default_rng(2), {}
+    hits = {name: {} for name in NAMES}
     for query in range(30):
         relevant = set(generator.choice(40, 3, replace=False).tolist())
-        judged[f"q{query}"] = {f"d{document}": 1 for document in sorted(relevant)}
+        grades[f"q{query}"] = {f"d{document}": 1 for document in sorted(relevant)}
         for name, skill, scale in zip(NAMES, (2.0, 1.0, 0.0), (1.0, 0.1, 50.0), strict=True):
-            drawn = {document: scale * float(generator.normal() + skill * (document in relevant)) for document in range(40)}
-            best = sorted(drawn.items(), key=lambda hit: -hit[1])[:15]
-            found[name][f"q{query}"] = {f"d{document}": score for document, score in best}
+            scores = {document: scale * float(generator.normal() + skill * (document in relevant)) for document in range(40)}
+            best = sorted(scores.items(), key=lambda hit: -hit[1])[:15]
+            hits[name][f"q{query}"] = {f"d{document}": score for document, score in best}
     for name in NAMES:
-        runs.write(Run.from_hits(found[name]), f"{name}.trec")
-    qrels.write(judged, "qrels")
+        runs.write(Run.from_hits(hits[name]), f"{name}.trec")
+    qrels.write(grades, "qrels")
     (tmp_path / "queries.tsv").write_text("".join(f"q{query}\twhat is {'the owl' if query % 2 else 'a cat'}\n" for query in range(30)))
     return tmp_path
 
 
 def value(moeir, run, measure="nDCG@10"):
-    said = moeir("evaluate", "--run", run, "--qrels", "qrels", "--measure", measure, "--form", "jsonl")
-    return json.loads(said.stdout)["value"]
+    result = moeir("evaluate", "--run", run, "--qrels", "qrels", "--measure", measure, "--form", "jsonl")
+    return json.loads(result.stdout)["value"]
 
 
 def test_learned_fusions_are_kept_used_and_beat_the_plain_sum(room, moeir):
     assert moeir("fuse", *RUNS, "--output", "plain.trec").code == 0
     for kind in ("linear", "gated"):
-        said = moeir(*LEARN, "--kind", kind, "--output", f"{kind}.json")
-        assert said.code == 0 and said.stderr.splitlines()[-1].startswith("learned on 30 queries: " + kind), said.stderr
+        result = moeir(*LEARN, "--kind", kind, "--output", f"{kind}.json")
+        assert result.code == 0 and result.stderr.splitlines()[-1].startswith("learned on 30 queries: " + kind), result.stderr
         again = moeir(*LEARN, "--kind", kind, "--output", f"{kind}2.json")
         assert again.code == 0 and (room / f"{kind}.json").read_bytes() == (room / f"{kind}2.json").read_bytes()
-        said = moeir("fuse", *RUNS, "--learned", f"{kind}.json", "--output", f"{kind}.trec")
-        assert (said.code, said.stderr) == (0, "")
+        result = moeir("fuse", *RUNS, "--learned", f"{kind}.json", "--output", f"{kind}.trec")
+        assert (result.code, result.stderr) == (0, "")
         assert value(moeir, f"{kind}.trec") > value(moeir, "plain.trec") + 0.1
     method = json.loads((room / "linear.json").read_text())["method"]
     assert moeir("fuse", *RUNS, "--method", method, "--output", "same.trec").code == 0
@@ -56,10 +56,10 @@ def test_learned_fusions_are_kept_used_and_beat_the_plain_sum(room, moeir):
 
 def test_words_of_queries_are_learned_and_then_wanted(room, moeir):
     assert moeir(*LEARN, "--queries", "queries.tsv", "--strength", 0.1, "--output", "words.json").code == 0
-    said = json.loads((room / "words.json").read_text())
-    assert said["numbers"]["words"]["counts"] == {"a": 15, "cat": 15, "is": 30, "owl": 15, "the": 15, "what": 30}
+    result = json.loads((room / "words.json").read_text())
+    assert result["numbers"]["words"]["counts"] == {"a": 15, "cat": 15, "is": 30, "owl": 15, "the": 15, "what": 30}
     fuse = ("fuse", *RUNS, "--learned", "words.json", "--output", "out.trec")
-    assert "learned with the words of queries; give --queries" in moeir(*fuse).stderr
+    assert "learned with query texts; give --queries" in moeir(*fuse).stderr
     assert moeir(*fuse, "--queries", "queries.tsv").code == 0
     (room / "few.tsv").write_text("q0\twhat\n")
     assert "few.tsv: has no query 'q1', which a run holds" in moeir(*fuse, "--force", "--queries", "few.tsv").stderr
@@ -67,22 +67,22 @@ def test_words_of_queries_are_learned_and_then_wanted(room, moeir):
 
 def test_weights_are_tuned_saved_and_used_again(room, moeir):
     tune = ("fuse", *RUNS, "--method", "linear", "--tune", "nDCG@10", "--qrels", "qrels", "--save", "found.json", "--output", "tuned.trec")
-    said = moeir(*tune)
-    assert said.code == 0, said.stderr
-    found = json.loads((room / "found.json").read_text())
+    result = moeir(*tune)
+    assert result.code == 0, result.stderr
+    saved_fusion = json.loads((room / "found.json").read_text())
     counts = json.loads((room / "tuned.trec.manifest.json").read_text())["counts"]
-    assert found["method"] == f"linear:weights={counts['weights']}" and found["runs"] == list(NAMES)
-    assert said.stderr.splitlines()[-1] == f"tuned: --method {found['method']}"
+    assert saved_fusion["method"] == f"linear:weights={counts['weights']}" and saved_fusion["runs"] == list(NAMES)
+    assert result.stderr.splitlines()[-1] == f"tuned: --method {saved_fusion['method']}"
     assert max(counts["grid"].values()) == counts["grid"][counts["weights"]] == pytest.approx(value(moeir, "tuned.trec"))
-    assert found["found"]["value"] > counts["grid"]["1+1+1"]
+    assert saved_fusion["found"]["value"] > counts["grid"]["1+1+1"]
     assert moeir("fuse", *RUNS, "--learned", "found.json", "--output", "again.trec").code == 0
     assert (room / "again.trec").read_text() == (room / "tuned.trec").read_text()
 
 
 def test_alpha_of_an_interpolation_is_tuned(room, moeir):
     pair = (*RUNS[:4], "--qrels", "qrels", "--output", "out.trec")
-    said = moeir("fuse", *pair, "--method", "interpolation", "--tune", "nDCG@10", "--save", "found.json")
-    assert said.code == 0, said.stderr
+    result = moeir("fuse", *pair, "--method", "interpolation", "--tune", "nDCG@10", "--save", "found.json")
+    assert result.code == 0, result.stderr
     grid = json.loads((room / "out.trec.manifest.json").read_text())["counts"]["grid"]
     assert [next(iter(grid)), list(grid)[-1], len(grid)] == ["0.00", "1.00", 21]
     best = json.loads((room / "found.json").read_text())["method"].partition("alpha=")[2]
@@ -97,11 +97,13 @@ def test_parts_of_hits_add_up_and_say_who_found_them(room, moeir, method):
         rows = list(csv.DictReader(file, delimiter="\t"))
     hits = [(query, hit) for query in fused.queries for hit in fused.documents_of(query)]
     assert [(row["query"], row["document"]) for row in rows] == hits
-    read = {name: runs.read(f"{name}.trec") for name in NAMES}
+    runs_by_name = {name: runs.read(f"{name}.trec") for name in NAMES}
     for row in rows:
         assert sum(float(row[f"{name}.part"]) for name in NAMES) == pytest.approx(float(row["score"]), rel=1e-5, abs=1e-6)
-        lists = {name: read[name].documents_of(row["query"]) for name in NAMES}
-        ranks = {name: str(found.index(row["document"]) + 1) if row["document"] in found else "" for name, found in lists.items()}
+        lists = {name: runs_by_name[name].documents_of(row["query"]) for name in NAMES}
+        ranks = {
+            name: str(documents.index(row["document"]) + 1) if row["document"] in documents else "" for name, documents in lists.items()
+        }
         assert {name: row[f"{name}.rank"] for name in NAMES} == ranks
         holders = [name for name in NAMES if ranks[name]]
         assert row["alone"] == (holders[0] if len(holders) == 1 else "")
@@ -109,8 +111,8 @@ def test_parts_of_hits_add_up_and_say_who_found_them(room, moeir, method):
 
 def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
     flags = ("--method", "rrf", "--depth", 30, "--qrels", "qrels")
-    said = moeir("fuse", *RUNS, *flags, "--output", "out.trec", "--ablation", "lost.tsv", "--measure", "nDCG@10")
-    assert said.code == 0 and len(said.stderr.splitlines()) == 6, said.stderr
+    result = moeir("fuse", *RUNS, *flags, "--output", "out.trec", "--ablation", "lost.tsv", "--measure", "nDCG@10")
+    assert result.code == 0 and len(result.stderr.splitlines()) == 6, result.stderr
     with open("lost.tsv") as file:
         whole, *rows = csv.DictReader(file, delimiter="\t")
     assert float(whole["nDCG@10"]) == pytest.approx(value(moeir, "out.trec"))
@@ -118,12 +120,14 @@ def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
         others = [flag for other in NAMES if other != name for flag in ("--run", f"{other}.trec")]
         assert moeir("fuse", *others, "--method", "rrf", "--depth", 30, "--output", f"without-{name}.trec").code == 0
         assert row["without"] == name and float(row["nDCG@10"]) == pytest.approx(value(moeir, f"without-{name}.trec"))
-        loses = float(row["nDCG@10.loses"])
-        assert loses == pytest.approx(float(whole["nDCG@10"]) - float(row["nDCG@10"]), abs=1e-8)
-        assert float(row["nDCG@10.low"]) <= loses <= float(row["nDCG@10.high"]) and 0 <= float(row["nDCG@10.p"]) <= 1
+        loss = float(row["nDCG@10.loses"])
+        assert loss == pytest.approx(float(whole["nDCG@10"]) - float(row["nDCG@10"]), abs=1e-8)
+        assert float(row["nDCG@10.low"]) <= loss <= float(row["nDCG@10.high"]) and 0 <= float(row["nDCG@10.p"]) <= 1
     assert float(rows[0]["nDCG@10.loses"]) > 0.05 and float(rows[2]["nDCG@10.loses"]) < 0
     alone = sum(int(row["alone"]) for row in rows)
-    read = {name: runs.read(f"{name}.trec") for name in NAMES}
+    runs_by_name = {name: runs.read(f"{name}.trec") for name in NAMES}
     fused = runs.read("out.trec")
-    holders = [sum(hit in read[name].documents_of(query) for name in NAMES) for query in fused.queries for hit in fused.documents_of(query)]
+    holders = [
+        sum(hit in runs_by_name[name].documents_of(query) for name in NAMES) for query in fused.queries for hit in fused.documents_of(query)
+    ]
     assert alone == holders.count(1)

@@ -1,4 +1,4 @@
-"""The whole pipeline on the toy texts, through the command line: it ends, it repeats to the byte, and no kill changes its products."""
+"""The whole pipeline on the toy texts, through the command line: it repeats to the byte, and interruptions do not change its products."""
 
 import json
 from pathlib import Path
@@ -49,13 +49,13 @@ def _furnish(folder: Path, weights: Path, toy: Path) -> None:
 def _run(folder: Path, *arguments: object):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        said = run_here(*arguments)
-    assert said.code == 0, (arguments, said.stderr)
-    return said
+        result = run_here(*arguments)
+    assert result.code == 0, (arguments, result.stderr)
+    return result
 
 
 def _products(folder: Path) -> dict[str, object]:
-    """Every product file's content, without what says how long it took."""
+    """The content of every product file, without timings."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return {str(file.relative_to(folder)): _content(file) for file in files}
 
@@ -65,7 +65,7 @@ def _content(file: Path) -> object:
         return [_without(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
     if not file.name.endswith("manifest.json"):
         return file.read_bytes()
-    facts = _without(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions of what this process has loaded so far
+    facts = _without(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
     _without(facts["counts"], "speed")
     _without(facts["counts"].get("last", {}), "tokens_per_second")
     _without(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
@@ -87,8 +87,8 @@ def test_every_step_leaves_its_product_and_nothing_else(rooms):
         *("ckpt", "enc", "idx", "runs", "table.txt", "table.txt.manifest.json"),
         *("toy", "train.jsonl", "train.jsonl.manifest.json", "weights"),
     ]
-    left = [path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")]
-    assert left == []
+    leftovers = [path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")]
+    assert leftovers == []
 
 
 def test_the_same_commands_give_the_same_bytes(rooms):
@@ -109,16 +109,16 @@ def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_
     (tmp_path / "train.jsonl").symlink_to(rooms[0] / "train.jsonl")
     settings = rooms[0] / "ckpt" / "came" / "settings.yaml"
     _run(tmp_path, "finetune", "--config", settings)
-    made, first = (place / "ckpt" / "came" / "model.safetensors" for place in (tmp_path, rooms[0]))
-    assert made.read_bytes() == first.read_bytes()
+    trained, first = (folder / "ckpt" / "came" / "model.safetensors" for folder in (tmp_path, rooms[0]))
+    assert trained.read_bytes() == first.read_bytes()
 
 
 def test_the_experts_and_their_fusion_can_be_compared(rooms, moeir):
     runs = rooms[0] / "runs" / "came"
-    said = moeir("analyze", "--run", runs / "lexical.trec", "--run", runs / "local.trec", "--run", runs / "global.trec")
-    assert said.code == 0
-    assert len(said.stdout.splitlines()) == 2 + 3
-    assert said.stdout.split()[:4] == ["run", "run", "queries", "rbo"]
+    result = moeir("analyze", "--run", runs / "lexical.trec", "--run", runs / "local.trec", "--run", runs / "global.trec")
+    assert result.code == 0
+    assert len(result.stdout.splitlines()) == 2 + 3
+    assert result.stdout.split()[:4] == ["run", "run", "queries", "rbo"]
 
 
 def test_a_run_through_a_pipe_is_the_run_in_the_file(rooms, moeir):
@@ -127,16 +127,16 @@ def test_a_run_through_a_pipe_is_the_run_in_the_file(rooms, moeir):
                   stdin=(rooms[0] / "toy" / "test-queries.tsv").read_text())  # fmt: skip
     assert piped.stdout == run.read_text()
     measured = [
-        moeir("evaluate", "--run", place, "--qrels", rooms[0] / "toy" / "test-qrels.tsv", "--form", "tsv", stdin=content).stdout
-        for place, content in ((run, ""), ("-", piped.stdout))
+        moeir("evaluate", "--run", path, "--qrels", rooms[0] / "toy" / "test-qrels.tsv", "--form", "tsv", stdin=content).stdout
+        for path, content in ((run, ""), ("-", piped.stdout))
     ]
     assert measured[0] == measured[1]
 
 
 def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
     index, queries = rooms[0] / "idx" / "came", rooms[0] / "toy" / "test-queries.tsv"
-    said = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
-    assert said.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
+    result = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
+    assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
 
 
 KILLED = """
@@ -157,28 +157,28 @@ for moment in deaths(every={every}, first={first}):
 
 
 def _killed(folder: Path, every: int, first: int, *arguments: object) -> list[str]:
-    """Run a command again and again, each time killed at another disk event; the folders that were to be made."""
+    """Run a command repeatedly, killed at a different disk event each time; the names of the output folders."""
     (folder / "killed").mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         program = KILLED.format(root=str(Path(__file__).parents[2]), every=every, first=first)
-        said = run_outside(*arguments, program=program)
-    assert said.code == 0, said.stderr
-    return said.stdout.split()
+        result = run_outside(*arguments, program=program)
+    assert result.code == 0, result.stderr
+    return result.stdout.split()
 
 
 def _assert_unharmed(folder: Path, original: Path, moment: str, *arguments: object) -> None:
-    place = folder / "killed" / moment
-    whole = place.exists()  # killed behind the last rename
-    said = _run(folder, *arguments, "--output", place)
-    assert ("already made" in said.stderr) == whole
-    made, first = _products(place), _products(original)
-    for products in (made, first):
+    product = folder / "killed" / moment
+    finished = product.exists()  # killed after the last rename
+    result = _run(folder, *arguments, "--output", product)
+    assert ("already made" in result.stderr) == finished
+    contents, expected = _products(product), _products(original)
+    for products in (contents, expected):
         for name in ("manifest.json", "settings.yaml", "README.md"):
             products.pop(name, None)
-    assert made.keys() == first.keys()
-    assert [name for name in made if made[name] != first[name]] == [], moment
-    assert whole or not list(place.parent.glob(f".{moment}.*"))
+    assert contents.keys() == expected.keys()
+    assert [name for name in contents if contents[name] != expected[name]] == [], moment
+    assert finished or not list(product.parent.glob(f".{moment}.*"))
 
 
 def test_training_killed_at_any_moment_and_run_again_gives_the_undisturbed_weights(rooms):

@@ -1,4 +1,4 @@
-"""`moeir pretrain` on the toy texts: every objective, killed and resumed, and what finetune makes of it."""
+"""`moeir pretrain` on the toy texts: every objective, killed and resumed, and then fine-tuned."""
 
 import json
 
@@ -20,27 +20,27 @@ OBJECTIVES = [variant.name for variant in variants.listed("pretraining")]
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, toy):
     """Long documents of the toy texts, so that each has several spans, and queries for them."""
-    place = tmp_path_factory.mktemp("pretraining")
-    every = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
-    parts = {first: " ".join(one["text"] for one in every[first : first + 4]) for first in range(0, len(every) - 3, 2)}
+    folder = tmp_path_factory.mktemp("pretraining")
+    documents = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    parts = {first: " ".join(one["text"] for one in documents[first : first + 4]) for first in range(0, len(documents) - 3, 2)}
     long = [{"_id": f"d{first}", "text": text} for first, text in parts.items()]
-    (place / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in long))
-    asked = [{"_id": one["_id"], "queries": ["who hunts at night", "what is " + one["text"].split()[1]]} for one in long]
-    (place / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
-    return place
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in long))
+    queries = [{"_id": one["_id"], "queries": ["who hunts at night", "what is " + one["text"].split()[1]]} for one in long]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    return folder
 
 
 def flags(room, model, objective, output, *more):
     arch = "mote" if objective == "mote" else "dense"
-    asked = ("--queries", room / "queries.jsonl") if objective in QUERIES else ()
-    sources = ("--model", model, "--corpus", room / "corpus.jsonl", *asked)
+    query_flags = ("--queries", room / "queries.jsonl") if objective in QUERIES else ()
+    sources = ("--model", model, "--corpus", room / "corpus.jsonl", *query_flags)
     return ("pretrain", *sources, "--arch", arch, "--objective", objective, *SIZES, *more, "--output", output)
 
 
 def run(*arguments):
-    said = run_here(*arguments)
-    assert said.code == 0, said.stderr
-    return said
+    result = run_here(*arguments)
+    assert result.code == 0, result.stderr
+    return result
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -49,9 +49,9 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
     lines = [json.loads(line) for line in (tmp_path / "pre" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3] and all(0 < line["loss"] < 100 for line in lines)
     assert {key.split(".")[0] for key in lines[0]} >= {"loss", "accuracy"} and lines[0]["tokens"] > 0
-    opened = open_checkpoint(tmp_path / "pre")
-    assert not [name for name in opened.architecture.state_dict() if name.startswith("decoder")], "the decoder is thrown away"
-    assert opened.architecture.encoder.vocabulary_head is not None, "the vocabulary head is kept"
+    checkpoint = open_checkpoint(tmp_path / "pre")
+    assert not [name for name in checkpoint.architecture.state_dict() if name.startswith("decoder")], "the decoder is thrown away"
+    assert checkpoint.architecture.encoder.vocabulary_head is not None, "the vocabulary head is kept"
     counts = json.loads((tmp_path / "pre" / "manifest.json").read_text())["counts"]
     assert counts["tokens_per_second"] > 0 and 0 < counts["share_of_peak"] < 2
     if objective != "mote":
@@ -84,7 +84,7 @@ def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_w
 
 
 def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, tmp_path, tiny_model_with_head):
-    """Death at disk events all along the way; then the same command again."""
+    """Kill the command at disk events throughout, then run it again."""
     run(*flags(room, tiny_model_with_head, "cotmae", tmp_path / "whole", "--save-minutes", 0))
     whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
     survived, killed = False, 0
@@ -114,17 +114,17 @@ def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, tmp_path, tiny_mo
 )
 def test_what_cannot_be_is_refused_in_one_line(wrong, words, room, tmp_path, tiny_model_with_head):
     sources = ("--model", tiny_model_with_head, "--corpus", room / "corpus.jsonl")
-    said = run_here("pretrain", *sources, *SIZES, *wrong, "--output", tmp_path / "x")
-    assert said.code == 2 and words in said.stderr and len(said.stderr.strip().splitlines()) == 1, said.stderr
+    result = run_here("pretrain", *sources, *SIZES, *wrong, "--output", tmp_path / "x")
+    assert result.code == 2 and words in result.stderr and len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model_without_dropout):
     command = flags(room, tiny_model_without_dropout, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
-    said = together(2, lambda rank: told(*command))
-    assert [one["code"] for one in said] == [0, 0], said
-    assert said[1]["stderr"] == ""
+    result = together(2, lambda rank: told(*command))
+    assert [one["code"] for one in result] == [0, 0], result
+    assert result[1]["stderr"] == ""
     run(*command[:-1], tmp_path / "one")
     alike(tmp_path / "one", tmp_path / "two")
 

@@ -1,4 +1,4 @@
-"""`moeir report` through the command line: one training or several, finished or not, as text, list and picture."""
+"""`moeir report` through the command line: one training or several, finished or not, as text, table and plot."""
 
 import importlib.util
 import json
@@ -27,14 +27,14 @@ def competition(number):
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
-    """Trainings: `came` has ended, `router` goes on still, `one` has done one step, `mlm` is a pre-training."""
-    place = tmp_path_factory.mktemp("trainings")
-    write(place / "came", map(competition, range(1, 601)))
+    """Trainings: `came` has ended, `router` is in progress, `one` has one step, `mlm` is a pre-training."""
+    folder = tmp_path_factory.mktemp("trainings")
+    write(folder / "came", map(competition, range(1, 601)))
     routed = {"loss": 1.0, "loss.global": 1.0, "entropy.gate": 0.25, "usage.gate.0": 0.75, "usage.gate.1": 0.25}
-    write(place / ".router.partial", [routed] * 30)
-    write(place / "one", [{"loss": 1.25}])
-    write(place / "mlm", [{"loss": 2.0, "loss.mlm": 2.0, "accuracy.mlm": 0.5, "tokens": 5, "seconds": 0.1}] * 3)
-    return place
+    write(folder / ".router.partial", [routed] * 30)
+    write(folder / "one", [{"loss": 1.25}])
+    write(folder / "mlm", [{"loss": 2.0, "loss.mlm": 2.0, "accuracy.mlm": 0.5, "tokens": 5, "seconds": 0.1}] * 3)
+    return folder
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def report(room, moeir):
 
 
 def test_a_competition_is_told_in_tables(report):
-    said = report("came")
-    assert (said.code, said.stderr) == (0, "")
-    lines = said.stdout.splitlines()
+    result = report("came")
+    assert (result.code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert " ".join(lines[0].split()) == "training steps loss loss in its course tokens/s time dev.fused.RR@10 best after step"
     assert " ".join(lines[2].split()) == "came 600 249.500 ███▇▇▇▆▆▆▅▅▅▄▄▄▃▃▃▂▂▂▁▁▁ ↘ 100 5 min 00 s 0.6000 0.6000 600"
     rows = {line.split()[0]: line.split() for line in lines[4:] if line}
@@ -88,12 +88,12 @@ def test_a_list_has_every_fact_of_every_training(report, room, tmp_path):
 def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
     names = ("came", "router", "mlm", "one")
     for name in ("first", "second"):
-        said = report(*names, output=tmp_path / f"{name}.{form}")
-        assert (said.code, said.stdout, said.stderr) == (0, "", "")
-    drawn = [(tmp_path / f"{name}.{form}").read_bytes() for name in ("first", "second")]
-    assert drawn[0] == drawn[1] and drawn[0].startswith(first)
+        result = report(*names, output=tmp_path / f"{name}.{form}")
+        assert (result.code, result.stdout, result.stderr) == (0, "", "")
+    images = [(tmp_path / f"{name}.{form}").read_bytes() for name in ("first", "second")]
+    assert images[0] == images[1] and images[0].startswith(first)
     if form == "svg":
-        assert all(f">{words}<" in drawn[0].decode() for words in ("lexical", "gate 1", "router (unfinished)", "loss", "accuracy"))
+        assert all(f">{words}<" in images[0].decode() for words in ("lexical", "gate 1", "router (unfinished)", "loss", "accuracy"))
     assert report("one", output=tmp_path / f"one.{form}").code == 0
 
 
@@ -108,8 +108,8 @@ def test_what_cannot_be_drawn_is_said_in_a_line(report, room, tmp_path):
 def test_a_picture_without_matplotlib_is_refused(report, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else find(name, *more))
-    said = report("one", output=tmp_path / "x.png")
-    assert said.code == 2 and said.stderr.endswith("pictures need the package matplotlib; pip install 'moeir[report]'\n")
+    result = report("one", output=tmp_path / "x.png")
+    assert result.code == 2 and result.stderr.endswith("plots need the package matplotlib; pip install 'moeir[report]'\n")
 
 
 def test_a_report_needs_no_torch(room, moeir_outside):
@@ -132,10 +132,12 @@ def test_what_a_training_writes_is_reported(came_trained, moeir):
 
 @pytest.fixture(scope="module")
 def came_trained(tmp_path_factory, toy, tiny_model_with_head, moeir):
-    place = tmp_path_factory.mktemp("trained")
-    (place / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
     texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
     sizes = ("--steps", 3, "--batch-size", 1, "--negatives", 1, "--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
-    said = moeir("finetune", "--model", tiny_model_with_head, "--train", place / "train.jsonl", *texts, *sizes, "--output", place / "out")
-    assert said.code == 0, said.stderr
-    return place / "out"
+    result = moeir(
+        "finetune", "--model", tiny_model_with_head, "--train", folder / "train.jsonl", *texts, *sizes, "--output", folder / "out"
+    )
+    assert result.code == 0, result.stderr
+    return folder / "out"

@@ -1,4 +1,4 @@
-"""`moeir report --output page.html`: one file that holds all, starts nothing but its own script, and works by click and key."""
+"""`moeir report --output page.html`: one self-contained file that runs only its own script, and works with mouse and keyboard."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, index, toy, moeir) -> Path:
-    """Runs of the toy queries; texts that would be markup if they could."""
+    """Runs of the toy queries, with texts that contain markup."""
     folder = tmp_path_factory.mktemp("page")
     queries = (toy / "test-queries.tsv").read_text().replace("hollow tree", f"hollow tree {EVIL}")
     (folder / "queries.tsv").write_text(queries)
@@ -28,9 +28,9 @@ def room(tmp_path_factory, index, toy, moeir) -> Path:
     corpus[0]["title"], corpus[0]["text"] = EVIL, corpus[0]["text"] + EVIL
     (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in corpus))
     (folder / "qrels").write_bytes((toy / "test-qrels.tsv").read_bytes())
-    said = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
+    result = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
                  "--explain", folder / "runs" / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
-    assert said.code == 0, said.stderr
+    assert result.code == 0, result.stderr
     points = "side id group x y\nquery q1 local 0 1\nquery q2 global 1 0.5\ndocument owl local 2 2\n"
     (folder / "map.tsv").write_text(points.replace(" ", "\t"))
     training = [{"step": number, "loss": 3.0 - number / 20, "share.local": 0.5, "share.global": 0.5} for number in range(1, 31)]
@@ -49,13 +49,13 @@ def command(room) -> list[object]:
 @pytest.fixture(scope="module")
 def made(room, command, moeir) -> Path:
     more = ("--explain", room / "runs" / "why.jsonl", "--training", room / "trained", "--projection", room / "map.tsv")
-    said = moeir(*command, *more, "--output", room / "page.html")
-    assert (said.code, said.stdout, said.stderr) == (0, "", "")
+    result = moeir(*command, *more, "--output", room / "page.html")
+    assert (result.code, result.stdout, result.stderr) == (0, "", "")
     return room / "page.html"
 
 
 class Parsed(HTMLParser):
-    """What a browser would make of a page: its tags, and what stands in scripts and styles."""
+    """A parsed page: its tags, and the contents of scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -85,32 +85,32 @@ class Parsed(HTMLParser):
 
 def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(made):
     text = made.read_text()
-    found = Parsed(text)
-    rules = next(facts["content"] for tag, facts in found.tags if facts.get("http-equiv") == "Content-Security-Policy")
+    page_tags = Parsed(text)
+    rules = next(facts["content"] for tag, facts in page_tags.tags if facts.get("http-equiv") == "Content-Security-Policy")
     assert rules.startswith("default-src 'none'; ")
     for tag in ("script", "style"):
-        code = [inside for inside in found.inside[tag] if tag == "style" or not inside.startswith(("{", "["))]
+        code = [inside for inside in page_tags.inside[tag] if tag == "style" or not inside.startswith(("{", "["))]
         assert len(code) == 1
         digest = base64.b64encode(hashlib.sha256(code[0].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in rules
-    places = [facts[name] for _, facts in found.tags for name in ("src", "href", "action", "data", "srcset", "poster") if name in facts]
-    assert [one for one in places if not str(one).startswith("#")] == ["data:,"]
-    assert not [name for _, facts in found.tags for name in facts if name.startswith("on") or name == "style"]
-    code = "".join(found.inside["style"]) + page._read("start.js")
+    urls = [facts[name] for _, facts in page_tags.tags for name in ("src", "href", "action", "data", "srcset", "poster") if name in facts]
+    assert [one for one in urls if not str(one).startswith("#")] == ["data:,"]
+    assert not [name for _, facts in page_tags.tags for name in facts if name.startswith("on") or name == "style"]
+    code = "".join(page_tags.inside["style"]) + page._read("start.js")
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", code)
     starters = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|fetch\(|XMLHttp|import\("
     assert not re.search(starters, text.rpartition("<script>")[2])
 
 
 def test_texts_stay_texts(made):
-    found = Parsed(made.read_text())
-    assert {tag for tag, _ in found.tags} & {"img", "iframe", "object", "embed", "form", "base"} == set()
-    blocks = found.blocks()
+    page_tags = Parsed(made.read_text())
+    assert {tag for tag, _ in page_tags.tags} & {"img", "iframe", "object", "embed", "form", "base"} == set()
+    blocks = page_tags.blocks()
     assert EVIL in blocks["data"]["texts"][0]
     owl = next(one for one in blocks["texts-0"] if one[0] == "owl")
     assert owl[1] == EVIL and owl[2].endswith(EVIL)
     assert "<" not in json.dumps(blocks["data"]["texts"]).replace(json.dumps(EVIL)[1:-1], "")
-    assert found.inside["h1"] == [EVIL] and EVIL in found.inside["title"][0]
+    assert page_tags.inside["h1"] == [EVIL] and EVIL in page_tags.inside["title"][0]
 
 
 def test_a_page_tells_what_the_runs_hold(made):
@@ -125,25 +125,25 @@ def test_a_page_tells_what_the_runs_hold(made):
 
 
 def test_the_index_gives_the_reasons_that_search_wrote(made, room, command, index, moeir):
-    said = moeir(*command, "--index", index, "--output", room / "asked.html")
-    assert said.code == 0, said.stderr
-    asked, told = (Parsed(place.read_text()).blocks()["cases-0"] for place in (room / "asked.html", made))
-    assert asked == told
+    result = moeir(*command, "--index", index, "--output", room / "asked.html")
+    assert result.code == 0, result.stderr
+    from_index, from_file = (Parsed(path.read_text()).blocks()["cases-0"] for path in (room / "asked.html", made))
+    assert from_index == from_file
 
 
 def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_path):
     lists = [word for name in EXPERTS[:3] for word in ("--run", room / "runs" / f"{name}.trec")]
     assert moeir("fuse", *lists, "--method", "rrf", "--output", tmp_path / "fused.trec").code == 0
     changed = [tmp_path / "fused.trec" if str(word).endswith("fused.trec") else word for word in command]
-    said = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
-    assert said.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in said.stderr
+    result = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
+    assert result.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in result.stderr
     cases = Parsed((tmp_path / "page.html").read_text()).blocks()["cases-0"]
     assert not any("p" in case for case in cases) and all("t" in case for case in cases)
 
 
 def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, moeir, tmp_path):
-    said = moeir("search", "--index", index, "--queries", room / "queries.tsv", "--depth", 2, "--output", tmp_path / "runs")
-    assert said.code == 0, said.stderr
+    result = moeir("search", "--index", index, "--queries", room / "queries.tsv", "--depth", 2, "--output", tmp_path / "runs")
+    assert result.code == 0, result.stderr
     ids = sorted(json.loads(line)["_id"] for line in (room / "corpus.jsonl").read_text().splitlines())
     (tmp_path / "every.trec").write_text("".join(f"q1 Q0 {name} 1 {-place} t\n" for place, name in enumerate(ids)))
     runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]

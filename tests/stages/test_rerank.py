@@ -1,4 +1,4 @@
-"""`rerank` through the command line: every score is that of a pair alone, whatever the order, the batch, the kill or the cascade."""
+"""`rerank` through the command line: every score is that of the pair alone, in any order, batch or cascade and after any interruption."""
 
 import json
 
@@ -17,32 +17,32 @@ RULES = ("--query-length", 20, "--document-length", 32)
 
 
 def run(*arguments):
-    said = run_here(*arguments)
-    assert said.code == 0, said.stderr
-    return said
+    result = run_here(*arguments)
+    assert result.code == 0, result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, bm25_index, toy):
     """Two cross-encoders, one with a linear head, and BM25's run of the test queries with every document in it."""
-    place = tmp_path_factory.mktemp("rerank")
-    run("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", place / "lce")
-    run("init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", place / "other")
+    folder = tmp_path_factory.mktemp("rerank")
+    run("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", folder / "lce")
+    run("init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", folder / "other")
     names = list(texts.read_all(toy / "corpus.jsonl"))
-    with open(place / "bm25.trec", "w") as file:
+    with open(folder / "bm25.trec", "w") as file:
         for query in ("q2", "q1", "q3"):
             for rank, name in enumerate(np.random.default_rng(len(query) + int(query[1])).permutation(names).tolist()):
                 file.write(f"{query} Q0 {name} {rank + 1} {20 - rank} bm25\n")
-    return place
+    return folder
 
 
 @pytest.fixture(scope="module")
 def rerank(room, toy):
-    """`rerank(output, *arguments)`: the run that comes of it."""
+    """`rerank(output, *arguments)`: the reranked run."""
 
-    def reranked(output, *arguments, model="lce", found="bm25.trec"):
-        given = ("--run", room / found, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-        run("rerank", "--model", room / model, *given, *arguments, "--output", output)
+    def reranked(output, *arguments, model="lce", run_file="bm25.trec"):
+        flags = ("--run", room / run_file, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+        run("rerank", "--model", room / model, *flags, *arguments, "--output", output)
         return runs.read(output)
 
     return reranked
@@ -50,11 +50,13 @@ def rerank(room, toy):
 
 @torch.no_grad()
 def alone(folder, toy, query, document):
-    """The score of a pair that is read by itself."""
+    """The score of a pair in a batch of its own."""
     checkpoint = open_checkpoint(folder)
-    asked, told = texts.read_all(toy / "test-queries.tsv")[query], texts.read_all(toy / "corpus.jsonl")[document]
-    held = [Ragged.of(checkpoint.ids([text], side)[0]) for text, side in ((asked.content, "query"), (told.fielded, "document"))]
-    tokens = checkpoint.pairing.joined(*held, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
+    query_text, document_text = texts.read_all(toy / "test-queries.tsv")[query], texts.read_all(toy / "corpus.jsonl")[document]
+    ids = [
+        Ragged.of(checkpoint.ids([text], side)[0]) for text, side in ((query_text.content, "query"), (document_text.fielded, "document"))
+    ]
+    tokens = checkpoint.pairing.joined(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
 
 
@@ -65,8 +67,8 @@ def test_every_score_is_that_of_the_pair_alone_and_the_rest_stands_behind(room, 
         hits = before.documents_of(query)
         scores = {document: alone(room / "lce", toy, query, document) for document in hits[:5]}
         assert after.documents_of(query) == oracles.reranked(hits, 5, scores)
-        found = dict(after.hits(query))
-        assert all(found[document] == pytest.approx(score, abs=1e-5) for document, score in scores.items())
+        scores_after = dict(after.hits(query))
+        assert all(scores_after[document] == pytest.approx(score, abs=1e-5) for document, score in scores.items())
     cut = rerank(tmp_path / "cut.trec", "--depth", 5, "--no-rest")
     assert {query: cut.documents_of(query) for query in cut.queries} == {query: after.documents_of(query)[:5] for query in after.queries}
 
@@ -77,9 +79,9 @@ def test_batches_threads_and_a_pipe_change_nothing_but_roundings(room, rerank, t
         other = rerank(tmp_path / f"{number}.trec", "--depth", 6, *options)
         for query in whole.queries:
             assert dict(other.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4)
-    given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", "-", "--dtype", "float32", "--depth", 6)
-    said = run_here("rerank", "--model", room / "lce", *given, stdin=(toy / "corpus.jsonl").read_text())
-    assert said.code == 0 and said.stdout == (tmp_path / "whole.trec").read_text()
+    flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", "-", "--dtype", "float32", "--depth", 6)
+    result = run_here("rerank", "--model", room / "lce", *flags, stdin=(toy / "corpus.jsonl").read_text())
+    assert result.code == 0 and result.stdout == (tmp_path / "whole.trec").read_text()
 
 
 def test_shards_laid_end_to_end_are_the_whole_run(rerank, tmp_path):
@@ -105,7 +107,7 @@ def test_an_ensemble_is_the_mean_of_standardised_scores(room, rerank, tmp_path):
 def test_a_cascade_is_one_reranking_after_another(room, rerank, tmp_path):
     rerank(tmp_path / "first.trec", "--depth", 8)
     (room / "first.trec").write_bytes((tmp_path / "first.trec").read_bytes())
-    second = rerank(tmp_path / "second.trec", "--depth", 3, model="other", found="first.trec")
+    second = rerank(tmp_path / "second.trec", "--depth", 3, model="other", run_file="first.trec")
     both = rerank(tmp_path / "both.trec", "--depth", 8, "--then", f"3:{room / 'other'}")
     assert {query: both.hits(query) for query in both.queries} == {query: second.hits(query) for query in second.queries}
     facts = json.loads((tmp_path / "both.trec.manifest.json").read_text())
@@ -120,7 +122,7 @@ def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
             for rank, name in enumerate(reversed(reverse.documents_of(query))):
                 file.write(f"{query} Q0 {name} {rank + 1} {20 - rank} reverse\n")
     run("fuse", "--run", room / "bm25.trec", "--run", room / "reverse.trec", "--method", "rrf", "--output", room / "fused.trec")
-    expected = rerank(tmp_path / "fused.trec", "--depth", 4, found="fused.trec")
+    expected = rerank(tmp_path / "fused.trec", "--depth", 4, run_file="fused.trec")
     both = rerank(tmp_path / "both.trec", "--depth", 4, "--run", room / "reverse.trec")
     assert all(both.documents_of(query) == expected.documents_of(query) for query in expected.queries)
 
@@ -128,8 +130,8 @@ def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
 @pytest.mark.parametrize("expert", ["lexical", "local", "global"])
 def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, came_checkpoint, toy, tmp_path):
     (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
-    found = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
-    run(*found, "--output", tmp_path / "found.trec")
+    command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
+    run(*command, "--output", tmp_path / "found.trec")
     exact, again = runs.read(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
     for query in again.queries:
         scores = dict(again.hits(query))
@@ -150,16 +152,17 @@ def test_long_documents_are_read_in_passages(room, toy, tmp_path):
     lines = (json.dumps({"_id": name, "text": text}) for name, text in (("long", long), ("short", "owl")))
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     (tmp_path / "run.trec").write_text("q1 Q0 long 1 2 t\nq1 Q0 short 2 1 t\n")
-    given = ("--model", room / "lce", "--run", tmp_path / "run.trec", "--queries", toy / "test-queries.tsv", "--dtype", "float32")
-    found = {}
+    flags = ("--model", room / "lce", "--run", tmp_path / "run.trec", "--queries", toy / "test-queries.tsv", "--dtype", "float32")
+    scores_by_kind = {}
     for kind, options in {"firstp": (), "maxp": ("--stride", 6), "sump": ("--stride", 6), "max": ("--passage-length", 9)}.items():
         ways = ("--passages", "maxp" if kind == "max" else kind, *options)
-        run("rerank", *given, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
-        found[kind] = dict(runs.read(tmp_path / f"{kind}.trec").hits("q1"))
-    every = _passages(room / "lce", long, 6)
-    assert len(every) > 5 and found["firstp"]["long"] == pytest.approx(every[0], abs=1e-4)
-    assert found["maxp"]["long"] == pytest.approx(max(every), abs=1e-4) and found["sump"]["long"] == pytest.approx(sum(every), abs=1e-3)
-    assert [scores["short"] for scores in found.values()] == pytest.approx([found["firstp"]["short"]] * 4, abs=1e-5)
+        run("rerank", *flags, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
+        scores_by_kind[kind] = dict(runs.read(tmp_path / f"{kind}.trec").hits("q1"))
+    passage_scores = _passages(room / "lce", long, 6)
+    assert len(passage_scores) > 5 and scores_by_kind["firstp"]["long"] == pytest.approx(passage_scores[0], abs=1e-4)
+    assert scores_by_kind["maxp"]["long"] == pytest.approx(max(passage_scores), abs=1e-4)
+    assert scores_by_kind["sump"]["long"] == pytest.approx(sum(passage_scores), abs=1e-3)
+    assert [scores["short"] for scores in scores_by_kind.values()] == pytest.approx([scores_by_kind["firstp"]["short"]] * 4, abs=1e-5)
 
 
 @torch.no_grad()
@@ -169,9 +172,9 @@ def _passages(folder, long, stride):
     query, frame = checkpoint.ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pairing.frame
     ids = checkpoint.pairing.ids([long], "document", whole=True)[0]
     window = 32 - frame.size - len(query)
-    held = Ragged.of([query]), Ragged.of([ids[begin:end] for begin, end in oracles.passages(len(ids), window, stride)])
-    rows = np.arange(len(held[1]))
-    tokens = checkpoint.pairing.joined(*held, np.zeros(len(rows), dtype=int), rows).packed(rows)
+    ids_by_side = Ragged.of([query]), Ragged.of([ids[begin:end] for begin, end in oracles.passages(len(ids), window, stride)])
+    rows = np.arange(len(ids_by_side[1]))
+    tokens = checkpoint.pairing.joined(*ids_by_side, np.zeros(len(rows), dtype=int), rows).packed(rows)
     return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
 
 
@@ -179,66 +182,66 @@ def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, reran
     monkeypatch.setattr("moeir.reranking.scoring.BEST", 1)
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
     before, whole = runs.read(room / "bm25.trec"), rerank(tmp_path / "whole.trec", "--depth", 12)
-    found = rerank(tmp_path / "patient.trec", "--depth", 12, "--patience", 2)
-    told = json.loads((tmp_path / "patient.trec.manifest.json").read_text())["counts"]["rounds"][0]["models"][0]
+    early_exit = rerank(tmp_path / "patient.trec", "--depth", 12, "--patience", 2)
+    model_facts = json.loads((tmp_path / "patient.trec.manifest.json").read_text())["counts"]["rounds"][0]["models"][0]
     counts = []
     for query in before.queries:
         hits, scores = before.documents_of(query), dict(whole.hits(query))
         counts.append(oracles.patient([scores[document] for document in hits[:12]], 2, 1))
-        assert found.documents_of(query) == oracles.reranked(hits, counts[-1], scores)
-    assert told["pairs"] == sum(counts) < 36
+        assert early_exit.documents_of(query) == oracles.reranked(hits, counts[-1], scores)
+    assert model_facts["pairs"] == sum(counts) < 36
     for moment in deaths(every=4):
-        place = tmp_path / f"{moment}.trec"
-        if not died(lambda place=place: rerank(place, "--depth", 12, "--patience", 2), moment):
+        output = tmp_path / f"{moment}.trec"
+        if not died(lambda output=output: rerank(output, "--depth", 12, "--patience", 2), moment):
             break
-        rerank(place, "--depth", 12, "--patience", 2)
-        assert place.read_bytes() == (tmp_path / "patient.trec").read_bytes()
+        rerank(output, "--depth", 12, "--patience", 2)
+        assert output.read_bytes() == (tmp_path / "patient.trec").read_bytes()
     assert moment > 8
 
 
 def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.crossing.scored", lambda checkpoint, pairs, **_: np.append(np.zeros(len(pairs.query) - 1), np.nan))
-    given = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
-    said = run_here("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *given)
-    assert said.code == 3 and "its score of query 'q3' and document" in said.stderr and not (tmp_path / "out.trec").exists()
+    flags = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
+    result = run_here("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *flags)
+    assert result.code == 3 and "its score of query 'q3' and document" in result.stderr and not (tmp_path / "out.trec").exists()
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
-    given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-    command = ("rerank", "--model", room / "lce", *given, "--depth", 9, "--max-tokens", 200, "--then", f"4:{room / 'other'}+{room / 'lce'}")
+    flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    command = ("rerank", "--model", room / "lce", *flags, "--depth", 9, "--max-tokens", 200, "--then", f"4:{room / 'other'}+{room / 'lce'}")
     run(*command, "--output", tmp_path / "whole.trec")
-    fell = 0
+    kills = 0
     for moment in deaths(every=4):
-        place = tmp_path / f"{moment}.trec"
-        if not died(lambda place=place: run(*command, "--output", place), moment):
+        output = tmp_path / f"{moment}.trec"
+        if not died(lambda output=output: run(*command, "--output", output), moment):
             break
-        assert not place.exists() or place.read_bytes() == (tmp_path / "whole.trec").read_bytes()
-        run(*command, "--output", place)
-        assert place.read_bytes() == (tmp_path / "whole.trec").read_bytes() and not list(tmp_path.glob(f".{moment}.trec*"))
-        fell += 1
-    assert fell > 3
+        assert not output.exists() or output.read_bytes() == (tmp_path / "whole.trec").read_bytes()
+        run(*command, "--output", output)
+        assert output.read_bytes() == (tmp_path / "whole.trec").read_bytes() and not list(tmp_path.glob(f".{moment}.trec*"))
+        kills += 1
+    assert kills > 3
 
 
 def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
-    given = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-    command = ("rerank", "--model", room / "lce", *given, "--max-tokens", 64, "--output", tmp_path / "out.trec")
-    seen, packed = [], Pairs.packed
+    flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    command = ("rerank", "--model", room / "lce", *flags, "--max-tokens", 64, "--output", tmp_path / "out.trec")
+    batch_sizes, packed = [], Pairs.packed
 
     def failing(self, rows, side="pair"):
-        if len(seen) == 8:
+        if len(batch_sizes) == 8:
             raise KeyboardInterrupt
-        seen.append(len(rows))
+        batch_sizes.append(len(rows))
         return packed(self, rows, side)
 
     monkeypatch.setattr(Pairs, "packed", failing)
     assert run_here(*command).code == 130
-    monkeypatch.setattr(Pairs, "packed", lambda self, rows, side="pair": seen.append(len(rows)) or packed(self, rows, side))
-    first = sum(seen)
+    monkeypatch.setattr(Pairs, "packed", lambda self, rows, side="pair": batch_sizes.append(len(rows)) or packed(self, rows, side))
+    first = sum(batch_sizes)
     run(*command)
     pairs = len(runs.read(room / "bm25.trec").scores)
-    assert pairs <= sum(seen) < pairs + first
+    assert pairs <= sum(batch_sizes) < pairs + first
 
 
 def test_bf16_is_near_and_its_scores_are_not_rounded(rerank, tmp_path):

@@ -1,4 +1,4 @@
-"""What search tells people, and keeps of how fast it was."""
+"""Log lines and speed facts of search."""
 
 import json
 from collections.abc import Callable
@@ -11,16 +11,16 @@ Moeir = Callable[..., Said]
 
 def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "queries.tsv").write_text("1\tthe of\n2\tcats\n", encoding="utf-8")
-    said = moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv", "--output", "-")
-    assert said.code == 0
-    assert "bm25: 1 of 2 queries found no document" in said.stderr
-    assert all(line.startswith("2 Q0 ") for line in said.stdout.splitlines()) and said.stdout
+    result = moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv", "--output", "-")
+    assert result.code == 0
+    assert "bm25: 1 of 2 queries found no document" in result.stderr
+    assert all(line.startswith("2 Q0 ") for line in result.stdout.splitlines()) and result.stdout
 
 
 def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    said = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs")
-    assert said.code == 0
-    line = said.stderr.splitlines()[-1]
+    result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs")
+    assert result.code == 0
+    line = result.stderr.splitlines()[-1]
     assert "batches of 1: encode " in line and "; search " in line and line.count("p50 ") == line.count("p99 ") == 3
     speed = json.loads((tmp_path / "runs" / "manifest.json").read_text())["counts"]["speed"]
     assert speed["batch_size"] == 1

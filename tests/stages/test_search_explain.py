@@ -1,4 +1,4 @@
-"""Explanations against the obvious: parts that add up to the score in the run, terms and tokens found by loops."""
+"""Explanations against oracles: parts add up to the score in the run; terms and tokens are those of plain loops."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ EXPERTS = ("lexical", "local", "global")
 
 def explained(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[str, Any]]:
     """Explanations of the toy queries; the runs are in folder/runs."""
-    written = folder / "runs" / "why.jsonl"
+    explanation_file = folder / "runs" / "why.jsonl"
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
-    ran = run_here("search", *common, "--explain", written, *more)
-    assert ran.code == 0, ran.stderr
-    return [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    completed = run_here("search", *common, "--explain", explanation_file, *more)
+    assert completed.code == 0, completed.stderr
+    return [json.loads(line) for line in explanation_file.read_text(encoding="utf-8").splitlines()]
 
 
 def single(*parts: float) -> float:
@@ -52,8 +52,8 @@ def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_pa
         for name in EXPERTS:
             listed = {found: (rank, own) for rank, (found, own) in _ranked(runs[name], query)}
             rank, own = listed.get(document, (None, None))
-            said = one["experts"][name]["score"]
-            assert (one["experts"][name]["rank"], None if said is None else float(np.float32(said))) == (rank, own)
+            result = one["experts"][name]["score"]
+            assert (one["experts"][name]["rank"], None if result is None else float(np.float32(result))) == (rank, own)
 
 
 def _ranked(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]:
@@ -69,10 +69,10 @@ def test_the_parts_are_those_of_the_formula(index: Path, toy: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Queries and documents by id: of each their weighted terms by name and their token vectors."""
-    opened = package.open_checkpoint(came_checkpoint)
-    asked = list(texts.read(toy / "test-queries.tsv"))
-    encoded = opened.encode([query.content for query in asked], "query")
+    """Queries and documents by id, each with its weighted terms by name and its token vectors."""
+    checkpoint = package.open_checkpoint(came_checkpoint)
+    query_texts = list(texts.read(toy / "test-queries.tsv"))
+    encoded = checkpoint.encode([query.content for query in query_texts], "query")
     stored = {"lexical": Sparse.open(encodings / "lexical"), "local": MultiVector.open(encodings / "local")}
     ids = manifests.read_lines(encodings / "ids.txt")
 
@@ -80,12 +80,12 @@ def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[st
         found = {}
         for place, name in enumerate(names):
             terms = slice(int(sparse.starts[place]), int(sparse.starts[place + 1]))
-            words = [opened.reader.token(number) for number in sparse.terms[terms].tolist()]
+            words = [checkpoint.reader.token(number) for number in sparse.terms[terms].tolist()]
             vectors = local.vectors[int(local.starts[place]) : int(local.starts[place + 1])].double().tolist()
             found[name] = {"terms": dict(zip(words, sparse.weights[terms].tolist(), strict=True)), "tokens": vectors}
         return found
 
-    queries = of(encoded["lexical"], encoded["local"], [query.id for query in asked])
+    queries = of(encoded["lexical"], encoded["local"], [query.id for query in query_texts])
     return queries, of(stored["lexical"], stored["local"], ids)
 
 
@@ -95,13 +95,13 @@ def test_the_terms_are_those_both_have_and_their_products_are_the_score(
     queries, documents = sides
     for one in explained(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2):
         expected = evidence.shared_terms(queries[one["query"]]["terms"], documents[one["document"]]["terms"])
-        said = one["experts"]["lexical"]
-        found = {term["term"]: (term["query"], term["document"], term["product"]) for term in said["terms"]}
-        assert found.keys() == expected.keys()
+        result = one["experts"]["lexical"]
+        products_by_term = {term["term"]: (term["query"], term["document"], term["product"]) for term in result["terms"]}
+        assert products_by_term.keys() == expected.keys()
         for term, numbers in expected.items():
-            assert found[term] == pytest.approx(numbers, rel=1e-6)
-        assert sum(product for *_, product in found.values()) == pytest.approx(said["part"], rel=1e-6)
-        products = [term["product"] for term in said["terms"]]
+            assert products_by_term[term] == pytest.approx(numbers, rel=1e-6)
+        assert sum(product for *_, product in products_by_term.values()) == pytest.approx(result["part"], rel=1e-6)
+        products = [term["product"] for term in result["terms"]]
         assert products == sorted(products, reverse=True)
 
 
@@ -111,14 +111,14 @@ def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(
     queries, documents = sides
     pieces = {"tokens": 0}
     for one in explained(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2, "--corpus", toy / "corpus.jsonl"):
-        said = one["experts"]["local"]
+        result = one["experts"]["local"]
         expected = evidence.best_tokens(queries[one["query"]]["tokens"], documents[one["document"]]["tokens"])
-        assert [token["position"] for token in said["tokens"]] == [place for place, _ in expected]
-        assert [token["similarity"] for token in said["tokens"]] == pytest.approx([value for _, value in expected], rel=1e-6, abs=1e-7)
-        assert sum(token["similarity"] for token in said["tokens"]) == pytest.approx(said["part"], rel=1e-5)
-        assert said["tokens"][0]["query"] == "[CLS]" and said["tokens"][-1]["query"] == "[SEP]"
+        assert [token["position"] for token in result["tokens"]] == [position for position, _ in expected]
+        assert [token["similarity"] for token in result["tokens"]] == pytest.approx([value for _, value in expected], rel=1e-6, abs=1e-7)
+        assert sum(token["similarity"] for token in result["tokens"]) == pytest.approx(result["part"], rel=1e-5)
+        assert result["tokens"][0]["query"] == "[CLS]" and result["tokens"][-1]["query"] == "[SEP]"
         words = next(text for text in texts.read(toy / "corpus.jsonl") if text.id == one["document"]).content.lower()
-        for token in said["tokens"]:
+        for token in result["tokens"]:
             assert token["document"] in ("[CLS]", "[SEP]") or token["document"].removeprefix("##") in words
             pieces["tokens"] += 1
     assert pieces["tokens"]
@@ -133,8 +133,8 @@ def test_without_a_corpus_positions_stand_alone(index: Path, toy: Path, tmp_path
 def test_parts_of_a_collection_are_explained_as_one_index_is(index: Path, encodings: Path, toy: Path, tmp_path: Path) -> None:
     expected = explained(index, toy, tmp_path / "one", "--depth", 3)
     flags = [word for part in cut(encodings, tmp_path / "cut", 3)[1:] for word in ("--index", indexed(part))]
-    found = explained(indexed(tmp_path / "cut" / "part0"), toy, tmp_path / "three", "--depth", 3, *flags)
-    assert found == expected
+    explanations = explained(indexed(tmp_path / "cut" / "part0"), toy, tmp_path / "three", "--depth", 3, *flags)
+    assert explanations == expected
 
 
 def test_one_expert_alone_is_its_own_part(index: Path, toy: Path, tmp_path: Path) -> None:
@@ -147,15 +147,15 @@ def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: P
     lines = explained(bm25_index, toy, tmp_path)
     assert lines
     for one in lines:
-        said = one["experts"]["bm25"]
-        assert sum(term["product"] for term in said["terms"]) == pytest.approx(one["score"], rel=1e-5)
-        assert all(term["document"] > 0 for term in said["terms"])
+        result = one["experts"]["bm25"]
+        assert sum(term["product"] for term in result["terms"]) == pytest.approx(one["score"], rel=1e-5)
+        assert all(term["document"] > 0 for term in result["terms"])
 
 
 def test_numbers_alone_are_a_table(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
-    said = moeir("search", *common, "--explain", tmp_path / "why.tsv", "--output", tmp_path / "run.trec")
-    assert said.code == 0, said.stderr
+    result = moeir("search", *common, "--explain", tmp_path / "why.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 0, result.stderr
     rows = [line.split("\t") for line in (tmp_path / "why.tsv").read_text().splitlines()]
     assert rows[0] == ["query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part"]
     assert [row[4] for row in rows[1:4]] == list(EXPERTS)
@@ -168,8 +168,8 @@ def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
 ) -> None:
     monkeypatch.setattr("moeir.indexes.inverted.Inverted._paired", Index._paired)
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
-    said = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
-    assert said.code == 0 and said.stderr.count("lexical: ranks and scores only: ") == 1
+    result = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
+    assert result.code == 0 and result.stderr.count("lexical: ranks and scores only: ") == 1
     one = json.loads((tmp_path / "why.jsonl").read_text().splitlines()[0])
     assert set(one["experts"]["lexical"]) == {"rank", "score", "part"} and one["experts"]["local"]["tokens"]
 
@@ -183,7 +183,7 @@ def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path)
     ):
         assert run_here(*command).code == 0
     lines = explained(tmp_path / "idx", toy, tmp_path, "--depth", 3)
-    met = [one["experts"]["exact"] for one in lines]
-    assert any(said["tokens"] for said in met)
-    for said in met:
-        assert sum(token["similarity"] for token in said["tokens"]) == pytest.approx(said["part"], rel=1e-5, abs=1e-6)
+    exact_parts = [one["experts"]["exact"] for one in lines]
+    assert any(result["tokens"] for result in exact_parts)
+    for result in exact_parts:
+        assert sum(token["similarity"] for token in result["tokens"]) == pytest.approx(result["part"], rel=1e-5, abs=1e-6)

@@ -1,4 +1,4 @@
-"""A person who asks: through a pipe, and at a terminal."""
+"""Interactive search through a pipe and at a terminal."""
 
 import os
 import pty
@@ -19,10 +19,10 @@ SECONDS = re.compile(r"\d+\.\d ms .*")
 
 
 def asked(moeir: Moeir, index: Path, toy: Path, typed: str, *more: object) -> list[str]:
-    said = moeir("search", "--index", index, "--interactive", "--corpus", toy / "corpus.jsonl", *more, stdin=typed)
-    assert said.code == 0, said.stderr
-    assert "\x1b" not in said.stdout
-    return [SECONDS.sub("ms", line) for line in said.stdout.splitlines()]
+    result = moeir("search", "--index", index, "--interactive", "--corpus", toy / "corpus.jsonl", *more, stdin=typed)
+    assert result.code == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    return [SECONDS.sub("ms", line) for line in result.stdout.splitlines()]
 
 
 def test_a_query_shows_documents_ranks_and_matched_terms(bm25_index: Path, toy: Path, moeir: Moeir) -> None:
@@ -35,8 +35,8 @@ def test_a_query_shows_documents_ranks_and_matched_terms(bm25_index: Path, toy: 
 
 def test_what_is_shown_is_what_search_finds(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "q.tsv").write_text("q\twho hunts mice\n")
-    ran = moeir("search", "--index", index, "--queries", tmp_path / "q.tsv", "--output", tmp_path / "runs")
-    assert ran.code == 0
+    completed = moeir("search", "--index", index, "--queries", tmp_path / "q.tsv", "--output", tmp_path / "runs")
+    assert completed.code == 0
     runs = {name: (tmp_path / "runs" / f"{name}.trec").read_text().splitlines() for name in ("fused", "lexical", "local", "global")}
     ranks = {name: {line.split()[2]: line.split()[3] for line in lines} for name, lines in runs.items()}
     heads = [line for line in asked(moeir, index, toy, "who hunts mice\n") if re.match(r" *\d+  \w", line) and " · " in line]
@@ -77,8 +77,8 @@ def test_what_cannot_be_done_is_said_and_asked_again(index: Path, toy: Path, moe
 
 
 def test_texts_are_not_needed(index: Path, moeir: Moeir) -> None:
-    said = moeir("search", "--index", index, "--interactive", "--expert", "global", stdin="mice\n:explain 1")
-    assert said.code == 0 and re.search(r"^  global: rank 1, score ", said.stdout, re.MULTILINE)
+    result = moeir("search", "--index", index, "--interactive", "--expert", "global", stdin="mice\n:explain 1")
+    assert result.code == 0 and re.search(r"^  global: rank 1, score ", result.stdout, re.MULTILINE)
 
 
 def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, toy: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, 
 
 
 def _typed(terminal: int, answers: list[bytes]) -> str:
-    """All that is shown on a terminal until it ends; each prompt is answered. What is shown must be read, or nobody can go on."""
+    """All output of a terminal until it ends, answering each prompt. Output must be read, or the program blocks."""
     shown, prompts, end = "", 0, time.monotonic() + 300
     while time.monotonic() < end:
         if select.select([terminal], [], [], 1)[0]:
@@ -106,7 +106,7 @@ def _typed(terminal: int, answers: list[bytes]) -> str:
             except OSError:
                 break
         elif not answers:
-            os.write(terminal, b"\x04")  # the first may have come before the line was listened to
+            os.write(terminal, b"\x04")  # the first Ctrl-D may have come before the program read the terminal
         while shown.count("query> ") > prompts and answers:
             os.write(terminal, answers.pop(0))
             prompts += 1

@@ -1,4 +1,4 @@
-"""Parts of a collection searched as one: the runs of one index, bit for bit, ties and all."""
+"""Parts of a collection searched as one: the same runs as one index, bit for bit, including ties."""
 
 import json
 import shutil
@@ -24,15 +24,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory, encodings: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def indexes(whole: Path) -> dict[int, list[Path]]:
-    """The indexes of so many parts."""
+    """The indexes of the parts, by number of parts."""
     parts = {count: cut(whole, whole.parent / f"in{count}", count) for count in (3, 7)}
     return {1: [indexed(whole)]} | {count: [indexed(part) for part in own] for count, own in parts.items()}
 
 
 def searched(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[str, str]:
     flags = [word for one in indexes for word in ("--index", one)]
-    said = run_here("search", *flags, "--queries", toy / "test-queries.tsv", *more, "--output", output)
-    assert said.code == 0, said.stderr
+    result = run_here("search", *flags, "--queries", toy / "test-queries.tsv", *more, "--output", output)
+    assert result.code == 0, result.stderr
     return {path.name: path.read_text() for path in output.glob("*.trec")}
 
 
@@ -57,8 +57,8 @@ def test_python_opens_parts_too(indexes: dict[int, list[Path]]) -> None:
 
 def test_batches_and_threads_change_nothing(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path) -> None:
     ways = {"plain": (), "single": ("--batch-size", 1), "threads": ("--threads", 2), "three": ("--batch-size", 3, "--threads", 1)}
-    found = {name: searched(indexes[3], toy, tmp_path / name, "--depth", 5, *more) for name, more in ways.items()}
-    ranks = {name: [line.split()[:4] for line in runs["fused.trec"].splitlines()] for name, runs in found.items()}
+    runs_by_name = {name: searched(indexes[3], toy, tmp_path / name, "--depth", 5, *more) for name, more in ways.items()}
+    ranks = {name: [line.split()[:4] for line in runs["fused.trec"].splitlines()] for name, runs in runs_by_name.items()}
     assert ranks["plain"] == ranks["single"] == ranks["threads"] == ranks["three"]
 
 
@@ -77,20 +77,20 @@ def test_parts_that_were_not_made_alike_are_refused(
     manifest = json.loads((other / "manifest.json").read_text())
     (other / "manifest.json").write_text(manifests.text_of(manifest | {"counts": manifest["counts"] | change}))
     both = ("--index", indexes[3][0], "--index", other)
-    said = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
-    assert said.code == 4 and words in said.stderr and str(other) in said.stderr
+    result = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
+    assert result.code == 4 and words in result.stderr and str(other) in result.stderr
 
 
 def test_a_document_in_two_parts_is_refused(whole: Path, indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     again = indexed(written(whole, tmp_path / "again", [0, 1], ["new", "owl"]))
     both = ("--index", indexes[1][0], "--index", again)
-    said = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
-    assert said.code == 4 and "document 'owl' is in" in said.stderr
+    result = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
+    assert result.code == 4 and "document 'owl' is in" in result.stderr
 
 
 def test_bm25_of_parts_is_refused(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     other = tmp_path / "other"
     assert moeir("index", "--corpus", toy / "train-queries.jsonl", "--engine", "bm25", "--output", other).code == 0
     both = ("--index", bm25_index, "--index", other)
-    said = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
-    assert said.code == 2 and "index it in one piece" in said.stderr
+    result = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
+    assert result.code == 2 and "index it in one piece" in result.stderr

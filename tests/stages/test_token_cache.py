@@ -1,4 +1,4 @@
-"""`moeir finetune` and the tokens it reads once: shared, continued after a kill, taken over by other settings, and a full disk."""
+"""The token cache of `moeir finetune`: shared, resumed after a kill, reused with other settings, and on a full disk."""
 
 import json
 
@@ -15,35 +15,35 @@ SIZES = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, toy):
-    """train.jsonl: examples of the toy queries; inline.jsonl and long.jsonl: others that bring their texts, a few and many."""
-    place = tmp_path_factory.mktemp("tokens")
+    """train.jsonl: examples of the toy queries; inline.jsonl and long.jsonl: others with inline texts, a few and many."""
+    folder = tmp_path_factory.mktemp("tokens")
     documents = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
     names = [one["_id"] for one in documents]
     answers = {query: document for query, _, document, _ in map(str.split, (toy / "train.qrels").read_text().splitlines())}
-    with open(place / "train.jsonl", "w") as file:
+    with open(folder / "train.jsonl", "w") as file:
         for query, document in answers.items():
             negatives = [name for name in names if name != document]
             file.write(json.dumps({"query_id": query, "positive_ids": [document], "negative_ids": negatives}) + "\n")
     passages = [{"docid": one["_id"], "text": one["text"]} for one in documents]
     inline = {"query": "who hunts", "positive_passages": passages[:1], "negative_passages": passages[1:6]}
-    (place / "inline.jsonl").write_text("".join(json.dumps({"query_id": name} | inline) + "\n" for name in ("t1", "t2")))
+    (folder / "inline.jsonl").write_text("".join(json.dumps({"query_id": name} | inline) + "\n" for name in ("t1", "t2")))
     many = [{"docid": f"x{row}", "text": f"{row} owls hunt bees " * 9} for row in range(500)]
     long = {"query_id": "x", "query": "who hunts", "positive_passages": many[:1], "negative_passages": many[1:]}
-    (place / "long.jsonl").write_text(json.dumps(long) + "\n")
-    return place
+    (folder / "long.jsonl").write_text(json.dumps(long) + "\n")
+    return folder
 
 
 @pytest.fixture
 def finetune(room, toy, tiny_model, tmp_path):
-    """`finetune(name, …)` -> what was said."""
+    """`finetune(name, …)` -> the command's result."""
 
     def run(name, *options, stdin="", code=0):
         corpus = () if "--corpus" in options else ("--corpus", toy / "corpus.jsonl")
         sources = ("--train", room / "train.jsonl", *corpus, "--queries", toy / "train-queries.jsonl")
-        given = ("--model", tiny_model, "--arch", "dense", *sources, *SIZES, *options)
-        said = run_here("finetune", *given, "--output", tmp_path / name, stdin=stdin)
-        assert said.code == code, said.stderr
-        return said
+        flags = ("--model", tiny_model, "--arch", "dense", *sources, *SIZES, *options)
+        result = run_here("finetune", *flags, "--output", tmp_path / name, stdin=stdin)
+        assert result.code == code, result.stderr
+        return result
 
     return run
 
@@ -60,12 +60,12 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     finetune("alone")
     shared = ("--cache", tmp_path / "cache")
     finetune("one", *shared)
-    (made,) = caches(tmp_path / "cache")
+    (cache_name,) = caches(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr(OpenCheckpoint, "ids", None)  # nothing is read again
+        patch.setattr(OpenCheckpoint, "ids", None)  # no text is tokenized again
         finetune("two", *shared, "--learning-rate", 1e-3)
         finetune("one", *shared, "--force")
-    assert caches(tmp_path / "cache") == [made]
+    assert caches(tmp_path / "cache") == [cache_name]
     assert weights(tmp_path / "alone") == weights(tmp_path / "one") != weights(tmp_path / "two")
     finetune("prefixed", *shared, "--query-prefix", "query: ")
     finetune("shorter", *shared, "--document-length", 9)
@@ -88,13 +88,13 @@ def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_pa
     for moment in (4, 9, 13, 22):
         name = f"killed-{moment}"
         assert died(lambda name=name: finetune(name), moment)
-        begun = list((tmp_path / f".{name}.partial" / "resume" / "tokens").glob(".texts-*.partial/ids.npy"))
-        assert len(begun) == 1
+        partial_caches = list((tmp_path / f".{name}.partial" / "resume" / "tokens").glob(".texts-*.partial/ids.npy"))
+        assert len(partial_caches) == 1
         finetune(name)
         assert weights(tmp_path / name) == weights(tmp_path / "whole")
         assert not (tmp_path / name / "resume").exists() and not (tmp_path / f".{name}.partial").exists()
     assert died(lambda: finetune("other"), 22)
-    finetune("other", "--learning-rate", 1e-3)  # tokens alone are no work that other settings would have to respect
+    finetune("other", "--learning-rate", 1e-3)  # a token cache alone does not block a run with other settings
     assert weights(tmp_path / "other") == weights(tmp_path / "faster")
 
 
@@ -103,9 +103,9 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, 
     monkeypatch.setattr(tokens, "CHUNK_TEXTS", 100)
     options = ("--train", room / "long.jsonl", *(("--cache", tmp_path / "cache") if shared else ()))
     full = Full(tmp_path, bytes=12_000)
-    said = finetune("out", *options, code=1)
+    result = finetune("out", *options, code=1)
     full.close()
-    assert len(said.stderr.strip().splitlines()) == 1 and "texts-" in said.stderr and "File too large" in said.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and "texts-" in result.stderr and "File too large" in result.stderr
     assert capfd.readouterr().err == ""
     assert len(list(tmp_path.glob("cache/.texts-*.partial"))) == shared
     assert not (tmp_path / "out").exists() and not (tmp_path / ".out.partial").exists()
@@ -114,5 +114,5 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, 
 
 def test_a_cache_that_cannot_be_is_one_line(finetune, tmp_path):
     (tmp_path / "file").write_text("mine")
-    said = finetune("out", "--cache", tmp_path / "file", code=1)
-    assert len(said.stderr.strip().splitlines()) == 1 and f"{tmp_path}/file" in said.stderr
+    result = finetune("out", "--cache", tmp_path / "file", code=1)
+    assert len(result.stderr.strip().splitlines()) == 1 and f"{tmp_path}/file" in result.stderr

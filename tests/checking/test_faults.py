@@ -161,7 +161,7 @@ BAD = [
     (("--corpus", "corpus.jsonl", "--document-length", "9"), "--document-length: needs --model, for its tokenizer"),
     (("--corpus", "corpus.jsonl", "--model", "tiny", "--query-length", "2"), "--query-length 2: expected at least 3"),
     (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
-    (("--corpus", "hf:squad", "--fix", "out"), "--fix: mends files, and hf:squad is none"),
+    (("--corpus", "hf:squad", "--fix", "out"), "--fix: repairs files, and hf:squad is not a file"),
     (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
     (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace a source, out/x.jsonl; write elsewhere"),
 ]

@@ -17,12 +17,12 @@ def main(folder: Path, output: Path) -> None:
     files = sorted(folder.glob("*.json"))
     if not files:
         sys.exit(f"{folder}: holds no .json file; expected files such as P17.test.json")
-    with lines.writer(output) as writer:
+    with lines.open_writer(output) as writer:
         for file in files:
             relation = file.name.split(".")[0]
             for index, entry in enumerate(json.loads(file.read_text(encoding="utf-8"))):
                 question = Text(f"{relation}-{index}", entry["question"], answers=tuple(entry["answers"]))
-                writer.write(json.dumps(texts.record(question) | {"relation": relation}, ensure_ascii=False) + "\n")
+                writer.write(json.dumps(texts.to_record(question) | {"relation": relation}, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

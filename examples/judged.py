@@ -12,10 +12,10 @@ from moeir.records import qrels, texts
 
 
 def main(queries: Path, judgements: Path, output: Path) -> None:
-    grades_by_query = qrels.read(judgements)
+    grades_by_query = qrels.read_qrels(judgements)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}")
-    texts.write((text for text in texts.read(queries) if text.id in grades_by_query), partial)
+    texts.write_texts((text for text in texts.read_texts(queries) if text.id in grades_by_query), partial)
     partial.rename(output)
 
 

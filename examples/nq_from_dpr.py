@@ -47,10 +47,10 @@ def main(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
         queries, positives_by_query = questions(source / "retriever" / f"nq-{name}.json", name)
-        texts.write(queries, folder / f"{name}-queries.jsonl")
-        qrels.write(positives_by_query, folder / f"{name}.qrels")
-    texts.write(tests(source / "retriever" / "qas" / "nq-test.csv"), folder / "test-queries.jsonl")
-    texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
+        texts.write_texts(queries, folder / f"{name}-queries.jsonl")
+        qrels.write_qrels(positives_by_query, folder / f"{name}.qrels")
+    texts.write_texts(tests(source / "retriever" / "qas" / "nq-test.csv"), folder / "test-queries.jsonl")
+    texts.write_texts(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
 
 
 if __name__ == "__main__":

@@ -12,19 +12,19 @@ from itertools import pairwise
 from pathlib import Path
 
 from moeir.backbones.checkpoints import files
-from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import MoeirError
-from moeir.pretraining.corpus import chunks, spanned
+from moeir.pretraining.corpus import chunk_documents, split_into_spans
 from moeir.records import texts
 from moeir.records.texts import Text
 
 SHORT = 0.15  # probability of a shorter target length for a span, as in `moeir pretrain`
 
 
-def spans(reader: TextReader, documents: Path, maximum: int, seed: int) -> Iterator[Text]:
-    for chunk in chunks(texts.read(documents, keep_empty=True)):
-        for text, (_, characters) in zip(chunk, reader.located([text.content for text in chunk]), strict=True):
-            begins, first_sentences = spanned(text, characters, maximum, SHORT, seed)
+def spans(reader: TextTokenizer, documents: Path, maximum: int, seed: int) -> Iterator[Text]:
+    for chunk in chunk_documents(texts.read_texts(documents, keep_empty=True)):
+        for text, (_, characters) in zip(chunk, reader.encode_with_offsets([text.content for text in chunk]), strict=True):
+            begins, first_sentences = split_into_spans(text, characters, maximum, SHORT, seed)
             offsets = [characters[begins[first]] for first in first_sentences]
             for number, (begin, end) in enumerate(pairwise([*offsets, len(text.content)])):
                 yield Text(f"{text.id}#{number}", text.content[begin:end].strip())
@@ -34,7 +34,7 @@ def main(weights: Path, documents: Path, output: Path, length: int, seed: int = 
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}")
     with open(partial, "w", encoding="utf-8") as lines:
-        for span in spans(TextReader(files.located(weights)), documents, length - 2, seed):
+        for span in spans(TextTokenizer(files.resolve_model(weights)), documents, length - 2, seed):
             lines.write(json.dumps({"_id": span.id, "text": span.text}, ensure_ascii=False) + "\n")
     partial.rename(output)
 

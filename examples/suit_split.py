@@ -33,15 +33,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder of the experts' runs of the training queries")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args()
-    grades_by_query = qrels.read(arguments.qrels)
+    grades_by_query = qrels.read_qrels(arguments.qrels)
     run_paths = {path.stem: path for path in sorted(arguments.runs.glob("*.trec")) if path.stem != "fused"}
     reciprocal = {
-        expert: measures.per_query(runs.read(path), grades_by_query, [measures.parse(MEASURE)])[MEASURE]
+        expert: measures.evaluate_run(runs.read_run(path), grades_by_query, [measures.parse_measure(MEASURE)])[MEASURE]
         for expert, path in run_paths.items()
     }
     parts: dict[str, list[examples.Example]] = {expert: [] for expert in run_paths}
     tied = 0
-    for example in examples.read(arguments.examples):
+    for example in examples.read_examples(arguments.read_examples):
         experts = best({expert: values[example.query_id] for expert, values in reciprocal.items()})
         tied += len(experts) > 1
         for expert in experts:
@@ -51,7 +51,7 @@ def main() -> None:
         if not part:
             sys.exit(f"{arguments.runs}: {expert} is best on no query, so it has no training examples")
         partial = arguments.output / f".{expert}.jsonl.partial"
-        examples.write(part, partial)
+        examples.write_examples(part, partial)
         partial.rename(arguments.output / f"{expert}.jsonl")
     sys.stderr.write(", ".join(f"{expert} {len(part)}" for expert, part in parts.items()) + f" queries, {tied} of them shared\n")
 

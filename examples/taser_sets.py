@@ -28,8 +28,8 @@ POOL = 30  # negatives of each kind that DPR's validation ranks with the positiv
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The questions that have a positive passage, with their positions in the file."""
-    with lines.opened(path) as numbered:
-        for index, (_, entry) in enumerate(dpr.entries(str(path), numbered)):
+    with lines.open_lines(path) as numbered:
+        for index, (_, entry) in enumerate(dpr.read_array(str(path), numbered)):
             if entry["positive_ctxs"]:
                 yield index, entry
 
@@ -45,8 +45,8 @@ def write_training_set(source: Path, name: str, folder: Path) -> None:
     for index, entry in entries(source / "retriever" / f"{name}-train.json"):
         queries.append(Text(f"{name}-train{index}", entry["question"], answers=tuple(entry["answers"])))
         positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
-    texts.write(queries, folder / "train-queries.jsonl")
-    qrels.write(positives_by_query, folder / "train.qrels")
+    texts.write_texts(queries, folder / "train-queries.jsonl")
+    qrels.write_qrels(positives_by_query, folder / "train.qrels")
 
 
 def write_dev_set(source: Path, name: str, folder: Path) -> None:
@@ -57,12 +57,12 @@ def write_dev_set(source: Path, name: str, folder: Path) -> None:
         positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
         contexts = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
         pool |= {text.id: text for text in map(passage, contexts)}
-    texts.write(queries, folder / "dev-queries.jsonl")
-    qrels.write(positives_by_query, folder / "dev.qrels")
-    texts.write(pool.values(), folder / "dev-corpus.jsonl")
-    with lines.writer(folder / "dev-answers.jsonl") as output:
+    texts.write_texts(queries, folder / "dev-queries.jsonl")
+    qrels.write_qrels(positives_by_query, folder / "dev.qrels")
+    texts.write_texts(pool.values(), folder / "dev-corpus.jsonl")
+    with lines.open_writer(folder / "dev-answers.jsonl") as output:
         for question in tests(source / "retriever" / "qas" / f"{name}-dev.csv"):
-            record = texts.record(question) | {"_id": f"{name}-{question.id.replace('test', 'answers')}", "set": name}
+            record = texts.to_record(question) | {"_id": f"{name}-{question.id.replace('test', 'answers')}", "set": name}
             output.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
@@ -70,10 +70,10 @@ def main(source: Path, folder: Path, names: list[str]) -> None:
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_training_set(source, name, folder / name)
-        texts.write(tests(source / "retriever" / "qas" / f"{name}-test.csv"), folder / name / "test-queries.jsonl")
+        texts.write_texts(tests(source / "retriever" / "qas" / f"{name}-test.csv"), folder / name / "test-queries.jsonl")
         if name in WITH_DEV_SET:
             write_dev_set(source, name, folder / name)
-    texts.write(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
+    texts.write_texts(passages(source / "wikipedia_split" / "psgs_w100.tsv"), folder / "corpus.jsonl")
 
 
 if __name__ == "__main__":

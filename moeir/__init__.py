@@ -6,7 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 __all__ = ["__version__", "open_checkpoint", "open_index", "read_run"]
 
-_FACE = {
+_PUBLIC = {
     "open_checkpoint": ("moeir.architectures.checkpoint", "open_checkpoint"),
     "open_index": ("moeir.retrieval.opened", "open_index"),
     "read_run": ("moeir.records.runs", "read"),
@@ -14,9 +14,9 @@ _FACE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FACE:
+    if name not in _PUBLIC:
         raise AttributeError(f"moeir has no {name!r}; it has {', '.join(__all__)}")
-    module, symbol = _FACE[name]
+    module, symbol = _PUBLIC[name]
     return getattr(importlib.import_module(module), symbol)
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
 
-def application() -> typer.Typer:
+def build_app() -> typer.Typer:
     """The typer application with a command for every stage."""
     app = typer.Typer(
         name="moeir",
@@ -35,12 +35,12 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )
-    app.callback()(_top)
+    app.callback()(_root_callback)
     for name in STAGES:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0], no_args_is_help=_needs_something(stage))(
-            _command(stage)
+        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0], no_args_is_help=_has_required(stage))(
+            _build_command(stage)
         )
     return app
 
@@ -53,35 +53,35 @@ def stage_class(name: str) -> type[base.Stage]:
     return stage
 
 
-def _say_version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         sys.stdout.write(f"moeir {__version__}\n")
         raise typer.Exit
 
 
-def _top(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_say_version, is_eager=True),
+def _root_callback(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
 ) -> None:
     """Options before a stage."""
 
 
-def _needs_something(stage: type[base.Stage]) -> bool:
-    return any(setting.required for setting in settings.settings_of(stage))
+def _has_required(stage: type[base.Stage]) -> bool:
+    return any(setting.required for setting in settings.list_settings(stage))
 
 
-def _command(stage: type[base.Stage]) -> Callable[..., None]:
-    parameters = [_parameter(setting) for setting in settings.settings_of(stage)]
-    has_output = any(setting.role == "product" for setting in settings.settings_of(stage))
+def _build_command(stage: type[base.Stage]) -> Callable[..., None]:
+    parameters = [_build_parameter(setting) for setting in settings.list_settings(stage)]
+    has_output = any(setting.role == "product" for setting in settings.list_settings(stage))
     parameters += [
-        _own("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
-        _own("show", "--show", "Print the resolved settings as YAML and stop.", bool),
-        _own("dry_run", "--dry-run", "Print what would be read, written and spent, and stop.", bool),
+        _common_option("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
+        _common_option("show", "--show", "Print the resolved settings as YAML and stop.", bool),
+        _common_option("dry_run", "--dry-run", "Print what would be read, written and spent, and stop.", bool),
     ]
     if has_output:
-        parameters.append(_own("force", "--force", "Replace an existing --output; discard unfinished work.", bool))
+        parameters.append(_common_option("force", "--force", "Replace an existing --output; discard unfinished work.", bool))
 
     def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **values: Any) -> None:
-        _carry_out(settings.resolve(stage, values, config), show=show, dry_run=dry_run, force=force)
+        _dispatch(settings.build_stage(stage, values, config), show=show, dry_run=dry_run, force=force)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -89,27 +89,27 @@ def _command(stage: type[base.Stage]) -> Callable[..., None]:
     return command
 
 
-def _carry_out(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> None:
+def _dispatch(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> None:
     if show:
-        sys.stdout.write(settings.render(stage))
+        sys.stdout.write(settings.to_yaml(stage))
     elif dry_run:
-        sys.stdout.writelines(f"{line}\n" for line in base.plan(stage))
+        sys.stdout.writelines(f"{line}\n" for line in base.dry_run(stage))
     else:
-        base.run(stage, force=force, alone="LOCAL_RANK" not in os.environ)
+        base.run_stage(stage, force=force, single_process="LOCAL_RANK" not in os.environ)
 
 
-def _own(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:
+def _common_option(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:
     default = typer.Option(False if annotation is bool else None, flag, help=help, metavar=metavar, rich_help_panel="Every stage")
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _parameter(setting: settings.Setting) -> inspect.Parameter:
-    help, switch = setting.help + _facts(setting), setting.annotation == "bool"
+def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
+    help, switch = setting.help + _default_hint(setting), setting.annotation == "bool"
     annotation: Any = bool | None if switch else (list[str] | None if setting.repeated else str | None)
     if setting.role == "argument":
         default = typer.Argument(None, help=help, metavar=setting.name.upper())
     else:
-        flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.names]
+        flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.aliases]
         default = typer.Option(None, *flags, help=help, metavar=None if switch else _metavar(setting))
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -119,7 +119,7 @@ def _metavar(setting: settings.Setting) -> str:
     return metavars[setting.annotation.removesuffix(" | None")]
 
 
-def _facts(setting: settings.Setting) -> str:
+def _default_hint(setting: settings.Setting) -> str:
     if setting.required:
         return " [required]"
     default = setting.default
@@ -131,17 +131,17 @@ def _facts(setting: settings.Setting) -> str:
 
 def main() -> NoReturn:
     """Run the command line; only this function prints errors and exits."""
-    console.start()
-    sys.exit(_outcome(sys.argv[1:]))
+    console.configure_logging()
+    sys.exit(_exit_code(sys.argv[1:]))
 
 
-def _outcome(arguments: list[str]) -> int:
+def _exit_code(arguments: list[str]) -> int:
     try:
-        code = _invoked(arguments)
+        code = _invoke(arguments)
         sys.stdout.flush()
         return code
     except click.exceptions.ClickException as problem:
-        return _refused(problem)
+        return _report_usage_error(problem)
     except KeyboardInterrupt:
         log.error("stopped")
         return 130
@@ -149,18 +149,18 @@ def _outcome(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except MoeirError as problem:
-        return _failed(problem, problem.code)
+        return _report_error(problem, problem.code)
     except OSError as problem:
-        return _failed(problem, 1)
+        return _report_error(problem, 1)
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
             raise
-        return _failed(problem, 1, "out of memory; lower the batch size or shard the work")
+        return _report_error(problem, 1, "out of memory; lower the batch size or shard the work")
 
 
-def _invoked(arguments: list[str]) -> int:
+def _invoke(arguments: list[str]) -> int:
     """Invoke without typer's own handling of broken pipes and Ctrl-C, which hides both."""
-    command = typer.main.get_command(application())
+    command = typer.main.get_command(build_app())
     try:
         with command.make_context("moeir", list(arguments)) as context:
             command.invoke(context)
@@ -169,7 +169,7 @@ def _invoked(arguments: list[str]) -> int:
     return 0
 
 
-def _refused(problem: click.exceptions.ClickException) -> int:
+def _report_usage_error(problem: click.exceptions.ClickException) -> int:
     if isinstance(problem, click.exceptions.NoArgsIsHelpError):
         problem.show()
         return problem.exit_code
@@ -180,7 +180,7 @@ def _refused(problem: click.exceptions.ClickException) -> int:
     return problem.exit_code
 
 
-def _failed(problem: Exception, code: int, message: str | None = None) -> int:
+def _report_error(problem: Exception, code: int, message: str | None = None) -> int:
     if os.environ.get("MOEIR_TRACEBACK") == "1":
         raise problem
     if message is None and isinstance(problem, OSError) and problem.strerror:

@@ -15,15 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment, Segments
 
 Item = TypeVar("Item")
-Line = Sequence[tuple[str, str]]  # segments of a line, each with its style
-SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_DRAWINGS = 30.0, 0.25
+StyledLine = Sequence[tuple[str, str]]  # segments of a line, each with its style
+SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REFRESHES = 30.0, 0.25
 BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; trends 0, 1 and -1
-PLAIN = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # for terminals with ASCII only
+ASCII_FALLBACK = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # for terminals with ASCII only
 _quiet = False
 _listener: Callable[[int], object] | None = None
 
 
-def start(*, verbose: bool = False) -> None:
+def configure_logging(*, verbose: bool = False) -> None:
     """Send moeir's log lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -33,27 +33,27 @@ def start(*, verbose: bool = False) -> None:
     logger.propagate = False
 
 
-def hush() -> None:
+def silence() -> None:
     """Log errors only, as in processes whose rank is not zero."""
     global _quiet
     _quiet = True
     logging.getLogger("moeir").setLevel(logging.ERROR)
 
 
-def tell(listener: Callable[[int], object]) -> None:
+def forward_progress(listener: Callable[[int], object]) -> None:
     """Silence this process and pass the counts of every meter to `listener`; another process shows them."""
     global _listener
-    hush()
+    silence()
     _listener = listener
 
 
-class Meter:
+class ProgressMeter:
     """Progress of a task: a bar on a terminal, otherwise a line every 30 s."""
 
-    def __init__(self, what: str, total: int | None, bar: Any = None, *, done: int = 0) -> None:
-        self.what, self.total, self.done, self.note, self._first = what, total, done, "", done
-        self._bar, self._began, self._said = bar, time.monotonic(), time.monotonic()
-        self._task = bar.add_task(what, total=total, note="") if bar else None
+    def __init__(self, label: str, total: int | None, bar: Any = None, *, done: int = 0) -> None:
+        self.label, self.total, self.done, self.note, self._initial = label, total, done, "", done
+        self._bar, self._start_time, self._last_line_time = bar, time.monotonic(), time.monotonic()
+        self._task = bar.add_task(label, total=total, note="") if bar else None
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
         """Add `count` to what is done; `note` replaces the text after the count."""
@@ -63,70 +63,70 @@ class Meter:
             _listener(count)
         if self._bar:
             self._bar.update(self._task, advance=count, note=self.note)
-        elif not _quiet and time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
-            logging.getLogger("moeir").info(self.line())
+        elif not _quiet and time.monotonic() - self._last_line_time >= SECONDS_BETWEEN_LINES:
+            self._last_line_time = time.monotonic()
+            logging.getLogger("moeir").info(self.format_line())
 
     @property
     def rate(self) -> float:
         """Items per second since this process started."""
-        return (self.done - self._first) / max(time.monotonic() - self._began, 1e-9)
+        return (self.done - self._initial) / max(time.monotonic() - self._start_time, 1e-9)
 
     @property
-    def left(self) -> str:
+    def remaining_time(self) -> str:
         """Estimated remaining time as text; empty until the rate is known."""
-        return f"{clock((self.total - self.done) / self.rate)} left" if self.total and self.done > self._first else ""
+        return f"{format_seconds((self.total - self.done) / self.rate)} left" if self.total and self.done > self._initial else ""
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """One line of plain text: count, rate and remaining time."""
-        words = [f"{self.what}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), f"{self.rate:,.1f}/s"]
-        words += [self.left] if self.left else []
+        words = [f"{self.label}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), f"{self.rate:,.1f}/s"]
+        words += [self.remaining_time] if self.remaining_time else []
         return ", ".join([*words, self.note] if self.note else words)
 
 
 @contextmanager
-def meter(what: str, total: int | None = None) -> Iterator[Meter]:
+def meter(label: str, total: int | None = None) -> Iterator[ProgressMeter]:
     """A meter that the caller advances."""
     if _quiet or not sys.stderr.isatty():
-        yield Meter(what, total)
+        yield ProgressMeter(label, total)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar, _lines_above():
-        yield Meter(what, total, bar)
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar, _log_above_live():
+        yield ProgressMeter(label, total, bar)
 
 
-class _Panel(Meter):
+class _LivePanel(ProgressMeter):
     """Lines that are redrawn in place, at most four times a second."""
 
-    def __init__(self, what: str, total: int, done: int, live: Live, drawn: Callable[[Meter, int, int], Sequence[Line]]) -> None:
-        super().__init__(what, total, done=done)
-        self._live, self._drawn, self._last = live, drawn, -SECONDS_BETWEEN_DRAWINGS
+    def __init__(self, label: str, total: int, done: int, live: Live, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]]) -> None:
+        super().__init__(label, total, done=done)
+        self._live, self._draw, self._last_refresh = live, draw, -SECONDS_BETWEEN_REFRESHES
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
         self.done += count
-        if time.monotonic() - self._last >= SECONDS_BETWEEN_DRAWINGS:
+        if time.monotonic() - self._last_refresh >= SECONDS_BETWEEN_REFRESHES:
             console = self._live.console
             plain, parts = console.options.ascii_only, list[Segment]()
-            for line in self._drawn(self, *console.size):
-                parts += [Segment(words.translate(PLAIN) if plain else words, console.get_style(style or "none")) for words, style in line]
+            for line in self._draw(self, *console.size):
+                parts += [Segment(words.translate(ASCII_FALLBACK) if plain else words, console.get_style(style or "none")) for words, style in line]
                 parts.append(Segment.line())
             self._live.update(Segments(parts[:-1]), refresh=True)
-            self._last = time.monotonic()
+            self._last_refresh = time.monotonic()
 
 
 @contextmanager
-def panel(what: str, total: int, drawn: Callable[[Meter, int, int], Sequence[Line]], *, done: int = 0) -> Iterator[Meter]:
+def panel(label: str, total: int, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]], *, done: int = 0) -> Iterator[ProgressMeter]:
     """A meter that shows on a terminal the lines of `drawn(meter, columns, rows)`; elsewhere a plain meter."""
     console = Console(stderr=True)
     if _quiet or not sys.stderr.isatty() or console.is_dumb_terminal:
-        yield Meter(what, total, done=done)
+        yield ProgressMeter(label, total, done=done)
         return
-    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live, _lines_above():
-        yield _Panel(what, total, done, live, drawn)
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live, _log_above_live():
+        yield _LivePanel(label, total, done, live, draw)
 
 
 @contextmanager
-def _lines_above() -> Iterator[None]:
+def _log_above_live() -> Iterator[None]:
     """Send log lines to the current stderr, so that they appear above the live display."""
     streams = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
     for handler, _ in streams:
@@ -138,7 +138,7 @@ def _lines_above() -> Iterator[None]:
             handler.stream = stream
 
 
-def asked(prompt: str) -> Iterator[str]:
+def prompt_lines(prompt: str) -> Iterator[str]:
     """Lines typed at a prompt on a terminal, or the lines of a pipe; ends with the stream or Ctrl-D."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield from (line.rstrip("\r\n") for line in sys.stdin)
@@ -154,7 +154,7 @@ def asked(prompt: str) -> Iterator[str]:
             return
 
 
-def show(lines: Iterable[Line]) -> None:
+def print_styled(lines: Iterable[StyledLine]) -> None:
     """Print lines of data on stdout, with their styles if it is a terminal."""
     console = Console(highlight=False) if sys.stdout.isatty() else None
     for line in lines:
@@ -180,17 +180,17 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
     return "".join(BARS[max(0, min(len(BARS) - 1, int(part * len(BARS))))] for part in scaled)
 
 
-def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+def progress(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
     """Iterate over `items` and show progress."""
     if total is None and isinstance(items, Sized):
         total = len(items)
-    with meter(what, total) as counter:
+    with meter(label, total) as counter:
         for item in items:
             yield item
             counter.advance()
 
 
-def clock(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Format seconds for people.
 
     >>> clock(59), clock(61), clock(3700)
@@ -203,7 +203,7 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Format a number of bytes for people.
 
     >>> size(1536), size(3 * 2**30)

@@ -8,15 +8,15 @@ from typing import TypeAlias
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.records.examples import Example, Found
+from moeir.records.examples import Example, Provenance
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
-Select: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
+NegativeSelector: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
 
 
 @dataclass
-class Tally:
+class MiningCounts:
     """Counts of queries that gave an example or were skipped, by reason, and of documents excluded because they contain an answer."""
 
     mined: int = 0
@@ -37,7 +37,7 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
     return [document for document in hits[first:last] if document not in positives]
 
 
-def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select: Select) -> dict[str, tuple[Found, ...]]:
+def pool_negatives(runs: Mapping[str, Run], query: str, positives: Collection[str], select: NegativeSelector) -> dict[str, tuple[Provenance, ...]]:
     """The negatives of one query: documents that `select` takes from each run, interleaved by rank, with their provenance.
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
@@ -48,15 +48,15 @@ def pool(runs: Mapping[str, Run], query: str, positives: Collection[str], select
     hits = {name: run.hits(query) for name, run in runs.items()}
     columns = [select([document for document, _ in run_hits], positives) for run_hits in hits.values()]
     chosen = dict.fromkeys(document for turn in zip_longest(*columns) for document in turn if document is not None)
-    sources: dict[str, list[Found]] = {document: [] for document in chosen}
+    sources: dict[str, list[Provenance]] = {document: [] for document in chosen}
     for name, run_hits in hits.items():
         for rank, (document, score) in enumerate(run_hits, 1):
             if document in sources:
-                sources[document].append(Found(name, rank, score))
+                sources[document].append(Provenance(name, rank, score))
     return {document: tuple(entries) for document, entries in sources.items()}
 
 
-def candidates(runs: Mapping[str, Run], qrels: Qrels, select: Select, *, positive_grade: int = 1) -> list[Run]:
+def select_candidates(runs: Mapping[str, Run], qrels: Qrels, select: NegativeSelector, *, positive_grade: int = 1) -> list[Run]:
     """Each run's candidate negatives: its hits that `select` takes, for the queries that have positives."""
     selected_runs = []
     for run in runs.values():
@@ -68,18 +68,18 @@ def candidates(runs: Mapping[str, Run], qrels: Qrels, select: Select, *, positiv
                 selection = set(select(documents, positives))
                 selected[run.starts[row] : run.starts[row + 1]] = [document in selection for document in documents]
         starts = np.concatenate(([0], np.cumsum(selected)))[run.starts].astype(np.int64)
-        selected_runs.append(Run(run.queries, starts, run.documents[selected], run.scores[selected], run.names, run.tag))
+        selected_runs.append(Run(run.queries, starts, run.documents[selected], run.scores[selected], run.document_ids, run.tag))
     return selected_runs
 
 
-def mined(
+def mine_negatives(
     runs: Mapping[str, Run],
     qrels: Qrels,
-    select: Select,
-    tally: Tally,
+    select: NegativeSelector,
+    counts: MiningCounts,
     *,
     positive_grade: int = 1,
-    refused: Mapping[str, Collection[str]] | None = None,
+    excluded: Mapping[str, Collection[str]] | None = None,
 ) -> Iterator[Example]:
     """One example per judged query that has positives and negatives; updates the counts.
 
@@ -87,22 +87,22 @@ def mined(
     Documents listed for a query in `refused`, such as those that contain an answer, are excluded from its negatives.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
-    tally.without_positives += len(run_queries.keys() - qrels.keys())
+    counts.without_positives += len(run_queries.keys() - qrels.keys())
     for query, grades in qrels.items():
         positives = _positives(grades, positive_grade)
         if not positives:
-            tally.without_positives += 1
+            counts.without_positives += 1
         elif query not in run_queries:
-            tally.without_hits += 1
+            counts.without_hits += 1
         else:
-            pooled = pool(runs, query, set(positives), select)
-            banned = (refused or {}).get(query, ())
+            pooled = pool_negatives(runs, query, set(positives), select)
+            banned = (excluded or {}).get(query, ())
             negatives = {document: sources for document, sources in pooled.items() if document not in banned}
-            tally.with_answers += len(pooled) - len(negatives)
+            counts.with_answers += len(pooled) - len(negatives)
             if not negatives:
-                tally.without_negatives += 1
+                counts.without_negatives += 1
                 continue
-            tally.mined += 1
+            counts.mined += 1
             yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))
 
 

@@ -16,22 +16,22 @@ from typing import Any
 import yaml
 
 from moeir.errors import DataError, UsageError
-from moeir.values import convert
+from moeir.values import parse_value
 
-ROLE, HELP, KIND, NAMES, SWITCH = "role", "help", "kind", "names", "affects_result"
+ROLE, HELP, KIND, ALIASES, AFFECTS_RESULT = "role", "help", "kind", "names", "affects_result"
 
 
-def option(help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = (), affects_result: bool = True) -> Any:
+def option(help: str, default: Any = dataclasses.MISSING, *, aliases: tuple[str, ...] = (), affects_result: bool = True) -> Any:
     """A setting with a flag; `aliases` are other established flags for it; `affects_result=False` if it cannot change the product."""
-    return _field("option", help, default, kind="", names=names, affects_result=affects_result)
+    return _field("option", help, default, kind="", aliases=aliases, affects_result=affects_result)
 
 
-def source(kind: str, help: str, default: Any = dataclasses.MISSING, *, names: tuple[str, ...] = ()) -> Any:
+def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, *, aliases: tuple[str, ...] = ()) -> Any:
     """An input: a text file, or an artifact of `kind`."""
-    return _field("source", help, default, kind=kind, names=names)
+    return _field("source", help, default, kind=kind, aliases=aliases)
 
 
-def product(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
+def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
     """The output of the stage; there is only one."""
     return _field("product", help, default, kind=kind)
 
@@ -41,8 +41,8 @@ def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
     return _field("argument", help, default, kind="")
 
 
-def _field(role: str, help: str, default: Any, *, kind: str, names: tuple[str, ...] = (), affects_result: bool = True) -> Any:
-    metadata = {ROLE: role, HELP: help, KIND: kind, NAMES: names, SWITCH: affects_result}
+def _field(role: str, help: str, default: Any, *, kind: str, aliases: tuple[str, ...] = (), affects_result: bool = True) -> Any:
+    metadata = {ROLE: role, HELP: help, KIND: kind, ALIASES: aliases, AFFECTS_RESULT: affects_result}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -54,7 +54,7 @@ class Setting:
     role: str
     kind: str
     help: str
-    names: tuple[str, ...]
+    aliases: tuple[str, ...]
     annotation: str
     repeated: bool
     default: Any
@@ -74,7 +74,7 @@ class Setting:
         return self.default is dataclasses.MISSING
 
 
-def settings_of(stage: type) -> tuple[Setting, ...]:
+def list_settings(stage: type) -> tuple[Setting, ...]:
     """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
     settings, hints = [], typing.get_type_hints(stage)
     shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
@@ -85,42 +85,42 @@ def settings_of(stage: type) -> tuple[Setting, ...]:
         kind = typing.get_args(hint)[0] if repeated else hint
         meta = field.metadata
         settings.append(
-            Setting(field.name, meta[ROLE], meta[KIND], meta[HELP], meta[NAMES], _written(kind), repeated, field.default, meta[SWITCH])
+            Setting(field.name, meta[ROLE], meta[KIND], meta[HELP], meta[ALIASES], _type_name(kind), repeated, field.default, meta[AFFECTS_RESULT])
         )
     return tuple(settings)
 
 
-def _written(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
-        return " | ".join(_written(part) for part in typing.get_args(hint))
+        return " | ".join(_type_name(part) for part in typing.get_args(hint))
     return "None" if hint is type(None) else str(hint.__name__)
 
 
-def resolve(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
+def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
     """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
-    settings = settings_of(stage)
+    settings = list_settings(stage)
     values: dict[str, Any] = {}
-    for setting, value, where in _from_yaml(settings, config):
-        values[setting.name] = _value(setting, value, where)
+    for setting, value, where in _read_config(settings, config):
+        values[setting.name] = _parse_setting(setting, value, where)
     for setting in settings:
         if flags.get(setting.name) is not None:
-            values[setting.name] = _value(setting, flags[setting.name], setting.flag)
+            values[setting.name] = _parse_setting(setting, flags[setting.name], setting.flag)
     for setting in settings:
         if setting.required and setting.name not in values:
             name = setting.flag if setting.role != "argument" else setting.name.upper()
-            raise UsageError(f"{_hyphened(stage.__name__)} needs {name}: {setting.help}")
+            raise UsageError(f"{_kebab_case(stage.__name__)} needs {name}: {setting.help}")
     return stage(**values)
 
 
-def _hyphened(name: str) -> str:
+def _kebab_case(name: str) -> str:
     """MineNegatives is mine-negatives."""
     return "".join("-" * (letter.isupper() and index > 0) + letter.lower() for index, letter in enumerate(name))
 
 
-def _from_yaml(settings: tuple[Setting, ...], config: Path | None) -> typing.Iterator[tuple[Setting, Any, str]]:
+def _read_config(settings: tuple[Setting, ...], config: Path | None) -> typing.Iterator[tuple[Setting, Any, str]]:
     if config is None:
         return
-    known = {name.lstrip("-").replace("-", "_"): setting for setting in settings for name in (setting.name, *setting.names)}
+    known = {name.lstrip("-").replace("-", "_"): setting for setting in settings for name in (setting.name, *setting.aliases)}
     for key, value in read_yaml(config).items():
         name = str(key).replace("-", "_")
         if name not in known:
@@ -150,16 +150,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _value(setting: Setting, value: Any, where: str) -> Any:
+def _parse_setting(setting: Setting, value: Any, where: str) -> Any:
     if setting.repeated:
         items = value if isinstance(value, list | tuple) else [value]
-        return tuple(_single(setting, item, where) for item in items)
+        return tuple(_parse_single(setting, item, where) for item in items)
     if isinstance(value, list | tuple):
         raise UsageError(f"{where}: expected one value, found {len(value)}")
-    return _single(setting, value, where)
+    return _parse_single(setting, value, where)
 
 
-def _single(setting: Setting, value: Any, where: str) -> Any:
+def _parse_single(setting: Setting, value: Any, where: str) -> Any:
     if value is None and setting.annotation.endswith("None"):
         return None
     if value is None or isinstance(value, Mapping | list | tuple | set):
@@ -167,26 +167,26 @@ def _single(setting: Setting, value: Any, where: str) -> Any:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if "Path" in setting.annotation:
         return Path(text)
-    return convert(text, setting.annotation, where)
+    return parse_value(text, setting.annotation, where)
 
 
-def as_dict(stage: Any, *, results_only: bool = False) -> dict[str, Any]:
+def to_dict(stage: Any, *, results_only: bool = False) -> dict[str, Any]:
     """The settings of a stage as plain types, keyed by flag; with `results_only`, those that can change its product."""
     plain = {}
-    for setting in settings_of(type(stage)):
+    for setting in list_settings(type(stage)):
         if results_only and (not setting.affects_result or setting.role in ("source", "product")):
             continue
         value = getattr(stage, setting.name)
-        items = [_plain(item) for item in value] if setting.repeated else _plain(value)
+        items = [_to_plain(item) for item in value] if setting.repeated else _to_plain(value)
         plain[setting.name.replace("_", "-")] = items
     return plain
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def render(stage: Any) -> str:
+def to_yaml(stage: Any) -> str:
     """The resolved settings as YAML that `--config` accepts."""
-    text: str = yaml.safe_dump(as_dict(stage), sort_keys=False, allow_unicode=True, default_flow_style=False)
+    text: str = yaml.safe_dump(to_dict(stage), sort_keys=False, allow_unicode=True, default_flow_style=False)
     return text

@@ -6,7 +6,7 @@ from typing import Any
 from moeir.errors import UsageError
 
 
-def convert(text: str, annotation: str, where: str) -> Any:
+def parse_value(text: str, annotation: str, where: str) -> Any:
     """Parse a value of type int, float, str, bool, tuple[str, ...] or `X | None`.
 
     >>> convert("lexical+local", "tuple[str, ...]", "experts"), convert("none", "int | None", "limit")
@@ -16,15 +16,15 @@ def convert(text: str, annotation: str, where: str) -> Any:
     if kind != annotation and (text.lower() == "none" or (not text and kind != "str")):
         return None
     if kind == "bool":
-        return _truth(text, where)
+        return _parse_bool(text, where)
     if kind.startswith("tuple"):
         return tuple(filter(None, text.split("+")))
     if kind in ("int", "float"):
-        return _number(text, kind, where)
+        return _parse_number(text, kind, where)
     return text
 
 
-def _number(text: str, kind: str, where: str) -> float:
+def _parse_number(text: str, kind: str, where: str) -> float:
     try:
         number = int(text) if kind == "int" else float(text)
         if not math.isfinite(number):
@@ -34,14 +34,14 @@ def _number(text: str, kind: str, where: str) -> float:
     return number
 
 
-def _truth(text: str, where: str) -> bool:
+def _parse_bool(text: str, where: str) -> bool:
     truths = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
     if text.lower() not in truths:
         raise UsageError(f"{where}: expected true or false, found {text!r}")
     return truths[text.lower()]
 
 
-def render(value: Any) -> str:
+def format_value(value: Any) -> str:
     """The text that `parse_value` turns back into `value`."""
     if isinstance(value, bool):
         return str(value).lower()

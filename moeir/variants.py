@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import UsageError
-from moeir.values import convert
+from moeir.values import parse_value
 
 PACKAGE = Path(__file__).parent
 FORMULAS = {
@@ -27,8 +27,8 @@ FORMULAS = {
     "analysis.projection": "vectors",
     "reranking.ensembles": "scores",
 }
-CHILDREN = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server", "formats": "Format"}
-ROOMS = (*CHILDREN, *FORMULAS)
+BASE_CLASSES = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server", "formats": "Format"}
+ROOMS = (*BASE_CLASSES, *FORMULAS)
 REQUIRED = object()
 
 
@@ -70,7 +70,7 @@ class Spec:
         return f"{self.name}:{pairs}" if pairs else self.name
 
 
-def parse(text: str) -> Spec:
+def parse_spec(text: str) -> Spec:
     """Split `name:key=value,…`; one level, no quoting, `+` inside a value stands for a comma.
 
     >>> parse("rrf:constant=60").options
@@ -91,62 +91,62 @@ def parse(text: str) -> Spec:
     return Spec(name, tuple(options.items()))
 
 
-def bind(room: str, text: str) -> functools.partial[Any]:
+def bind_variant(room: str, text: str) -> functools.partial[Any]:
     """The function or class that `text` names in `room`, with its options parsed and bound."""
-    variant, options = resolve(room, text)
+    variant, options = resolve_spec(room, text)
     target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
     return functools.partial(target, **options)
 
 
-def resolve(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
+def resolve_spec(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
     """Find a variant and parse its options without imports; UsageError for an unknown name, option or value."""
-    spec = parse(text)
-    variant = find(room, spec.name)
+    spec = parse_spec(text)
+    variant = find_variant(room, spec.name)
     known = {option.name: option for option in variant.options}
     values = {}
     for key, value in spec.options:
         if key not in known:
-            raise UsageError(f"{text}: {variant.name} has no option {key!r}{near(key, known)}")
-        values[key] = convert(value, known[key].annotation, f"{text}: {key}")
+            raise UsageError(f"{text}: {variant.name} has no option {key!r}{suggest(key, known)}")
+        values[key] = parse_value(value, known[key].annotation, f"{text}: {key}")
     for option in variant.options:
         if option.default is REQUIRED and option.name not in values:
             raise UsageError(f"{text}: {variant.name} needs {option.name}=…")
     return variant, values
 
 
-def find(room: str, name: str) -> Variant:
+def find_variant(room: str, name: str) -> Variant:
     """The variant called `name` in `room`; hyphens and underscores are the same."""
-    by_name = {variant.name: variant for variant in listed(room)}
+    by_name = {variant.name: variant for variant in list_variants(room)}
     key = name.replace("_", "-")
     if key not in by_name:
-        raise UsageError(f"{room} has no {name!r}{near(key, by_name)} (moeir variants {room} lists them)")
+        raise UsageError(f"{room} has no {name!r}{suggest(key, by_name)} (moeir variants {room} lists them)")
     return by_name[key]
 
 
 @functools.cache
-def listed(room: str) -> tuple[Variant, ...]:
+def list_variants(room: str) -> tuple[Variant, ...]:
     """All variants of a room, sorted by name, read from the source."""
     if room not in ROOMS:
-        raise UsageError(f"there is no room {room!r}{near(room, ROOMS)}")
+        raise UsageError(f"there is no room {room!r}{suggest(room, ROOMS)}")
     path = PACKAGE.joinpath(*room.split("."))
     if path.is_dir():
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
-        variants = [variant for file in files for variant in _classes(room, file)]
+        variants = [variant for file in files for variant in _class_variants(room, file)]
     else:
-        variants = _functions(room, path.with_suffix(".py"))
+        variants = _function_variants(room, path.with_suffix(".py"))
     return tuple(sorted(variants, key=lambda variant: variant.name))
 
 
-def _classes(room: str, file: Path) -> list[Variant]:
+def _class_variants(room: str, file: Path) -> list[Variant]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     for node in body:
-        if isinstance(node, ast.ClassDef) and CHILDREN[room] in (ast.unparse(base) for base in node.bases):
+        if isinstance(node, ast.ClassDef) and BASE_CLASSES[room] in (ast.unparse(base) for base in node.bases):
             initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
             return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, initializer)]
     return []
 
 
-def _functions(room: str, file: Path) -> list[Variant]:
+def _function_variants(room: str, file: Path) -> list[Variant]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
     kin = [node for node in functions if node.args.args[0].arg == FORMULAS[room]]
@@ -162,7 +162,7 @@ def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.Clas
     return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
 
 
-def near(name: str, known: Any) -> str:
+def suggest(name: str, known: Any) -> str:
     """Suggestion for an error message about an unknown name: the closest known name, or all of them."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1)
     if close:

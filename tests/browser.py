@@ -30,11 +30,11 @@ class Browser:
         self._numbers, self._rest, self._session = itertools.count(1), b"", None
         self.requests: list[str] = []
         self.problems: list[str] = []
-        target = next(one for one in self.say("Target.getTargets")["targetInfos"] if one["type"] == "page")["targetId"]
-        self._session = self.say("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        target = next(one for one in self.send("Target.getTargets")["targetInfos"] if one["type"] == "page")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
-            self.say(f"{domain}.enable")
-        self.size(width, height)
+            self.send(f"{domain}.enable")
+        self.resize(width, height)
 
     def __enter__(self) -> "Browser":
         return self
@@ -45,19 +45,19 @@ class Browser:
         self._process.kill()
         self._process.wait()
 
-    def say(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result; events received before it are recorded."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters} | ({"sessionId": self._session} if self._session else {})
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while True:
-            reply = self._heard()
+            reply = self._receive()
             if reply.get("id") == number:
                 assert "error" not in reply, reply
                 return dict(reply["result"])
-            self._take(reply)
+            self._record_event(reply)
 
-    def _heard(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             part = os.read(self._in, 1 << 20)
             assert part, "the browser has gone"
@@ -65,7 +65,7 @@ class Browser:
         message, _, self._rest = self._rest.partition(b"\0")
         return dict(json.loads(message))
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _record_event(self, event: dict[str, Any]) -> None:
         parameters = event.get("params", {})
         if event["method"] == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
@@ -74,46 +74,46 @@ class Browser:
         if event["method"] == "Runtime.consoleAPICalled" or event["method"] == "Log.entryAdded":
             self.problems.append(json.dumps(parameters)[:1000])
 
-    def size(self, width: int, height: int) -> None:
+    def resize(self, width: int, height: int) -> None:
         """Set the window size in CSS pixels."""
-        self.say("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.send("Emulation.setDeviceMetricsOverride", send=width, height=height, deviceScaleFactor=1, mobile=width < 600)
 
-    def prefer(self, theme: str) -> None:
+    def set_color_scheme(self, theme: str) -> None:
         """Set the system's preference for light or dark."""
-        self.say("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def open(self, page: Path) -> float:
         """Open a file, wait until the page is ready, and return the seconds it took."""
         start = time.monotonic()
-        self.say("Page.navigate", url=page.resolve().as_uri())
-        while self.value("document.documentElement.dataset.ready") != "true":
+        self.send("Page.navigate", url=page.resolve().as_uri())
+        while self.evaluate("document.documentElement.dataset.ready") != "true":
             assert time.monotonic() - start < 120, self.problems
             time.sleep(0.02)
         return time.monotonic() - start
 
-    def value(self, expression: str) -> Any:
+    def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        return self.say("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        return self.send("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def press(self, *keys: str) -> None:
         """Press keys, given by name or letter."""
         for key in keys:
             text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
-            self.say("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
-            self.say("Input.dispatchKeyEvent", type="keyUp", key=key)
+            self.send("Input.dispatchKeyEvent", type="keyDown", send=key, **text)
+            self.send("Input.dispatchKeyEvent", type="keyUp", send=key)
 
     def click(self, selector: str) -> None:
         """Click the middle of an element."""
         element = f"document.querySelector({json.dumps(selector)})"
-        self.value(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        box = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
+        self.evaluate(f"{element}.scrollIntoView({{evaluate: 'center', behavior: 'instant'}})")
+        box = self.evaluate(f"(box => [box.x + box.evaluate / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
-            self.say("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+            self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
-    def picture(self, file: Path, *, whole: bool = True) -> None:
+    def screenshot(self, file: Path, *, whole: bool = True) -> None:
         """Save a screenshot as .png."""
-        file.write_bytes(b64decode(self.say("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]))
+        file.write_bytes(b64decode(self.send("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]))
 
-    def printed(self, file: Path) -> None:
+    def print_pdf(self, file: Path) -> None:
         """Save the printed page as .pdf."""
-        file.write_bytes(b64decode(self.say("Page.printToPDF", printBackground=True)["data"]))
+        file.write_bytes(b64decode(self.send("Page.printToPDF", printBackground=True)["data"]))

@@ -14,16 +14,16 @@ import hypothesis
 import pytest
 
 # No deadlines and no random examples: neither a busy machine nor luck may fail a test; explore with --hypothesis-profile=other
-patience = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("other", patience)
-hypothesis.settings.register_profile("same", patience, derandomize=True)
+hypothesis_settings = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("other", hypothesis_settings)
+hypothesis.settings.register_profile("same", hypothesis_settings, derandomize=True)
 hypothesis.settings.load_profile("same")
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 TOY = Path(__file__).parent / "toy"
 DEVICE = Path(__file__).parent / "device"
-SPECIAL = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONFIG = {
+SPECIAL_TOKENS = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_CONFIG = {
     "model_type": "bert",
     "architectures": ["BertModel"],
     "hidden_size": 32,
@@ -41,7 +41,7 @@ CONFIG = {
 }
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """The exit code of a command, and its output on both streams."""
 
     code: int
@@ -49,32 +49,32 @@ class Said(NamedTuple):
     stderr: str
 
 
-class Stream(io.TextIOWrapper):
+class InMemoryStream(io.TextIOWrapper):
     """A standard stream held in memory; it can still be read after it is closed or detached."""
 
     def __init__(self, content: str = "") -> None:
-        self.held = io.BytesIO(content.encode())
-        super().__init__(self.held, encoding="utf-8", newline="\n", write_through=True)
+        self.content = io.BytesIO(content.encode())
+        super().__init__(self.content, encoding="utf-8", newline="\n", write_through=True)
 
     def text(self) -> str:
-        return self.held.getvalue().decode()
+        return self.content.getvalue().decode()
 
 
-def run_here(*arguments: object, stdin: str = "") -> Said:
+def run_in_process(*arguments: object, stdin: str = "") -> CommandResult:
     """`moeir ARGUMENTS` in this process."""
     from moeir import cli, console
 
-    streams = {"stdin": Stream(stdin), "stdout": Stream(), "stderr": Stream()}
+    streams = {"stdin": InMemoryStream(stdin), "stdout": InMemoryStream(), "stderr": InMemoryStream()}
     with pytest.MonkeyPatch.context() as patch:
         for name, stream in streams.items():
             patch.setattr(sys, name, stream)
-        console.start()
-        code = cli._outcome([str(argument) for argument in arguments])
-    console.start()
-    return Said(code, streams["stdout"].text(), streams["stderr"].text())
+        console.configure_logging()
+        code = cli._exit_code([str(argument) for argument in arguments])
+    console.configure_logging()
+    return CommandResult(code, streams["stdout"].text(), streams["stderr"].text())
 
 
-def run_outside(*arguments: object, stdin: str = "", program: str | None = None, **environment: str) -> Said:
+def run_in_subprocess(*arguments: object, stdin: str = "", program: str | None = None, **environment: str) -> CommandResult:
     """`moeir ARGUMENTS` in a subprocess; `program` is Python code to run instead, with ARGUMENTS as sys.argv."""
     start = ["-c", program] if program else ["-m", "moeir"]
     completed = subprocess.run(
@@ -85,7 +85,7 @@ def run_outside(*arguments: object, stdin: str = "", program: str | None = None,
         timeout=600,
         check=False,
     )
-    return Said(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
+    return CommandResult(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -101,15 +101,15 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture(scope="session")
-def moeir() -> Callable[..., Said]:
+def moeir() -> Callable[..., CommandResult]:
     """`moeir(*arguments, stdin="")` -> (code, stdout, stderr), in this process."""
-    return run_here
+    return run_in_process
 
 
 @pytest.fixture(scope="session")
-def moeir_outside() -> Callable[..., Said]:
+def moeir_outside() -> Callable[..., CommandResult]:
     """The same in a subprocess, for tests that need a fresh process."""
-    return run_outside
+    return run_in_subprocess
 
 
 @pytest.fixture(scope="session")
@@ -121,28 +121,28 @@ def toy() -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four seeded layers of 32 as transformers lays BERT out, without an MLM head."""
-    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny", head=False)
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "tiny", head=False)
 
 
 @pytest.fixture(scope="session")
 def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with an MLM head."""
-    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-with-head", head=True)
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-with-head", head=True)
 
 
 @pytest.fixture(scope="session")
 def tiny_model_without_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with an MLM head and no dropout: several processes then train the same weights as one."""
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-without-dropout", head=True, **rates)
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-without-dropout", head=True, **rates)
 
 
 @pytest.fixture(scope="session")
 def t5_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A seeded T5 of two layers as transformers lays it out."""
-    from tests.tiny_t5 import tiny_t5
+    from tests.tiny_t5 import write_tiny_t5
 
-    return tiny_t5(tmp_path_factory.mktemp("weights") / "t5", TOY / "corpus.jsonl")
+    return write_tiny_t5(tmp_path_factory.mktemp("weights") / "t5", TOY / "corpus.jsonl")
 
 
 @pytest.fixture(scope="session")
@@ -150,36 +150,36 @@ def came_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_he
     """CAME of two shared and two private layers, not trained."""
     output = tmp_path_factory.mktemp("built") / "came"
     arch = "came:shared_layers=2,local_dim=16,normalise=true"
-    return _built(output, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
+    return _build(output, "init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32)
 
 
 @pytest.fixture(scope="session")
 def encodings(came_checkpoint: Path, toy: Path) -> Path:
     """The toy corpus in all three representations."""
     output = came_checkpoint.with_name("encodings")
-    return _built(output, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    return _build(output, "encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
 
 
 @pytest.fixture(scope="session")
 def index(encodings: Path) -> Path:
     """The exact index of each expert."""
-    return _built(encodings.with_name("index"), "index", "--encodings", encodings)
+    return _build(encodings.with_name("index"), "index", "--encodings", encodings)
 
 
 @pytest.fixture(scope="session")
 def bm25_index(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """BM25 over the toy corpus."""
     output = tmp_path_factory.mktemp("built") / "bm25"
-    return _built(output, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
+    return _build(output, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
 
 
-def _built(output: Path, *arguments: object) -> Path:
-    result = run_here(*arguments, "--output", output)
+def _build(output: Path, *arguments: object) -> Path:
+    result = run_in_process(*arguments, "--output", output)
     assert result.code == 0, result.stderr
     return output
 
 
-def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **overrides: object) -> Path:
+def write_tiny_bert(folder: Path, *, head: bool, layers: int = 4, **overrides: object) -> Path:
     """Write config.json with `overrides`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
     import torch
 
@@ -187,11 +187,11 @@ def tiny_bert(folder: Path, *, head: bool, layers: int = 4, **overrides: object)
     from moeir.backbones.encoder import Encoder
 
     folder.mkdir(parents=True)
-    config = CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | overrides
+    config = BERT_CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | overrides
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        encoder = Encoder(bert.shape(config), vocabulary_head=head)
-    files.write(folder, config, encoder.state_dict(), plain=True)
+        encoder = Encoder(bert.parse_config(config), vocabulary_head=head)
+    files.write_model(folder, config, encoder.state_dict(), hf_compatible=True)
     return folder
 
 
@@ -202,7 +202,7 @@ def _write_tokenizer(folder: Path) -> int:
     names = ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv")
     texts = " ".join((TOY / name).read_text(encoding="utf-8").lower() for name in names)
     words = {word for word in re.findall("[a-z]+", texts) if len(word) > 1}
-    pieces = [*SPECIAL, *",.?!-':", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), *sorted(words)]
+    pieces = [*SPECIAL_TOKENS, *",.?!-':", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), *sorted(words)]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -7,16 +7,16 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-MOMENTS = ("fsync", "rename", "replace")
+DISK_CALLS = ("fsync", "rename", "replace")
 
 
-def died(action: Callable[[], object], moment: int) -> bool:
+def kill_at(action: Callable[[], object], moment: int) -> bool:
     """Run `action` in a child and kill it at its `moment`-th disk call, counted from 0; False if it ended before that."""
     child = os.fork()
     if child == 0:
         code = 70
         try:
-            _arm(moment)
+            _kill_before(moment)
             action()
             code = 0
         except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
@@ -31,12 +31,12 @@ def died(action: Callable[[], object], moment: int) -> bool:
     return False
 
 
-def deaths(every: int = 1, first: int = 0) -> Iterator[int]:
+def kill_points(every: int = 1, first: int = 0) -> Iterator[int]:
     """Numbers of disk calls to kill at; the caller stops when the child ends unkilled."""
     yield from range(first, 1000, every)
 
 
-def _arm(moment: int) -> None:
+def _kill_before(moment: int) -> None:
     calls = 0
 
     def count(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,5 +49,5 @@ def _arm(moment: int) -> None:
 
         return counting_call
 
-    for name in MOMENTS:
+    for name in DISK_CALLS:
         setattr(os, name, count(getattr(os, name)))

@@ -5,42 +5,42 @@ from pathlib import Path
 
 import torch
 
-from moeir.architectures.base import KINDS
+from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.artifacts import manifests
-from tests.conftest import run_here
+from tests.conftest import run_in_process
 
 
-def doubled(encodings: Path, folder: Path) -> Path:
+def duplicate_documents(encodings: Path, folder: Path) -> Path:
     """Encodings with every document twice, the second time with a 2 appended to its id: equal scores."""
     ids = manifests.read_lines(encodings / "ids.txt")
     rows = [*range(len(ids)), *range(len(ids))]
-    return written(encodings, folder, rows, [*ids, *(f"{name}2" for name in ids)])
+    return write_encodings(encodings, folder, rows, [*ids, *(f"{name}2" for name in ids)])
 
 
-def cut(encodings: Path, folder: Path, count: int) -> list[Path]:
+def split_encodings(encodings: Path, folder: Path, count: int) -> list[Path]:
     """Split encodings round-robin into `count` encodings."""
     ids = manifests.read_lines(encodings / "ids.txt")
     rows_of_parts = [list(range(part, len(ids), count)) for part in range(count)]
-    return [written(encodings, folder / f"part{part}", rows, [ids[row] for row in rows]) for part, rows in enumerate(rows_of_parts)]
+    return [write_encodings(encodings, folder / f"part{part}", rows, [ids[row] for row in rows]) for part, rows in enumerate(rows_of_parts)]
 
 
-def written(encodings: Path, folder: Path, rows: Sequence[int], ids: Sequence[str]) -> Path:
+def write_encodings(encodings: Path, folder: Path, rows: Sequence[int], ids: Sequence[str]) -> Path:
     """Write the encodings of some rows with new ids."""
     source_manifest = manifests.read_manifest(encodings)
     folder.mkdir(parents=True)
     for name, kind in source_manifest["counts"]["experts"].items():
-        KINDS[kind].open(encodings / name).select(torch.tensor(rows)).save(folder / name)
+        REPRESENTATION_CLASSES[kind].open(encodings / name).select(torch.tensor(rows)).save(folder / name)
     (folder / "ids.txt").write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
     facts = dict(source_manifest["counts"]["checkpoint"], path=str((encodings / source_manifest["counts"]["checkpoint"]["path"]).resolve()))
     counts = dict(source_manifest["counts"], texts=len(ids), checkpoint=facts)
-    manifest = manifests.compose(folder, "encodings", {"stage": "encode", "settings": {}, "sources": {}}, folder.name)
-    (folder / "manifest.json").write_text(manifests.text_of(manifest | {"counts": counts}), encoding="utf-8")
+    manifest = manifests.build_manifest(folder, "encodings", {"stage": "encode", "settings": {}, "sources": {}}, folder.name)
+    (folder / "manifest.json").write_text(manifests.serialize_manifest(manifest | {"counts": counts}), encoding="utf-8")
     return folder
 
 
-def indexed(encodings: Path) -> Path:
+def build_index(encodings: Path) -> Path:
     """Build an index of encodings, next to them."""
     path = encodings.with_name(f"{encodings.name}-index")
-    result = run_here("index", "--encodings", encodings, "--output", path)
+    result = run_in_process("index", "--encodings", encodings, "--output", path)
     assert result.code == 0, result.stderr
     return path

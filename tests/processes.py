@@ -16,41 +16,41 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
 
-from moeir.analysis.watching import METRICS
+from moeir.analysis.watching import METRICS_FILE
 from moeir.learning import distributed
-from tests.conftest import run_here
+from tests.conftest import run_in_process
 
-UNSEEN = ("key.bias", "classifier.bias")  # a softmax is invariant to them: their gradient is only rounding error
-TIMED = ("seconds", "tokens_per_second")
+ZERO_GRADIENT = ("key.bias", "classifier.bias")  # a softmax is invariant to them: their gradient is only rounding error
+TIMINGS = ("seconds", "tokens_per_second")
 PORTS = iter(range(20_000 + os.getpid() % 10_000, 32_768))
 
 
-def told(*arguments: object) -> dict[str, Any]:
+def run_captured(*arguments: object) -> dict[str, Any]:
     """Run `moeir ARGUMENTS` in this process and return its exit code and stderr."""
     try:
-        result = run_here(*arguments)
+        result = run_in_process(*arguments)
     except SystemExit as end:  # exits because another process failed
         return {"code": end.code, "stderr": ""}
     return {"code": result.code, "stderr": result.stderr}
 
 
-def facts(folder: Path) -> list[dict[str, float]]:
+def read_metrics(folder: Path) -> list[dict[str, float]]:
     """The metrics of each training step."""
-    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
 
 
-def alike(one_folder: Path, other_folder: Path) -> None:
+def assert_same_training(one_folder: Path, other_folder: Path) -> None:
     """Assert that the metrics of every step and the weights agree up to the order of summation."""
-    one, two = facts(one_folder), facts(other_folder)
+    one, two = read_metrics(one_folder), read_metrics(other_folder)
     assert len(one) == len(two)
     for step, again in zip(one, two, strict=True):
         assert step.keys() == again.keys()
-        values, expected = ({name: value for name, value in each.items() if name not in TIMED} for each in (step, again))
+        values, expected = ({name: value for name, value in each.items() if name not in TIMINGS} for each in (step, again))
         assert values == pytest.approx(expected, abs=1e-5, rel=1e-4)
         assert step["loss"] == pytest.approx(again["loss"], abs=1e-5, rel=2e-6)  # losses are up to 20 here, and a float32 has 7 digits
     weights, others = (load_file(folder / "model.safetensors") for folder in (one_folder, other_folder))
     for name, value in weights.items():
-        if not any(one in name for one in UNSEEN):
+        if not any(one in name for one in ZERO_GRADIENT):
             torch.testing.assert_close(value, others[name], atol=2e-4, rtol=0, msg=name)
 
 
@@ -63,24 +63,24 @@ def free_port() -> int:
     raise OSError("no port is free")
 
 
-def together(size: int, action: Callable[[int], Any]) -> list[Any]:
+def run_processes(size: int, action: Callable[[int], Any]) -> list[Any]:
     """Run `action(rank)` in each of `size` processes and return the results (as JSON values); None for a process that failed."""
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     with tempfile.TemporaryDirectory() as folder:
-        children = [_forked(rank, settings, action, Path(folder) / f"{rank}.json") for rank in range(size)]
+        children = [_fork(rank, settings, action, Path(folder) / f"{rank}.json") for rank in range(size)]
         for child in children:
             os.waitpid(child, 0)
         results = [Path(folder) / f"{rank}.json" for rank in range(size)]
         return [json.loads(path.read_text()) if path.exists() else None for path in results]
 
 
-def _forked(rank: int, settings: dict[str, str], action: Callable[[int], Any], answer: Path) -> int:
+def _fork(rank: int, settings: dict[str, str], action: Callable[[int], Any], answer: Path) -> int:
     child = os.fork()
     if child:
         return child
     try:
         os.environ |= settings | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        _forget()
+        _reset_process_state()
         answer.write_text(json.dumps(action(rank)))
     except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
         traceback.print_exc(file=sys.__stderr__)
@@ -89,9 +89,9 @@ def _forked(rank: int, settings: dict[str, str], action: Callable[[int], Any], a
     return child
 
 
-def _forget() -> None:
+def _reset_process_state() -> None:
     """Reset the parent's single-process state."""
     torch.set_num_threads(1)
     AcceleratorState._reset_state(reset_partial_state=True)
     PartialState._reset_state()
-    distributed.joined.cache_clear()
+    distributed.init_process_group.cache_clear()

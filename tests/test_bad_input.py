@@ -13,7 +13,7 @@ from tests.bad_encode import ENCODING
 from tests.bad_experts import EXPERTS
 from tests.bad_formats import FORMATS
 from tests.bad_fusion import FUSING
-from tests.bad_input import EVERY, GOOD, Bad, Full
+from tests.bad_input import COMMON, GOOD, BadInput, FullDisk
 from tests.bad_reports import REPORTING
 from tests.bad_rerank import RERANKING
 from tests.bad_search import SEARCHING
@@ -44,15 +44,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def circumstances(bad: Bad, folder: Path) -> Iterator[dict[str, bytes]]:
+def circumstances(bad: BadInput, folder: Path) -> Iterator[dict[str, bytes]]:
     """Make the input bad and yield the folder's contents."""
     resource = bad.setup(folder) if bad.setup else None
     yield contents(folder)
-    if isinstance(resource, Full | io.IOBase):
+    if isinstance(resource, FullDisk | io.IOBase):
         resource.close()
 
 
-TABLES = [*EVERY, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING]
+TABLES = [*COMMON, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING]
 
 
 @pytest.mark.parametrize("bad", TABLES, ids=lambda bad: bad.name)

@@ -24,10 +24,10 @@ def sampling() -> ModuleType:
 
 def test_a_question_with_the_words_of_a_tested_one_is_never_drawn_for_training(sampling: ModuleType, tmp_path: Path) -> None:
     questions = {"t1": "Who built it?", "t2": "Where?", "t3": "WHEN, then", "d1": "who built  it", "d2": "when then?"}
-    texts.write([Text(name, words) for name, words in questions.items()], tmp_path / "queries.jsonl.gz")
+    texts.write_texts([Text(name, words) for name, words in questions.items()], tmp_path / "queries.jsonl.gz")
     (tmp_path / "qrels").mkdir()
-    qrels.write({name: {"p": 1} for name in ("t1", "t2", "t3")}, tmp_path / "qrels" / "train.tsv.gz")
-    qrels.write({name: {"p": 1} for name in ("d1", "d2")}, tmp_path / "qrels" / "dev.tsv.gz")
+    qrels.write_qrels({name: {"p": 1} for name in ("t1", "t2", "t3")}, tmp_path / "qrels" / "train.tsv.gz")
+    qrels.write_qrels({name: {"p": 1} for name in ("d1", "d2")}, tmp_path / "qrels" / "dev.tsv.gz")
     samples = sampling.sampled(tmp_path, 10, 10, seed=1)
     assert [question.id for question in samples["train"]] == ["t2"]
     assert {question.id for question in samples["dev"]} == {"d1", "d2"}

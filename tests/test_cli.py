@@ -96,9 +96,9 @@ def test_version_and_help_are_data(moeir):
 def test_every_flag_of_a_stage_is_in_its_help(stage, moeir):
     result = moeir(stage, "--help")
     assert result.code == 0
-    for setting in settings.settings_of(cli.stage_class(stage)):
+    for setting in settings.list_settings(cli.stage_class(stage)):
         if setting.role != "argument":
-            assert all(name in result.stdout for name in (setting.flag, *setting.names))
+            assert all(name in result.stdout for name in (setting.flag, *setting.aliases))
     assert all(flag in result.stdout for flag in ("--config", "--show", "--dry-run"))
 
 
@@ -233,7 +233,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     (room / "trained").mkdir()
     (room / "trained" / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
     before = sorted(room.rglob("*"))
-    output = ("--output", "out") if any(setting.role == "product" for setting in settings.settings_of(cli.stage_class(stage))) else ()
+    output = ("--output", "out") if any(setting.role == "product" for setting in settings.list_settings(cli.stage_class(stage))) else ()
     result = moeir(stage, *DRY[stage].split(), *output, "--dry-run")
     assert (result.code, result.stderr) == (0, "")
     words = [line.split()[0] for line in result.stdout.splitlines()]

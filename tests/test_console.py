@@ -12,7 +12,7 @@ def stderr(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(console, "_quiet", False)
-    console.start()
+    console.configure_logging()
     return stream
 
 
@@ -25,14 +25,14 @@ def test_log_lines_go_to_stderr_and_nowhere_else(stderr, capsys):
 
 def test_starting_twice_says_nothing_twice(stderr, monkeypatch):
     monkeypatch.setattr("sys.stderr", stderr)
-    console.start()
+    console.configure_logging()
     logging.getLogger("moeir").info("once")
     assert stderr.getvalue() == "once\n"
 
 
 def test_other_ranks_say_errors_only(stderr, monkeypatch):
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
-    console.hush()
+    console.silence()
     logging.getLogger("moeir").info("hidden")
     logging.getLogger("moeir").error("shown")
     list(console.progress(range(3), "counting"))
@@ -51,13 +51,13 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(stderr, monkeypatch)
 def test_a_meter_says_how_far_and_how_fast_and_what_else(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
-    meter = console.Meter("training", 100)
+    meter = console.ProgressMeter("training", 100)
     now[0] = 10.0
     meter.advance(20, "loss 0.5")
-    assert meter.line() == "training: 20 of 100, 2.0/s, 40 s left, loss 0.5"
-    assert console.Meter("reading", None).line() == "reading: 0, 0.0/s"
+    assert meter.format_line() == "training: 20 of 100, 2.0/s, 40 s left, loss 0.5"
+    assert console.ProgressMeter("reading", None).format_line() == "reading: 0, 0.0/s"
 
 
 def test_numbers_for_people():
-    assert [console.clock(seconds) for seconds in (0.4, 60, 7261)] == ["0 s", "1 min 00 s", "2 h 01 min"]
-    assert [console.size(count) for count in (0, 1023, 1024, 2**50)] == ["0 B", "1023 B", "1.0 KiB", "1024.0 TiB"]
+    assert [console.format_seconds(seconds) for seconds in (0.4, 60, 7261)] == ["0 s", "1 min 00 s", "2 h 01 min"]
+    assert [console.format_bytes(count) for count in (0, 1023, 1024, 2**50)] == ["0 B", "1023 B", "1.0 KiB", "1024.0 TiB"]

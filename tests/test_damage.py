@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Said, run_here
+from tests.conftest import CommandResult, run_in_process
 
 FLIPS = 2  # per file
 ENGINES = {
@@ -23,23 +23,23 @@ def artifact(request, encodings, index, bm25_index):
     if request.param in ENGINES:
         if request.param == "faiss":
             pytest.importorskip("faiss", reason="needs faiss (moeir[cpu])")
-        result = run_here("index", "--encodings", encodings, "--engine", ENGINES[request.param], "--output", path)
+        result = run_in_process("index", "--encodings", encodings, "--engine", ENGINES[request.param], "--output", path)
         assert result.code == 0, result.stderr
         return path
     shutil.copytree({"encodings": encodings, "exact": index, "bm25": bm25_index}[request.param], path)
     return path
 
 
-def used(artifact: Path, toy: Path) -> Said:
+def run_reader(artifact: Path, toy: Path) -> CommandResult:
     """Run the command that reads the artifact."""
     output = artifact.with_name(f"{artifact.name}.out")
     if artifact.name == "harmed-encodings":
-        return run_here("index", "--encodings", artifact, "--output", output)
-    return run_here("search", "--index", artifact, "--queries", toy / "test-queries.tsv", "--output", output)
+        return run_in_process("index", "--encodings", artifact, "--output", output)
+    return run_in_process("search", "--index", artifact, "--queries", toy / "test-queries.tsv", "--output", output)
 
 
 def assert_refused(artifact: Path, toy: Path, file: Path) -> None:
-    result = used(artifact, toy)
+    result = run_reader(artifact, toy)
     assert result.code == 4, (file, result.stderr)
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and str(file) in lines[0] and "damaged" in lines[0] and "again with --force" in lines[0]
@@ -61,7 +61,7 @@ def test_every_damaged_file_is_refused(artifact: Path, toy: Path) -> None:
             file.write_bytes(content[:length])
             assert_refused(artifact, toy, file)
         file.write_bytes(content)
-    assert used(artifact, toy).code == 0
+    assert run_reader(artifact, toy).code == 0
 
 
 def test_a_notebook_is_told_of_damage_too(index: Path, tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).parents[1]
-PACKAGE = HOUSE / "moeir"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "moeir"
 FILES = sorted(PACKAGE.rglob("*.py"))
-EVERYWHERE = [*FILES, *sorted((HOUSE / "tests").rglob("*.py")), *sorted((HOUSE / "examples").rglob("*.py"))]
+ALL_FILES = [*FILES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
 TOP = {
     *("moeir", "tests", "examples", "setup.cfg", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "Makefile"),
     *("constraints.txt", ".ci", ".gitignore"),
@@ -29,57 +29,57 @@ ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/precision.py"}  # the latter set
 NO_ROOMS = {"utils", "util", "common", "core", "helpers", "misc", "models"}
 
 
-def place(file: Path) -> str:
-    return str(file.relative_to(HOUSE))
+def relative_path(file: Path) -> str:
+    return str(file.relative_to(ROOT))
 
 
 def nodes(file: Path) -> Iterator[ast.AST]:
     return ast.walk(ast.parse(file.read_text(encoding="utf-8")))
 
 
-def dotted(node: ast.AST) -> str:
+def dotted_name(node: ast.AST) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
 
 
-@pytest.mark.parametrize("file", EVERYWHERE, ids=place)
+@pytest.mark.parametrize("file", ALL_FILES, ids=relative_path)
 def test_functions_are_small(file):
     functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= 60] == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=place)
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
 def test_nothing_forbidden_is_called(file):
     calls = []
     for node in nodes(file):
         if isinstance(node, ast.Call):
-            name = dotted(node.func)
+            name = dotted_name(node.func)
             calls += [name] if name in CALLS | ATTRIBUTES else []
             calls += [ast.unparse(keyword) for keyword in node.keywords if ast.unparse(keyword) in ("shell=True", "allow_pickle=True")]
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            calls += [name for name in names if name.split(".")[0] in MODULES and (name, place(file)) not in PROGRAMS]
+            calls += [name for name in names if name.split(".")[0] in MODULES and (name, relative_path(file)) not in PROGRAMS]
         if isinstance(node, ast.ExceptHandler) and node.type is None:
             calls.append("except:")
     assert calls == ([] if file != PACKAGE / "cli.py" else ["sys.exit"])
 
 
-@pytest.mark.parametrize("file", FILES, ids=place)
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
 def test_only_artifacts_brings_things_to_disk_and_only_cli_reads_the_environment(file):
-    used = {dotted(node) for node in nodes(file)}
+    used = {dotted_name(node) for node in nodes(file)}
     assert not used & DISK or file.parent.name == "artifacts"
-    assert not used & {"os.environ", "os.getenv"} or place(file) in ENVIRONMENT
+    assert not used & {"os.environ", "os.getenv"} or relative_path(file) in ENVIRONMENT
 
 
-@pytest.mark.parametrize("file", FILES, ids=place)
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
 def test_imports_stand_at_the_top_but_for_stages_and_the_gates(file):
     functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef)]
     late = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
     gates = {"moeir/records/texts.py", "moeir/backbones/checkpoints/files.py", "moeir/kernels/attention.py"}  # hf:, the hub, CUDA
     gates |= {"moeir/records/loops.py"}  # numba
-    assert not late or file.parent.name == "stages" or place(file) in gates
+    assert not late or file.parent.name == "stages" or relative_path(file) in gates
 
 
-@pytest.mark.parametrize("file", FILES, ids=place)
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
 def test_a_module_opens_with_what_it_holds(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert (ast.get_docstring(tree) or "").strip()
@@ -93,7 +93,7 @@ def test_rooms_are_nouns_of_retrieval():
 
 
 def test_the_top_of_the_tree_is_tidy():
-    if not (HOUSE / ".git").exists():
+    if not (ROOT / ".git").exists():
         pytest.skip("not a clone")
-    listed = subprocess.run(["git", "ls-files"], cwd=HOUSE, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {name.split("/")[0] for name in listed.splitlines()} <= TOP

@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 
 from moeir import mining
-from moeir.records.examples import Example, Found
+from moeir.records.examples import Example, Provenance
 from moeir.records.runs import Run
 
 BM25 = Run.from_hits({"q1": {"a": 9, "b": 8, "c": 7}, "q2": {"a": 5}, "q9": {"a": 1}})
@@ -18,52 +18,52 @@ def test_a_band_is_cut_before_positives_are_removed():
 
 
 def test_a_pool_takes_runs_in_turns_and_keeps_every_place():
-    pool = mining.pool(RUNS, "q1", {"a"}, mining.band)
+    pool = mining.pool_negatives(RUNS, "q1", {"a"}, mining.band)
     assert pool == {
-        "b": (Found("bm25", 2, 8.0), Found("dense", 3, 0.125)),
-        "d": (Found("dense", 1, 0.5),),
-        "c": (Found("bm25", 3, 7.0), Found("dense", 2, 0.25)),
+        "b": (Provenance("bm25", 2, 8.0), Provenance("dense", 3, 0.125)),
+        "d": (Provenance("dense", 1, 0.5),),
+        "c": (Provenance("bm25", 3, 7.0), Provenance("dense", 2, 0.25)),
     }
     assert list(pool) == ["b", "d", "c"]
 
 
 def test_places_outside_the_band_are_told_too():
-    pool = mining.pool(RUNS, "q1", {"a"}, partial(mining.band, first=2))
+    pool = mining.pool_negatives(RUNS, "q1", {"a"}, partial(mining.band, first=2))
     assert list(pool) == ["c", "b"]
-    assert pool["b"] == (Found("bm25", 2, 8.0), Found("dense", 3, 0.125))
+    assert pool["b"] == (Provenance("bm25", 2, 8.0), Provenance("dense", 3, 0.125))
 
 
 def test_every_query_is_mined_or_counted():
-    tally = mining.Tally()
+    tally = mining.MiningCounts()
     qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 1}, "q3": {"a": 1}, "q4": {"a": 0}}
-    examples = list(mining.mined(RUNS, qrels, partial(mining.band, last=2), tally))
+    examples = list(mining.mine_negatives(RUNS, qrels, partial(mining.band, last=2), tally))
     assert [(example.query_id, example.positive_ids, example.negative_ids) for example in examples] == [("q1", ("a",), ("b", "d", "c"))]
-    assert tally == mining.Tally(mined=1, without_positives=2, without_hits=1, without_negatives=1)
+    assert tally == mining.MiningCounts(mined=1, without_positives=2, without_hits=1, without_negatives=1)
 
 
 @pytest.mark.parametrize(("grade", "positives"), [(1, ("a", "b")), (2, ("b",))])
 def test_the_grade_decides_what_is_positive(grade, positives):
     qrels = {"q1": {"a": 1, "b": 2, "c": 0}}
-    (example,) = mining.mined({"bm25": BM25}, qrels, mining.band, mining.Tally(), positive_grade=grade)
+    (example,) = mining.mine_negatives({"bm25": BM25}, qrels, mining.band, mining.MiningCounts(), positive_grade=grade)
     assert example.positive_ids == positives
     assert set(example.negative_ids) == {"a", "b", "c"} - set(positives)
 
 
 def test_a_run_without_the_query_takes_no_part():
-    (example,) = mining.mined(RUNS, {"q2": {"z": 1}}, mining.band, mining.Tally())
-    assert example == Example("q2", ("z",), ("a",), ((Found("bm25", 1, 5.0),),))
+    (example,) = mining.mine_negatives(RUNS, {"q2": {"z": 1}}, mining.band, mining.MiningCounts())
+    assert example == Example("q2", ("z",), ("a",), ((Provenance("bm25", 1, 5.0),),))
 
 
 def test_candidates_are_what_would_be_mined():
     qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}}
-    bm25, dense = mining.candidates(RUNS, qrels, partial(mining.band, last=2))
+    bm25, dense = mining.select_candidates(RUNS, qrels, partial(mining.band, last=2))
     assert [bm25.hits(query) for query in bm25.queries] == [[("b", 8.0)], [], []]
     assert [dense.hits(query) for query in dense.queries] == [[("d", 0.5), ("c", 0.25)], []]
 
 
 def test_what_is_refused_is_no_negative_and_is_counted():
-    tally = mining.Tally()
+    tally = mining.MiningCounts()
     qrels = {"q1": {"a": 1}, "q2": {"z": 1}}
-    examples = list(mining.mined(RUNS, qrels, mining.band, tally, refused={"q1": {"b", "a"}, "q2": {"a"}}))
+    examples = list(mining.mine_negatives(RUNS, qrels, mining.band, tally, excluded={"q1": {"b", "a"}, "q2": {"a"}}))
     assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d", "c"))]
-    assert tally == mining.Tally(mined=1, without_positives=1, without_negatives=1, with_answers=2)
+    assert tally == mining.MiningCounts(mined=1, without_positives=1, without_negatives=1, with_answers=2)

@@ -22,7 +22,7 @@ def test_an_opened_index_finds_what_the_command_finds(
     from moeir import open_index, read_run
 
     moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs")
-    queries = list(texts.read(toy / "test-queries.tsv"))
+    queries = list(texts.read_texts(toy / "test-queries.tsv"))
     searcher = open_index(index)
     for name, expert in (("fused", None), ("local", "local")):
         run = read_run(tmp_path / "runs" / f"{name}.trec")
@@ -31,7 +31,7 @@ def test_an_opened_index_finds_what_the_command_finds(
 
 def test_an_opened_checkpoint_scores_as_the_index_does(index: Path, came_checkpoint: Path, toy: Path) -> None:
     checkpoint = moeir.open_checkpoint(came_checkpoint)
-    documents = list(texts.read(toy / "corpus.jsonl"))
+    documents = list(texts.read_texts(toy / "corpus.jsonl"))
     encoded = checkpoint.encode([document.content for document in documents])
     queries = checkpoint.encode(["a question about cats"], "query")
     hits = dict(moeir.open_index(index).search(["a question about cats"], len(documents), "global")[0])

@@ -24,16 +24,16 @@ def test_the_readme_shows_the_whole_pipeline() -> None:
 def test_a_command_of_the_readme_resolves(command: str) -> None:
     name, *words = shlex.split(command)[1:]
     stage = cli.stage_class(name)
-    flags = {flag: setting.name for setting in settings.settings_of(stage) for flag in (setting.flag, *setting.names)}
+    flags = {flag: setting.name for setting in settings.list_settings(stage) for flag in (setting.flag, *setting.aliases)}
     values: dict[str, list[str]] = {}
     for flag, value in zip(words[::2], words[1::2], strict=True):
         assert flag in flags, f"{flag} is no flag of {name}"
         values.setdefault(flags[flag], []).append(value)
         if flag in ROOMS:
             pretrains = (name, flag) == ("pretrain", "--objective")
-            variants.resolve("pretraining" if pretrains else ROOMS[flag], value)
-    repeated = {setting.name for setting in settings.settings_of(stage) if setting.repeated}
-    settings.resolve(stage, {key: value if key in repeated else value[0] for key, value in values.items()}).check()
+            variants.resolve_spec("pretraining" if pretrains else ROOMS[flag], value)
+    repeated = {setting.name for setting in settings.list_settings(stage) if setting.repeated}
+    settings.build_stage(stage, {key: value if key in repeated else value[0] for key, value in values.items()}).check()
 
 
 def test_every_stage_is_named_in_the_readme_and_the_changelog() -> None:
@@ -44,5 +44,5 @@ def test_every_stage_is_named_in_the_readme_and_the_changelog() -> None:
 
 def test_every_architecture_and_objective_stands_in_the_readme() -> None:
     for room in ("architectures", "learning.objectives"):
-        for variant in variants.listed(room):
+        for variant in variants.list_variants(room):
             assert f"`{variant.name}`" in TEXT

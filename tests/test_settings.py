@@ -6,21 +6,21 @@ import yaml
 
 from moeir import cli, settings
 from moeir.errors import DataError, UsageError
-from moeir.settings import argument, option, product, source
+from moeir.settings import argument, option, output_field, input_field
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brew:
     """Water and leaves become tea."""
 
-    leaves: tuple[Path, ...] = source("texts", "What to brew.", names=("--leaf",))
-    pot: Path | None = source("index", "Where.", None)
-    minutes: int = option("How long.", 3, names=("--time",))
+    leaves: tuple[Path, ...] = input_field("texts", "What to brew.", aliases=("--leaf",))
+    pot: Path | None = input_field("index", "Where.", None)
+    minutes: int = option("How long.", 3, aliases=("--time",))
     heat: float | None = option("How hot.", None)
     sweet: bool = option("With sugar.", False)
     word: str = option("Name of it.", "tea", affects_result=False)
     room: str | None = argument("Where to drink it.", None)
-    output: Path = product("run", "The cup.", Path("-"))
+    output: Path = output_field("run", "The cup.", Path("-"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -30,19 +30,19 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_flag_wins_over_yaml_and_yaml_over_the_default(tmp_path):
     config = write(tmp_path, "leaves: [a, b]\nminutes: 5\nheat: 80\nsweet: true\n")
-    brew = settings.resolve(Brew, {"minutes": "7", "word": "chai"}, config)
+    brew = settings.build_stage(Brew, {"minutes": "7", "word": "chai"}, config)
     assert brew == Brew(leaves=(Path("a"), Path("b")), minutes=7, heat=80.0, sweet=True, word="chai")
 
 
 def test_a_flag_that_says_no_wins_over_a_yaml_that_says_yes(tmp_path):
     config = write(tmp_path, "sweet: yes\n")
-    assert settings.resolve(Brew, {"leaves": ["a"], "sweet": False}, config).sweet is False
-    assert settings.resolve(Brew, {"leaves": ["a"], "sweet": None}, config).sweet is True
+    assert settings.build_stage(Brew, {"leaves": ["a"], "sweet": False}, config).sweet is False
+    assert settings.build_stage(Brew, {"leaves": ["a"], "sweet": None}, config).sweet is True
 
 
 def test_keys_are_flags_with_hyphens_or_underscores_and_their_other_names(tmp_path):
     config = write(tmp_path, "leaf: a\ntime: 9\n")
-    assert settings.resolve(Brew, {}, config) == Brew(leaves=(Path("a"),), minutes=9)
+    assert settings.build_stage(Brew, {}, config) == Brew(leaves=(Path("a"),), minutes=9)
 
 
 @pytest.mark.parametrize(
@@ -68,21 +68,21 @@ def test_keys_are_flags_with_hyphens_or_underscores_and_their_other_names(tmp_pa
 def test_yaml_that_says_no_settings_is_refused_with_its_place(tmp_path, text, error, message):
     config = write(tmp_path, text)
     with pytest.raises(error) as caught:
-        settings.resolve(Brew, {"leaves": ["a"]}, config)
+        settings.build_stage(Brew, {"leaves": ["a"]}, config)
     assert str(caught.value).startswith(f"{config}: ") and message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_yaml_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"absent\.yaml: cannot be read: No such file"):
-        settings.resolve(Brew, {}, tmp_path / "absent.yaml")
+        settings.build_stage(Brew, {}, tmp_path / "absent.yaml")
     (tmp_path / "latin").write_bytes(b"word: th\xe9\n")
     with pytest.raises(DataError, match="not UTF-8 text"):
-        settings.resolve(Brew, {}, tmp_path / "latin")
+        settings.build_stage(Brew, {}, tmp_path / "latin")
 
 
 def test_what_must_be_given_is_asked_for():
     with pytest.raises(UsageError, match="brew needs --leaves: What to brew"):
-        settings.resolve(Brew, {})
+        settings.build_stage(Brew, {})
 
 
 def test_a_rendered_stage_is_read_back(tmp_path):
@@ -91,24 +91,24 @@ def test_a_rendered_stage_is_read_back(tmp_path):
         Brew(leaves=(Path("a b"), Path("-")), pot=Path("é"), minutes=0, heat=1e-5, sweet=True, word="007: yes", room="null"),
         Brew(leaves=(), word="1.0"),
     ):
-        config = write(tmp_path, settings.render(brew))
-        assert settings.resolve(Brew, {}, config) == brew
+        config = write(tmp_path, settings.to_yaml(brew))
+        assert settings.build_stage(Brew, {}, config) == brew
 
 
 def test_only_what_can_change_the_product_is_recorded():
     brew = Brew(leaves=(Path("a"),), word="chai")
-    assert settings.as_dict(brew, results_only=True) == {"minutes": 3, "heat": None, "sweet": False, "room": None}
-    assert settings.as_dict(brew)["word"] == "chai" and settings.as_dict(brew)["leaves"] == ["a"]
+    assert settings.to_dict(brew, results_only=True) == {"minutes": 3, "heat": None, "sweet": False, "room": None}
+    assert settings.to_dict(brew)["word"] == "chai" and settings.to_dict(brew)["leaves"] == ["a"]
 
 
 @pytest.mark.parametrize("name", cli.STAGES)
 def test_every_stage_shown_is_read_back_by_config(name, tmp_path, moeir):
-    required = [setting for setting in settings.settings_of(cli.stage_class(name)) if setting.required]
+    required = [setting for setting in settings.list_settings(cli.stage_class(name)) if setting.required]
     flags = [word for one in required for word in ([] if one.role == "argument" else [one.flag]) + [f"some-{one.name}"]]
     result = moeir(name, *flags, "--show")
     assert result.code == 0, result.stderr
     assert list(yaml.safe_load(result.stdout)) == [
-        setting.name.replace("_", "-") for setting in settings.settings_of(cli.stage_class(name))
+        setting.name.replace("_", "-") for setting in settings.list_settings(cli.stage_class(name))
     ]
     again = moeir(name, "--config", write(tmp_path, result.stdout), "--show")
     assert again.stdout == result.stdout, again.stderr

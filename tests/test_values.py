@@ -1,7 +1,7 @@
 import pytest
 
 from moeir.errors import UsageError
-from moeir.values import convert, render
+from moeir.values import parse_value, format_value
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from moeir.values import convert, render
     ],
 )
 def test_text_becomes_the_value_it_says(text, annotation, value):
-    parsed = convert(text, annotation, "place")
+    parsed = parse_value(text, annotation, "place")
     assert parsed == value and type(parsed) is type(value)
 
 
 def test_an_empty_text_is_a_text():
     """`--query-prefix ""` takes away the prefix that the weights bring."""
-    assert convert("", "str | None", "--query-prefix") == ""
+    assert parse_value("", "str | None", "--query-prefix") == ""
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_empty_text_is_a_text():
 )
 def test_text_that_says_no_such_value_is_refused(text, annotation, message):
     with pytest.raises(UsageError) as caught:
-        convert(text, annotation, "--depth")
+        parse_value(text, annotation, "--depth")
     assert str(caught.value) == message
 
 
@@ -58,4 +58,4 @@ def test_text_that_says_no_such_value_is_refused(text, annotation, message):
     [(7, "int"), (0.1, "float"), (1e-5, "float"), (True, "bool"), ("a b", "str"), (("a", "b"), "tuple[str, ...]"), (None, "int | None")],
 )
 def test_a_rendered_value_is_converted_back(value, annotation):
-    assert convert(render(value), annotation, "place") == value
+    assert parse_value(format_value(value), annotation, "place") == value

@@ -6,17 +6,17 @@ import pytest
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.values import render
-from moeir.variants import REQUIRED, Spec, parse
+from moeir.values import format_value
+from moeir.variants import REQUIRED, Spec, parse_spec
 
 
 def test_a_spec_is_a_name_and_pairs():
-    assert parse("came-sum") == Spec("came-sum")
-    assert parse("came:shared-layers=4,experts=lexical+local") == Spec("came", (("shared_layers", "4"), ("experts", "lexical+local")))
-    assert parse("bm25:k1=0.9,") == Spec("bm25", (("k1", "0.9"),))
-    assert parse("dense:pooling=a=b").options == (("pooling", "a=b"),)
+    assert parse_spec("came-sum") == Spec("came-sum")
+    assert parse_spec("came:shared-layers=4,experts=lexical+local") == Spec("came", (("shared_layers", "4"), ("experts", "lexical+local")))
+    assert parse_spec("bm25:k1=0.9,") == Spec("bm25", (("k1", "0.9"),))
+    assert parse_spec("dense:pooling=a=b").options == (("pooling", "a=b"),)
     for text in ("rrf", "rrf:constant=60", "came:a=1,b=x+y"):
-        assert str(parse(text)) == text
+        assert str(parse_spec(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_spec_is_a_name_and_pairs():
 )
 def test_what_is_no_spec_is_refused(text, message):
     with pytest.raises(UsageError) as caught:
-        parse(text)
+        parse_spec(text)
     assert str(caught.value) == message
 
 
@@ -51,22 +51,22 @@ def test_what_is_no_spec_is_refused(text, message):
 )
 def test_unknown_names_options_and_values_are_refused_with_the_nearest(room, text, message):
     with pytest.raises(UsageError) as caught:
-        variants.resolve(room, text)
+        variants.resolve_spec(room, text)
     assert str(caught.value).startswith(message)
 
 
 def test_options_come_with_their_types():
-    variant, options = variants.resolve("architectures", "came:shared_layers=4,experts=lexical+local,normalise=true,local-dim=16")
+    variant, options = variants.resolve_spec("architectures", "came:shared_layers=4,experts=lexical+local,normalise=true,local-dim=16")
     assert (variant.name, variant.symbol, variant.module) == ("came", "Came", "moeir.architectures.came")
     assert options == {"shared_layers": 4, "experts": ("lexical", "local"), "normalise": True, "local_dim": 16}
 
 
 def test_hyphens_and_underscores_are_the_same():
-    assert variants.find("fusion", "came_sum") is variants.find("fusion", "came-sum")
+    assert variants.find_variant("fusion", "came_sum") is variants.find_variant("fusion", "came-sum")
 
 
 def test_a_bound_spec_is_the_function_with_its_options():
-    bound = variants.bind("mining", "band:first=1,last=3")
+    bound = variants.bind_variant("mining", "band:first=1,last=3")
     assert bound(["a", "b", "c", "d"], {"b"}) == ["c"]
 
 
@@ -75,25 +75,25 @@ def test_an_option_without_default_must_be_given(monkeypatch):
     variant = variants.Variant("fusion", "needy", "needy", "moeir.fusion", "", (option,))
     monkeypatch.setattr(variants, "find", lambda room, name: variant)
     with pytest.raises(UsageError, match="needy: needy needs limit=…"):
-        variants.resolve("fusion", "needy")
-    assert variants.resolve("fusion", "needy:limit=3")[1] == {"limit": 3}
+        variants.resolve_spec("fusion", "needy")
+    assert variants.resolve_spec("fusion", "needy:limit=3")[1] == {"limit": 3}
 
 
 @pytest.mark.parametrize("room", variants.ROOMS)
 def test_every_variant_says_what_it_is_and_has_defaults_that_convert(room):
-    room_variants = variants.listed(room)
+    room_variants = variants.list_variants(room)
     assert room_variants
     for variant in room_variants:
         assert variant.summary.endswith((".", ":")) or len(variant.summary) > 20, variant
         assert "_" not in variant.name
-        spec = Spec(variant.name, tuple((option.name, render(option.default)) for option in variant.options))
-        assert variants.resolve(room, str(spec))[1] == {option.name: option.default for option in variant.options}
+        spec = Spec(variant.name, tuple((option.name, format_value(option.default)) for option in variant.options))
+        assert variants.resolve_spec(room, str(spec))[1] == {option.name: option.default for option in variant.options}
 
 
 @pytest.mark.parametrize("room", variants.ROOMS)
 def test_what_the_source_says_is_what_python_binds(room):
-    for variant in variants.listed(room):
-        bound = variants.bind(room, variant.name).func
+    for variant in variants.list_variants(room):
+        bound = variants.bind_variant(room, variant.name).func
         signature = inspect.signature(bound)
         keywords = {one.name: one.default for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY}
         assert keywords == {option.name: option.default for option in variant.options}

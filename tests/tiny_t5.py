@@ -9,7 +9,7 @@ WIDTH = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_decoder_lay
 SPECIAL = ("<pad>", "</s>", "<unk>")
 
 
-def tiny_t5(folder: Path, corpus: Path, family: str = "t5") -> Path:
+def write_tiny_t5(folder: Path, corpus: Path, family: str = "t5") -> Path:
     """Write config.json, model.safetensors and tokenizer.json; as in released T5s the model has more rows than there are tokens."""
     import torch
     import transformers

@@ -8,99 +8,99 @@ from numpy.typing import NDArray
 
 from moeir import fusion
 from moeir.evaluation import significance
-from moeir.evaluation.measures import overall, per_query
-from moeir.fusion import Merge
+from moeir.evaluation.measures import aggregate_values, evaluate_run
+from moeir.fusion import FusionFormula
 from moeir.records import lists as score_lists
 from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
-from moeir.records.runs import Run, score_text
+from moeir.records.runs import Run, format_score
 
-OF_A_HIT = ("query", "document", "rank", "score", "alone")
-OF_A_RUN = ("rank", "score", "part")
-OF_A_MEASURE = ("", "loses", "low", "high", "p")
+HIT_COLUMNS = ("query", "document", "rank", "score", "alone")
+RUN_COLUMNS = ("rank", "score", "part")
+MEASURE_COLUMNS = ("", "loses", "low", "high", "p")
 
 
-def hits(runs: Mapping[str, Run], merge: Merge, fused: Run) -> Iterator[list[object]]:
+def hit_rows(runs: Mapping[str, Run], merge: FusionFormula, fused: Run) -> Iterator[list[object]]:
     """One row per hit of the fused run: HIT_COLUMNS, then RUN_COLUMNS of every run, empty if its list lacks the document.
 
     `alone` names the only run whose list has the document. Parts add up to the score, up to rounding.
     """
     names = list(runs)
-    for first, documents, ranks, scores, parts in _blocks(list(runs.values()), merge, fused):
+    for first, documents, ranks, scores, parts in _hit_blocks(list(runs.values()), merge, fused):
         alone = np.where((ranks > 0).sum(axis=0) == 1, (ranks > 0).argmax(axis=0), -1)
         owners = np.searchsorted(fused.starts, first + np.arange(len(documents)), side="right") - 1
         for row, (owner, document) in enumerate(zip(owners.tolist(), documents.tolist(), strict=True)):
             rank = first + row - int(fused.starts[owner]) + 1
-            score = score_text(fused.scores[first + row])
-            head = [fused.queries[owner], fused.names[document], rank, score, names[alone[row]] if alone[row] >= 0 else ""]
+            score = format_score(fused.scores[first + row])
+            head = [fused.queries[owner], fused.document_ids[document], rank, score, names[alone[row]] if alone[row] >= 0 else ""]
             cells = (
-                [int(rank), score_text(score)] if rank else ["", ""] for rank, score in zip(ranks[:, row], scores[:, row], strict=True)
+                [int(rank), format_score(score)] if rank else ["", ""] for rank, score in zip(ranks[:, row], scores[:, row], strict=True)
             )
             yield head + [
                 cell for rank_and_score, part in zip(cells, parts[:, row].tolist(), strict=True) for cell in (*rank_and_score, part)
             ]
 
 
-def header(names: Sequence[str]) -> list[str]:
+def hit_header(names: Sequence[str]) -> list[str]:
     """Columns of `hit_rows`.
 
     >>> hit_header(["bm25", "dense"])[5:]
     ['bm25.rank', 'bm25.score', 'bm25.part', 'dense.rank', 'dense.score', 'dense.part']
     """
-    return [*OF_A_HIT, *(f"{name}.{what}" for name in names for what in OF_A_RUN)]
+    return [*HIT_COLUMNS, *(f"{name}.{what}" for name in names for what in RUN_COLUMNS)]
 
 
-def losses(
-    runs: Mapping[str, Run], merge: Merge, fused: Run, depth: int, qrels: Qrels, measures: Sequence[Measure]
+def leave_one_out(
+    runs: Mapping[str, Run], merge: FusionFormula, fused: Run, depth: int, qrels: Qrels, measures: Sequence[Measure]
 ) -> tuple[list[str], list[list[object]]]:
     """A header and rows for the fusion of all runs and for the fusion without each run, which counts as an empty list.
 
     `alone`: fused hits that no other run has, `relevant_alone`: the relevant ones among them; then for each measure its mean, the loss
     of the fusion, the 95 % interval of that loss, and the p-value of Student's paired t-test.
     """
-    columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in OF_A_MEASURE]
-    all_values = per_query(fused, qrels, measures)
-    means = overall(all_values)
+    columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in MEASURE_COLUMNS]
+    all_values = evaluate_run(fused, qrels, measures)
+    means = aggregate_values(all_values)
     rows: list[list[object]] = [["", "", "", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
-    alone = _alone(list(runs.values()), merge, fused, qrels)
+    alone = _count_unique_hits(list(runs.values()), merge, fused, qrels)
     for index, name in enumerate(runs):
-        others = [_empty(run) if other == name else run for other, run in runs.items()]
-        values = per_query(fusion.fused(others, merge, depth), qrels, measures)
+        others = [_empty_run(run) if other == name else run for other, run in runs.items()]
+        values = evaluate_run(fusion.fuse_runs(others, merge, depth), qrels, measures)
         row: list[object] = [name, *alone[index].tolist()]
         for measure in map(str, measures):
             differences = np.array([all_values[measure][query] - values[measure][query] for query in qrels])
-            interval = significance.interval(differences)
-            p = significance.paired_t(all_values[measure], values[measure])
-            row += [overall(values)[measure], float(differences.mean()), *interval, p]
+            interval = significance.confidence_interval(differences)
+            p = significance.paired_t_test(all_values[measure], values[measure])
+            row += [aggregate_values(values)[measure], float(differences.mean()), *interval, p]
         rows.append(row)
     return ["without", "alone", "relevant_alone", *columns], rows
 
 
-def _alone(runs: Sequence[Run], merge: Merge, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
+def _count_unique_hits(runs: Sequence[Run], merge: FusionFormula, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
     """For each run the number of fused hits that only it has, and how many of these are relevant [E, 2]."""
-    relevant = _relevant(fused, qrels)
+    relevant = _relevant_hits(fused, qrels)
     counts = np.zeros((len(runs), 2), np.int64)
-    for first, documents, ranks, _, _ in _blocks(runs, merge, fused):
+    for first, documents, ranks, _, _ in _hit_blocks(runs, merge, fused):
         present = ranks > 0
         unique = present & (present.sum(axis=0) == 1)
         counts += np.stack([unique.sum(axis=1), (unique & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
     return counts
 
 
-def _relevant(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
+def _relevant_hits(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
     relevant = np.zeros(len(fused.documents), dtype=bool)
-    ids = Ids.of(fused.names)
+    ids = Ids.from_strings(fused.document_ids)
     for row, query in enumerate(fused.queries):
-        codes = ids.places([document for document, grade in qrels.get(query, {}).items() if grade > 0])
-        relevant[fused.starts[row] : fused.starts[row + 1]] = np.isin(fused.row(row)[0], codes)
+        codes = ids.lookup([document for document, grade in qrels.get(query, {}).items() if grade > 0])
+        relevant[fused.starts[row] : fused.starts[row + 1]] = np.isin(fused.list_at(row)[0], codes)
     return relevant
 
 
-def _blocks(
-    runs: Sequence[Run], merge: Merge, fused: Run
+def _hit_blocks(
+    runs: Sequence[Run], merge: FusionFormula, fused: Run
 ) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
     """The fused hits in blocks: first row, documents [n]; for each list their ranks (0: absent), scores and parts [E, n]."""
-    names, blocks = fusion.aligned(runs, fused.queries)
+    names, blocks = fusion.align_runs(runs, fused.queries)
     row, width = 0, len(names)
     for lists in blocks:
         last = row + len(lists[0].queries)
@@ -108,8 +108,8 @@ def _blocks(
         owners = np.repeat(np.arange(last - row), np.diff(fused.starts[row : last + 1]))
         union, parts = merge(lists, apart=True)
         rows = np.searchsorted(union, owners * width + fused.documents[first:end])
-        ranks = score_lists.columns(lists, lambda one: one.ranks.astype(np.float64), score_lists.nothing)
-        scores = score_lists.columns(lists, score_lists.scores, score_lists.nothing)[1]
+        ranks = score_lists.align(lists, lambda one: one.ranks.astype(np.float64), score_lists.zero_for_missing)
+        scores = score_lists.align(lists, score_lists.raw_scores, score_lists.zero_for_missing)[1]
         columns = np.searchsorted(ranks[0], union[rows])
         yield (
             first,
@@ -121,6 +121,6 @@ def _blocks(
         row = last
 
 
-def _empty(run: Run) -> Run:
+def _empty_run(run: Run) -> Run:
     """A run without lists over the same documents."""
-    return Run([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), run.names, run.tag)
+    return Run([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), run.document_ids, run.tag)

@@ -9,33 +9,33 @@ from scipy.special import logsumexp
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-def divergences(queries: Array, documents: Array, *, bandwidth: float = 1.0) -> tuple[float, float]:
+def estimate_divergences(queries: Array, documents: Array, *, bandwidth: float = 1.0) -> tuple[float, float]:
     """KL(queries ‖ documents) and JS of n pairs, in nats.
 
     queries, documents [n, D], row i of one with row i of the other. In the n × n cosine distances, row i is the point of query i and
     column j that of document j; each density is estimated at its own points (specs/cot_mote §5, reading B: n = 400, bandwidth 1).
     """
-    distance = distances(queries, documents)
-    of_queries, of_documents = log_weights(distance, bandwidth), log_weights(distance.T, bandwidth)
+    distance = cosine_distances(queries, documents)
+    of_queries, of_documents = kernel_log_weights(distance, bandwidth), kernel_log_weights(distance.T, bandwidth)
     return kullback_leibler(of_queries, of_documents), jensen_shannon(of_queries, of_documents)
 
 
-def distances(queries: Array, documents: Array) -> Array:
+def cosine_distances(queries: Array, documents: Array) -> Array:
     """1 - cosine of every query with every document: [n, D], [m, D] -> [n, m]. A zero vector has distance 1 to all.
 
     >>> cosine_distances(np.array([[2.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]))
     array([[0., 1., 2., 1.]])
     """
-    return 1.0 - _units(queries) @ _units(documents).T
+    return 1.0 - _unit_vectors(queries) @ _unit_vectors(documents).T
 
 
-def _units(vectors: Array) -> Array:
+def _unit_vectors(vectors: Array) -> Array:
     vectors = vectors.astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1.0)
 
 
-def log_weights(points: Array, bandwidth: float) -> Array:
+def kernel_log_weights(points: Array, bandwidth: float) -> Array:
     """Logarithm of a Gaussian kernel density of n points at these same points, normalised to sum to 1: [n, D] -> [n].
 
     The normaliser of the density, n (2π)^(D/2) b^D, is the same at every point and cancels.

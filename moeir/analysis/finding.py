@@ -8,7 +8,7 @@ Mark = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Picture:
+class Plot:
     """Marks of one `kind`; each starts with its panel and its label, which selects the colour; `x_label` and `y_label` name the axes.
 
     bars (panel, label, group, height) · steps (panel, label, from, to, height) · lines (panel, label, step, value) ·
@@ -17,16 +17,16 @@ class Picture:
 
     kind: str
     marks: Sequence[Mark]
-    across: str = ""
-    up: str = ""
+    x_label: str = ""
+    y_label: str = ""
 
 
 @dataclass(frozen=True)
-class Finding:
+class AnalysisResult:
     """`columns` and rows; the number format of a text table, and its header if it differs from `columns`."""
 
-    names: Sequence[str]
+    columns: Sequence[str]
     rows: Sequence[Sequence[object]]
-    picture: Picture
-    number: str = ".4f"
-    header: Sequence[str] = ()
+    plot: Plot
+    number_format: str = ".4f"
+    table_header: Sequence[str] = ()

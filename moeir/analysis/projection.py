@@ -44,11 +44,11 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
         np.float32
     )  # squared distances of unit vectors are twice the cosine distances
     rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose minimum, 50, scatters few
-    model = TSNE(dimensions, perplexity=perplexity, init=_started(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
+    model = TSNE(dimensions, perplexity=perplexity, init=_initial_layout(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
     return np.asarray(model.fit_transform(units), dtype=np.float64)
 
 
-def _started(units: Array, dimensions: int) -> Array:
+def _initial_layout(units: Array, dimensions: int) -> Array:
     """Principal components scaled to the small initial spread that t-SNE needs."""
     coordinates = pca(units, dimensions)
     initial: Array = (coordinates / max(coordinates[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)

@@ -14,18 +14,18 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclass(frozen=True)
-class Usage:
+class RouterUsage:
     """Decisions of one router over `texts` texts: decisions per expert `counts` [I], and sums of probabilities `probability_sum` [I].
 
     A decision selects the arg-max of its probabilities, without noise, as at inference; the first if several are equal.
     """
 
-    chosen: Array
-    mass: Array
+    counts: Array
+    probability_sum: Array
     texts: int
 
     @classmethod
-    def of(cls, probabilities: Array, texts: int) -> Self:
+    def from_probabilities(cls, probabilities: Array, texts: int) -> Self:
         """Count one batch: probabilities [n, I], one decision per row.
 
         >>> RouterUsage.from_probabilities(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), texts=3).counts
@@ -35,25 +35,25 @@ class Usage:
         return cls(chosen, probabilities.sum(0, dtype=np.float64), texts)
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(self.chosen + other.chosen, self.mass + other.mass, self.texts + other.texts)
+        return type(self)(self.counts + other.counts, self.probability_sum + other.probability_sum, self.texts + other.texts)
 
     @property
     def decisions(self) -> int:
         """Number of decisions: one per text, or one per token."""
-        return int(self.chosen.sum())
+        return int(self.counts.sum())
 
     @property
     def shares(self) -> Array:
         """[I] share of the decisions of each expert."""
-        return self.chosen / self.decisions
+        return self.counts / self.decisions
 
     @property
     def probabilities(self) -> Array:
         """[I] mean probability of each expert."""
-        return self.mass / self.decisions
+        return self.probability_sum / self.decisions
 
     @property
-    def surprises(self) -> Array:
+    def entropy_terms(self) -> Array:
         """[I] -s ln s of each share: their sum is the entropy of usage in nats, ln I for uniform usage, 0 for a single expert.
 
         >>> RouterUsage(np.array([5, 5, 0]), np.ones(3), 10).entropy_terms
@@ -62,21 +62,21 @@ class Usage:
         terms: Array = entr(self.shares) + 0.0  # turns -0.0, of a share of 1, into 0.0
         return terms
 
-    def reaching(self, threshold: str) -> Array:
+    def above_threshold(self, threshold: str) -> Array:
         """[I] whether the decisions of each expert reach `threshold`: SB-MoE, table III."""
-        number, is_share = parsed(threshold)
-        return self.chosen >= (number / 100 * self.decisions if is_share else number)
+        number, is_share = parse_threshold(threshold)
+        return self.counts >= (number / 100 * self.decisions if is_share else number)
 
     def rows(self, threshold: str) -> Iterator[list[object]]:
         """Rows (unit, expert, count, share, probability, entropy term, whether it reaches the threshold), and their sum `all`."""
         unit = "texts" if self.decisions == self.texts else "tokens"
-        columns = (self.chosen, self.shares, self.probabilities, self.surprises, self.reaching(threshold).astype(int))
-        for expert in range(len(self.chosen)):
+        columns = (self.counts, self.shares, self.probabilities, self.entropy_terms, self.above_threshold(threshold).astype(int))
+        for expert in range(len(self.counts)):
             yield [unit, str(expert), *(column[expert].item() for column in columns)]
         yield [unit, "all", *(column.sum().item() for column in columns)]
 
 
-def parsed(threshold: str) -> tuple[float, bool]:
+def parse_threshold(threshold: str) -> tuple[float, bool]:
     """Parse a number of decisions or a percentage: the number, and whether it is a percentage.
 
     >>> parse_threshold("100000"), parse_threshold("1.14%")

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 from moeir.records.qrels import Qrels
 
-QUESTIONS = ("what", "who", "when", "where", "which", "why", "how")
-CLOSED = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
-LENGTHS = (3, 6, 10, 15)  # upper bounds in words
-PARTS = (0.25, 0.5, 0.75, 1.0)
+QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
+YES_NO_VERBS = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
+LENGTH_BOUNDS = (3, 6, 10, 15)  # upper bounds in words
+OVERLAP_BOUNDS = (0.25, 0.5, 0.75, 1.0)
 TIED, ALL = "tied", "all"
 _WORD = re.compile(r"\w+")
-Values = Mapping[str, Mapping[str, float]]  # run → query → value
+RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
 
 
 @dataclass(frozen=True)
-class Row:
+class WinRow:
     """One class of queries and one run: number of queries on which only this run is best, and its mean over the class."""
 
-    by: str
+    criterion: str
     group: str
     queries: int
     run: str
@@ -27,7 +27,7 @@ class Row:
     mean: float
 
 
-def winner(values: Values, query: str) -> str:
+def find_winner(values: RunValues, query: str) -> str:
     """The only best run on a query, or `tied`.
 
     >>> values = {"a": {"q": 1.0, "p": 0.5}, "b": {"q": 0.5, "p": 0.5}}
@@ -39,79 +39,79 @@ def winner(values: Values, query: str) -> str:
     return names[0] if len(names) == 1 else TIED
 
 
-def table(values: Values, groups: Mapping[str, Mapping[str, str]]) -> list[Row]:
+def win_table(values: RunValues, groups: Mapping[str, Mapping[str, str]]) -> list[WinRow]:
     """A row per class and run; `groups`: criterion → query → class. Classes in the order of `order_groups`, `tied` last, without a mean."""
     queries = list(next(iter(values.values())))
-    won = {query: winner(values, query) for query in queries}
+    won = {query: find_winner(values, query) for query in queries}
     rows = []
     for criterion, group_of in {ALL: dict.fromkeys(queries, ALL), **groups}.items():
-        for group in ordered(criterion, group_of):
+        for group in order_groups(criterion, group_of):
             members = [query for query in queries if group_of.get(query) == group]
             for run in (*values, TIED):
                 wins = sum(won[query] == run for query in members)
                 mean = float("nan") if run == TIED else sum(values[run][query] for query in members) / len(members)
-                rows.append(Row(criterion, group, len(members), run, wins, mean))
+                rows.append(WinRow(criterion, group, len(members), run, wins, mean))
     return rows
 
 
-def ordered(criterion: str, group_of: Mapping[str, str]) -> list[str]:
+def order_groups(criterion: str, group_of: Mapping[str, str]) -> list[str]:
     """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`."""
-    order = {"length": _classes_of_length(), "question": [*QUESTIONS, "yes or no", "none"], "overlap": _classes_of_parts()}.get(
+    order = {"length": _length_classes(), "question": [*QUESTION_WORDS, "yes or no", "none"], "overlap": _overlap_classes()}.get(
         criterion, [ALL]
     )
     return [group for group in order if group in set(group_of.values())]
 
 
-def length(query: str) -> str:
+def length_class(query: str) -> str:
     """Class of a query by its number of words.
 
     >>> length_class("who sleeps in a hollow tree"), length_class("owl")
     ('4-6 words', '1-3 words')
     """
     count = len(_WORD.findall(query))
-    return _classes_of_length()[next((index for index, most in enumerate(LENGTHS) if count <= most), len(LENGTHS))]
+    return _length_classes()[next((index for index, most in enumerate(LENGTH_BOUNDS) if count <= most), len(LENGTH_BOUNDS))]
 
 
-def question(query: str) -> str:
+def question_class(query: str) -> str:
     """First question word of a query; `yes or no` if it starts with one of `YES_NO_VERBS`.
 
     >>> question_class("In which tree do owls sleep?"), question_class("Do owls sleep?"), question_class("owl sleep")
     ('which', 'yes or no', 'none')
     """
     words = [word.lower() for word in _WORD.findall(query)]
-    question_word = next((word for word in words if word in QUESTIONS), None)
-    return "yes or no" if words and words[0] in CLOSED else question_word or "none"
+    question_word = next((word for word in words if word in QUESTION_WORDS), None)
+    return "yes or no" if words and words[0] in YES_NO_VERBS else question_word or "none"
 
 
-def overlap(query: str, answers: Sequence[str]) -> str:
+def overlap_class(query: str, answers: Sequence[str]) -> str:
     """Class of a query by the largest share of its distinct words that one answer contains.
 
     >>> overlap_class("hollow tree owl", ["An owl sleeps in a hollow tree.", "tree"]), overlap_class("hollow tree", ["an oak"])
     ('75-100 %', '0-25 %')
     """
-    words = set(_words(query))
-    share = max((len(words & set(_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
-    return _classes_of_parts()[next(index for index, most in enumerate(PARTS) if share <= most)]
+    words = set(_split_words(query))
+    share = max((len(words & set(_split_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
+    return _overlap_classes()[next(index for index, most in enumerate(OVERLAP_BOUNDS) if share <= most)]
 
 
-def overlaps(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str]) -> dict[str, str]:
+def overlap_classes(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str]) -> dict[str, str]:
     """Overlap class of every query with a known answer text."""
     classes = {}
     for name, text in queries.items():
         if texts := [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]:
-            classes[name] = overlap(text, texts)
+            classes[name] = overlap_class(text, texts)
     return classes
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
 
 
-def _classes_of_length() -> list[str]:
-    lows = (1, *(most + 1 for most in LENGTHS))
-    return [*(f"{low}-{high} words" for low, high in zip(lows, LENGTHS, strict=False)), f"{lows[-1]} words or more"]
+def _length_classes() -> list[str]:
+    lows = (1, *(most + 1 for most in LENGTH_BOUNDS))
+    return [*(f"{low}-{high} words" for low, high in zip(lows, LENGTH_BOUNDS, strict=False)), f"{lows[-1]} words or more"]
 
 
-def _classes_of_parts() -> list[str]:
-    lows = (0.0, *PARTS)
-    return [f"{100 * low:.0f}-{100 * high:.0f} %" for low, high in zip(lows, PARTS, strict=False)]
+def _overlap_classes() -> list[str]:
+    lows = (0.0, *OVERLAP_BOUNDS)
+    return [f"{100 * low:.0f}-{100 * high:.0f} %" for low, high in zip(lows, OVERLAP_BOUNDS, strict=False)]

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import RoutedFeedForward, routers
-from moeir.mixtures.routing import Routing
+from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
+from moeir.mixtures.routing import RouterOutput
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
-KINDS: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector, ExactMatch)}
-ENCODERS = ("siamese", "separate")
+REPRESENTATION_CLASSES: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector, ExactMatch)}
+ENCODER_SHARING = ("siamese", "separate")
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncoderOutput:
     """Output of an architecture for B texts: one representation per expert, and the decisions of the routers.
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
@@ -35,8 +35,8 @@ class Encoded:
     """
 
     representations: dict[str, Representation]
-    routing: dict[str, Routing] = field(default_factory=dict)
-    sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    routing: dict[str, RouterOutput] = field(default_factory=dict)
+    summed_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.representations.values())))
@@ -45,28 +45,28 @@ class Encoded:
         return self.representations[expert]
 
     @property
-    def trained(self) -> dict[str, tuple[str, ...]]:
+    def score_groups(self) -> dict[str, tuple[str, ...]]:
         """Scores on which a loss is computed, each with the experts it sums."""
-        return self.sums or {name: (name,) for name in self.representations}
+        return self.summed_experts or {name: (name,) for name in self.representations}
 
-    def select(self, rows: Tensor, *, permutation: bool = False) -> "Encoded":
+    def select(self, rows: Tensor, *, permutation: bool = False) -> "EncoderOutput":
         """The texts `rows` [n], in that order; differentiable. A `permutation` of all texts needs no device synchronisation for sizes."""
         representations = {name: part.select(rows, permutation=permutation) for name, part in self.representations.items()}
         routing = {name: part.select(rows, permutation=permutation) for name, part in self.routing.items()}
-        return Encoded(representations, routing, self.sums)
+        return EncoderOutput(representations, routing, self.summed_experts)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Encoded":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "EncoderOutput":
         """A copy with `change` applied to every tensor, always in the same order."""
         representations = {name: part.map(change) for name, part in self.representations.items()}
-        return Encoded(representations, {name: part.map(change) for name, part in self.routing.items()}, self.sums)
+        return EncoderOutput(representations, {name: part.map(change) for name, part in self.routing.items()}, self.summed_experts)
 
-    def positive(self) -> "Encoded":
+    def drop_zero_weights(self) -> "EncoderOutput":
         """A copy without weights of 0, which sparse representations hold on CUDA until a point that synchronises anyway."""
-        return replace(self, representations={name: part.positive() for name, part in self.representations.items()})
+        return replace(self, representations={name: part.drop_zero_weights() for name, part in self.representations.items()})
 
-    def unbounded(self) -> "Encoded":
+    def drop_bounds(self) -> "EncoderOutput":
         """A copy without cached size bounds; an output that `map` derives from another batch carries that batch's bounds."""
-        return replace(self, representations={name: part.unbounded() for name, part in self.representations.items()})
+        return replace(self, representations={name: part.drop_bounds() for name, part in self.representations.items()})
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in the order of `map`."""
@@ -76,7 +76,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class ReadingRules:
+class InputConfig:
     """Prefixes and maximum lengths of texts: set once when a checkpoint is built and stored in it; no later stage has a flag for them."""
 
     query_prefix: str = ""
@@ -85,7 +85,7 @@ class ReadingRules:
     document_length: int = 256
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], source: str) -> "ReadingRules":
+    def from_dict(cls, values: dict[str, Any], source: str) -> "InputConfig":
         """From moeir.json; `source` names the file in errors."""
         expected = {item.name for item in fields(cls)}
         if set(values) != expected:
@@ -101,12 +101,12 @@ class ReadingRules:
             if not 3 <= length <= positions:
                 raise UsageError(f"--{name}-length {length}: expected 3 to {positions}, the encoder's positions")
 
-    def prefixed(self, texts: Sequence[str], side: str) -> list[str]:
+    def add_prefix(self, texts: Sequence[str], side: str) -> list[str]:
         """Texts with the prefix of their side."""
         prefix = self.query_prefix if side == "query" else self.document_prefix
         return [prefix + text for text in texts] if prefix else list(texts)
 
-    def length(self, side: str) -> int:
+    def max_length(self, side: str) -> int:
         """Maximum tokens of a text of this side, special tokens included."""
         return self.query_length if side == "query" else self.document_length
 
@@ -117,39 +117,39 @@ class Architecture(nn.Module, ABC):
     `scales` multiply an expert's scores; they are applied to queries, so that training, search and fusion see the same score.
     """
 
-    plain: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
-    fusion: ClassVar[str] = "came-sum"  # default method by which search fuses the experts' lists
+    is_hf_compatible: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
+    default_fusion: ClassVar[str] = "came-sum"  # default method by which search fuses the experts' lists
     lexical_expert: ClassVar[str] = "lexical"
-    pairs: ClassVar[bool] = False  # whether it is a cross-encoder
-    lengths: ClassVar[tuple[int, int]] = (64, 256)  # default maximum tokens of queries and of documents
+    reads_pairs: ClassVar[bool] = False  # whether it is a cross-encoder
+    default_lengths: ClassVar[tuple[int, int]] = (64, 256)  # default maximum tokens of queries and of documents
 
-    def __init__(self, encoder: Encoder, special_tokens: Signs) -> None:
+    def __init__(self, encoder: Encoder, special_tokens: SpecialTokens) -> None:
         super().__init__()
-        self.encoder, self.signs = encoder, special_tokens
+        self.encoder, self.special_tokens = encoder, special_tokens
         self.heads = nn.ModuleDict()
         self.document_encoder: Encoder | None = None  # second encoder, if documents have a separate one
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
-        self.sums: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
+        self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.markers = self.augmentation = False
 
     @property
     @abstractmethod
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         """expert -> kind of representation."""
 
     @abstractmethod
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         """expert -> states [T, H], the input of its head."""
 
-    def narrow_layers(self) -> list[Layer]:
+    def cls_only_layers(self) -> list[Layer]:
         """Layers whose output is used only at the first ([CLS]) position."""
         return []
 
-    def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Representation:
+    def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Representation:
         """An expert's representation from its states."""
-        if self.kinds[expert] == "sparse":
-            representation: Representation = self.heads[expert](states, tokens, self.encoder_of(tokens.side))
+        if self.representation_kinds[expert] == "sparse":
+            representation: Representation = self.heads[expert](states, tokens, self.encoder_for(tokens.side))
         else:
             representation = self.heads[expert](states, tokens)
         if expert == "global" and self.mixture is not None:
@@ -157,98 +157,98 @@ class Architecture(nn.Module, ABC):
             representation = Dense(self.mixture(representation.vectors, tokens))
         return representation
 
-    def encoder_of(self, side: str) -> Encoder:
+    def encoder_for(self, side: str) -> Encoder:
         """The encoder that reads a side."""
         return self.encoder if side == "query" or self.document_encoder is None else self.document_encoder
 
-    def use_encoders(self, encoders: str) -> None:
+    def set_encoder_sharing(self, encoders: str) -> None:
         """`siamese`: one encoder for both sides; `separate`: documents get a copy of it, trained independently."""
-        if encoders not in ENCODERS:
-            raise UsageError(f"encoders={encoders}: expected one of {', '.join(ENCODERS)}")
+        if encoders not in ENCODER_SHARING:
+            raise UsageError(f"encoders={encoders}: expected one of {', '.join(ENCODER_SHARING)}")
         if encoders == "separate":
-            self.document_encoder, self.plain = copy.deepcopy(self.encoder), False
+            self.document_encoder, self.is_hf_compatible = copy.deepcopy(self.encoder), False
 
     def routers(self) -> dict[str, RoutedFeedForward | EmbeddingMixture]:
         """The learned routers: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
-        by_layer: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(routers(self.encoder.layers))
+        by_layer: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(find_routers(self.encoder.layers))
         return by_layer | ({"gate": self.mixture} if self.mixture is not None else {})
 
-    def _routing(self) -> dict[str, Routing]:
+    def _take_routing(self) -> dict[str, RouterOutput]:
         """Outputs of the routers for the last batch; the routers drop them."""
         outputs = {}
         for name, router in self.routers().items():
-            if router.routed is not None:
-                outputs[name], router.routed = router.routed, None
+            if router.last_routing is not None:
+                outputs[name], router.last_routing = router.last_routing, None
         return outputs
 
-    def forward(self, tokens: Tokens) -> Encoded:
+    def forward(self, tokens: PackedTokens) -> EncoderOutput:
         """Every expert's representation of B texts, in their order."""
         ordered = tokens.sort_by_length()
-        states = self.states(ordered)
+        states = self.encode_states(ordered)
         representations = {}
-        for expert in self.kinds:
-            representation, scale = self.represent(expert, states[expert], ordered), self.scales.get(expert, 1.0)
-            representations[expert] = representation.scaled(scale) if tokens.side == "query" and scale != 1.0 else representation
-        encoded = Encoded(representations, self._routing(), self.sums)
+        for expert in self.representation_kinds:
+            representation, scale = self.apply_head(expert, states[expert], ordered), self.scales.get(expert, 1.0)
+            representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
+        encoded = EncoderOutput(representations, self._take_routing(), self.summed_experts)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
-    def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
+    def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
         """Ids truncated to `length`, the last special token kept, with markers and query augmentation if the architecture uses them.
 
         The second value counts the [MASK] tokens at the end of each text, which are not attended to (ColBERT).
         """
-        marker = (self.signs.query_marker if side == "query" else self.signs.document_marker) if self.markers else None
+        marker = (self.special_tokens.query_marker if side == "query" else self.special_tokens.document_marker) if self.markers else None
         budget = length - (marker is not None)
         truncated = [ids if len(ids) <= budget else [*ids[: budget - 1], ids[-1]] for ids in texts]
         if marker is not None:
             truncated = [[ids[0], marker, *ids[1:]] for ids in truncated]
         if not (self.augmentation and side == "query"):
             return truncated, None
-        assert self.signs.mask is not None
+        assert self.special_tokens.mask is not None
         mask_counts = [length - len(ids) for ids in truncated]
-        return [ids + [self.signs.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)], mask_counts
+        return [ids + [self.special_tokens.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)], mask_counts
 
-    def use_markers(self, markers: bool, augmentation: bool) -> None:
+    def enable_markers(self, markers: bool, augmentation: bool) -> None:
         """Enable ColBERT's markers and query augmentation; UsageError if the vocabulary lacks their tokens."""
-        if markers and None in (self.signs.query_marker, self.signs.document_marker):
+        if markers and None in (self.special_tokens.query_marker, self.special_tokens.document_marker):
             raise UsageError("markers=true: the vocabulary has no [unused0] and [unused1]; leave markers out")
-        if augmentation and self.signs.mask is None:
+        if augmentation and self.special_tokens.mask is None:
             raise UsageError("augmentation=true: the vocabulary has no [MASK]; leave augmentation out")
         self.markers, self.augmentation = markers, augmentation
 
-    def recompute_layers(self, wanted: bool) -> None:
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Gradient checkpointing: layers store only their input and are recomputed in the backward pass (Chen et al. 2016)."""
         for module in self.modules():
             if isinstance(module, Layer):
-                module.recomputed = wanted
+                module.gradient_checkpointing = enabled
 
     def parameter_count(self) -> int:
         """Number of parameters, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def gathered(parts: Sequence[Encoded]) -> Encoded:
+def concatenate_outputs(parts: Sequence[EncoderOutput]) -> EncoderOutput:
     """Outputs of several batches end to end."""
     experts, routers = parts[0].representations, parts[0].routing
     representations = {name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()}
-    routing = {name: Routing.concatenate([part.routing[name] for part in parts]) for name in routers}
-    return Encoded(representations, routing, parts[0].sums)
+    routing = {name: RouterOutput.concatenate([part.routing[name] for part in parts]) for name in routers}
+    return EncoderOutput(representations, routing, parts[0].summed_experts)
 
 
-def copy_to_host(encoded: Encoded) -> Callable[[], Encoded]:
+def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
     """Start copying every tensor to host memory; the returned function waits for the copy and returns it, without weights of 0."""
     host_copy = encoded.map(lambda tensor: tensor.to("cpu", non_blocking=True))
     devices = {tensor.device for tensor in encoded.tensors() if tensor.is_cuda}
     events = [torch.cuda.current_stream(device).record_event() for device in devices]
 
-    def wait() -> Encoded:
+    def wait() -> EncoderOutput:
         for event in events:
             event.synchronize()
-        return host_copy.positive()
+        return host_copy.drop_zero_weights()
 
     return wait
 
 
-def moved(encoded: Encoded, device: torch.device | str) -> Encoded:
+def to_device(encoded: EncoderOutput, device: torch.device | str) -> EncoderOutput:
     """A copy with every tensor on a device."""
     return encoded.map(lambda tensor: tensor.to(device))

@@ -5,16 +5,16 @@ import copy
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture
-from moeir.backbones.encoder import Encoder, Layer, first_states, run
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.encoder import Encoder, Layer, run_layers_cls, run_layers
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.lexical import Lexical
-from moeir.heads.pooled import Pooled
-from moeir.heads.tokenwise import Tokenwise
+from moeir.heads.lexical import LexicalHead
+from moeir.heads.pooled import PoolingHead
+from moeir.heads.tokenwise import TokenVectorHead
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import specialise, specialised
+from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 
-EXPERTS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
+EXPERT_KINDS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
 
 
 class Came(Architecture):
@@ -27,12 +27,12 @@ class Came(Architecture):
     random. `global_combine`: norm_expert, weighted or release.
     """
 
-    plain = False
+    is_hf_compatible = False
 
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         shared_layers: int = 10,
         experts: tuple[str, ...] = ("lexical", "local", "global"),
@@ -58,14 +58,14 @@ class Came(Architecture):
         global_combine: str = "norm_expert",
     ) -> None:
         super().__init__(encoder, special_tokens)
-        _check(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
-        self._experts = tuple(name for name in EXPERTS if name in experts)
-        self.towers = nn.ModuleDict({name: encoder.tower(shared_layers) for name in self._experts})
+        _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
+        self._experts = tuple(name for name in EXPERT_KINDS if name in experts)
+        self.towers = nn.ModuleDict({name: encoder.copy_layers_from(shared_layers) for name in self._experts})
         encoder.layers = encoder.layers[:shared_layers]
         self.router = None
         if routing != "shared":
-            expert_layers = specialised(shared_layers, every=routed_every)
-            self.router = specialise(encoder.layers, expert_layers, experts=routed_experts, routing=routing, one_gate=True)
+            expert_layers = select_expert_layers(shared_layers, every=routed_every)
+            self.router = insert_experts(encoder.layers, expert_layers, experts=routed_experts, routing=routing, one_gate=True)
         if "lexical" not in self._experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
@@ -73,43 +73,43 @@ class Came(Architecture):
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in self._experts[1:]})
         options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
-            "lexical": lambda: Lexical(pooling=lexical_pooling),
-            "local": lambda: Tokenwise(encoder.shape.hidden, special_tokens, dimension=local_dim, **options),
-            "global": lambda: Pooled(pooling=pooling, normalise=normalise),
+            "lexical": lambda: LexicalHead(pooling=lexical_pooling),
+            "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, **options),
+            "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in self._experts})
         if global_experts:
             options = {"inference": global_inference, "combine": global_combine}
-            self.mixture = EmbeddingMixture(encoder.shape.hidden, experts=global_experts, **options)
+            self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts, **options)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
         self.scales = {name: scales[name] for name in self._experts}
-        self.use_markers(markers, augmentation)
+        self.enable_markers(markers, augmentation)
 
     @property
-    def kinds(self) -> dict[str, str]:
-        return {name: EXPERTS[name] for name in self._experts}
+    def representation_kinds(self) -> dict[str, str]:
+        return {name: EXPERT_KINDS[name] for name in self._experts}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         """The shared layers run once, then each tower; with private embeddings each expert embeds the tokens itself."""
-        shared = run(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
+        shared = run_layers(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
         inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
-        run_tower = {name: first_states if name == "global" and self._narrow else run for name in self._experts}
+        run_tower = {name: run_layers_cls if name == "global" and self._global_reads_cls else run_layers for name in self._experts}
         return {name: run_tower[name](tower, inputs[name], tokens) for name, tower in self.towers.items()}
 
     @property
-    def _narrow(self) -> bool:
+    def _global_reads_cls(self) -> bool:
         return "global" in self._experts and self.heads["global"].pooling == "cls"
 
-    def narrow_layers(self) -> list[Layer]:
-        return list(self.towers["global"])[-1:] if self._narrow else []
+    def cls_only_layers(self) -> list[Layer]:
+        return list(self.towers["global"])[-1:] if self._global_reads_cls else []
 
 
-def _check(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
+def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
     if not 0 <= shared_layers <= depth:
         raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; expected 0 to {depth}")
-    unknown = [name for name in experts if name not in EXPERTS]
+    unknown = [name for name in experts if name not in EXPERT_KINDS]
     if unknown or not experts or len(set(experts)) != len(experts):
-        raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERTS)}, each once")
+        raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERT_KINDS)}, each once")
     if embeddings not in ("shared", "private"):
         raise UsageError(f"came:embeddings={embeddings}: expected shared or private")
     if embeddings == "private" and shared_layers:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.artifacts import making
 
 PAPERS = {
@@ -18,22 +18,22 @@ PAPERS = {
     "cross-encoder": "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline (Gao et al., 2021)",
     "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",
 }
-USE = """    moeir encode --model {place} --corpus corpus.jsonl --output encodings
+RETRIEVER_USAGE = """    moeir encode --model {place} --corpus corpus.jsonl --output encodings
     moeir index  --encodings encodings --output index
     moeir search --index index --queries queries.jsonl --output runs/"""
-USE_OF_PAIRS = "    moeir rerank --model {place} --run run.trec --queries queries.jsonl --corpus corpus.jsonl --output reranked.trec"
+RERANKER_USAGE = "    moeir rerank --model {place} --run run.trec --queries queries.jsonl --corpus corpus.jsonl --output reranked.trec"
 
 
-def write_card(folder: Path, checkpoint: OpenCheckpoint, *, base: str, training: Mapping[str, Any] | None) -> None:
+def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: str, training: Mapping[str, Any] | None) -> None:
     """README.md of a checkpoint."""
     name = checkpoint.spec.split(":")[0]
-    input_config, architecture = checkpoint.rules, checkpoint.architecture
-    experts = "\n".join(f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.kinds.items())
-    pairs, name_on_disk = architecture.pairs, folder.name.strip(".").removesuffix(".partial")
+    input_config, architecture = checkpoint.input_config, checkpoint.architecture
+    experts = "\n".join(f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.representation_kinds.items())
+    pairs, name_on_disk = architecture.reads_pairs, folder.name.strip(".").removesuffix(".partial")
     task, noun = ("text-ranking", "reranker") if pairs else ("sentence-similarity", "retriever")
-    use = USE_OF_PAIRS if pairs else USE
+    use = RERANKER_USAGE if pairs else RETRIEVER_USAGE
     subject = "Pairs of query and document" if pairs else "Documents"
-    training_section = "Not trained by moeir: the weights are those of the base model." if training is None else _trained(training)
+    training_section = "Not trained by moeir: the weights are those of the base model." if training is None else _training_section(training)
     text = f"""---
 library_name: moeir
 pipeline_tag: {task}
@@ -63,10 +63,10 @@ command has a flag for them.
 
 {use.format(place=name_on_disk)}
 """
-    making.write_text(folder / "README.md", text)
+    making.write_text_atomically(folder / "README.md", text)
 
 
-def _trained(training: Mapping[str, Any]) -> str:
+def _training_section(training: Mapping[str, Any]) -> str:
     last = training.get("last", {})
     shares = [f"{key.removeprefix('share.')} {value:.2f}" for key, value in last.items() if key.startswith("share.")]
     text = f"Objective `{training['objective']}`, {training['steps']:,} steps over {training['examples']:,} examples"

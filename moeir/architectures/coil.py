@@ -6,10 +6,10 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.exact_match import TokenMatch
-from moeir.heads.projected import Projected
+from moeir.heads.exact_match import CoilHead
+from moeir.heads.projected import ProjectionHead
 
 
 class Coil(Architecture):
@@ -18,13 +18,13 @@ class Coil(Architecture):
     `separator` keeps [SEP] as a term; `token_norm` and `cls_norm` normalise layer-wise, `relu` makes token vectors non-negative.
     """
 
-    plain = False
-    fusion: ClassVar[str] = "exact-sum"
+    is_hf_compatible = False
+    default_fusion: ClassVar[str] = "exact-sum"
 
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         dim: int = 32,
         cls_dim: int = 768,
@@ -43,16 +43,16 @@ class Coil(Architecture):
         if exact_scale < 0:
             raise UsageError(f"coil:exact_scale={exact_scale}: expected 0 or more, as its scores are floored at 0")
         encoder.vocabulary_head = None
-        hidden = encoder.shape.hidden
+        hidden = encoder.config.hidden
         if cls_dim:
-            self.heads["global"] = Projected(hidden, dimension=cls_dim, layer_norm=cls_norm)
-            self.sums = {"hybrid": ("global", "exact")}
-        self.heads["exact"] = TokenMatch(hidden, special_tokens, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
+            self.heads["global"] = ProjectionHead(hidden, dimension=cls_dim, layer_norm=cls_norm)
+            self.summed_experts = {"hybrid": ("global", "exact")}
+        self.heads["exact"] = CoilHead(hidden, special_tokens, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
         self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {name: {"global": "dense", "exact": "exact-match"}[name] for name in self.heads}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        return dict.fromkeys(self.kinds, self.encoder(tokens))
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
+        return dict.fromkeys(self.representation_kinds, self.encoder(tokens))

@@ -4,9 +4,9 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.tokenwise import Tokenwise
+from moeir.heads.tokenwise import TokenVectorHead
 
 
 class Colbert(Architecture):
@@ -16,12 +16,12 @@ class Colbert(Architecture):
     tokens of a query attend to its [MASK] tokens.
     """
 
-    plain = False
+    is_hf_compatible = False
 
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         dim: int = 128,
         normalise: bool = False,
@@ -37,8 +37,8 @@ class Colbert(Architecture):
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
-        self.heads["local"] = Tokenwise(
-            encoder.shape.hidden,
+        self.heads["local"] = TokenVectorHead(
+            encoder.config.hidden,
             special_tokens,
             dimension=dim,
             normalise=normalise,
@@ -47,16 +47,16 @@ class Colbert(Architecture):
             padding=padding,
         )
         self.scales = {"local": scale}
-        self.use_markers(markers, augmentation)
+        self.enable_markers(markers, augmentation)
         self.attend_masks = attend_masks
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {"local": "multivector"}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         return {"local": self.encoder(tokens)}
 
-    def marked(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        truncated, silent = super().marked(texts, side, length)
+    def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
+        truncated, silent = super().truncate_and_mark(texts, side, length)
         return truncated, None if self.attend_masks else silent

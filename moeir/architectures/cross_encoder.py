@@ -4,11 +4,11 @@ from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.pooled import Pooled
-from moeir.heads.relevance import Relevance
-from moeir.records.texts import PARTS
+from moeir.heads.pooled import PoolingHead
+from moeir.heads.relevance import ClassificationHead
+from moeir.records.texts import DOCUMENT_FIELDS
 from moeir.representations.dense import Dense
 
 HEADS = ("hf", "linear")
@@ -22,13 +22,13 @@ class CrossEncoder(Architecture):
     a space with separate=false. `--document-length` is that of the pair; the document is truncated to fit.
     """
 
-    pairs = True
-    lengths = (256, 512)
+    reads_pairs = True
+    default_lengths = (256, 512)
 
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         head: str = "hf",
         bias: bool = True,
@@ -40,31 +40,31 @@ class CrossEncoder(Architecture):
             raise UsageError(f"cross-encoder:head={head}: expected {' or '.join(HEADS)}")
         if head == "hf" and not bias:
             raise UsageError("cross-encoder:bias=false: the head of transformers has a bias; use head=linear")
-        if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(PARTS):
-            raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(PARTS)}")
+        if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(DOCUMENT_FIELDS):
+            raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(DOCUMENT_FIELDS)}")
         self.fields, self.separate = fields, separate
-        head_config = encoder.shape.pair_head if head == "hf" else None
+        head_config = encoder.config.classification_head if head == "hf" else None
         encoder.vocabulary_head = encoder.pooler = None
         if head_config is not None and head_config.pooler:
-            encoder.pooler = nn.Linear(encoder.shape.hidden, encoder.shape.hidden)
-            nn.init.normal_(encoder.pooler.weight, std=encoder.shape.spread)
+            encoder.pooler = nn.Linear(encoder.config.hidden, encoder.config.hidden)
+            nn.init.normal_(encoder.pooler.weight, std=encoder.config.initializer_range)
             nn.init.zeros_(encoder.pooler.bias)
-        self.plain = head == "hf"
+        self.is_hf_compatible = head == "hf"
         self.pooling = "cls" if head_config is None else head_config.pooling
-        self.pool = Pooled(pooling=self.pooling)
-        self.heads["relevance"] = Relevance(encoder.shape, linear=head == "linear", bias=bias)
+        self.pool = PoolingHead(pooling=self.pooling)
+        self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear", bias=bias)
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {"relevance": "dense"}
 
-    def narrow_layers(self) -> list[Layer]:
+    def cls_only_layers(self) -> list[Layer]:
         return [self.encoder.layers[-1]] if self.pooling == "cls" else []
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        return {"relevance": self.encoder.firsts(tokens) if self.pooling == "cls" else self.encoder(tokens)}
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
+        return {"relevance": self.encoder.encode_cls(tokens) if self.pooling == "cls" else self.encoder(tokens)}
 
-    def represent(self, expert: str, states: Tensor, tokens: Tokens) -> Dense:
+    def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Dense:
         """The score of each pair, as vectors [B, 1]."""
         scores: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
         return scores

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.tokens import Signs, Tokens
-from moeir.heads.pooled import Pooled
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.heads.pooled import PoolingHead
 
 
 class Dense(Architecture):
@@ -18,7 +18,7 @@ class Dense(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         encoders: str = "siamese",
         pooling: str = "cls",
@@ -29,18 +29,18 @@ class Dense(Architecture):
         super().__init__(encoder, special_tokens)
         if not head:
             encoder.vocabulary_head = None
-        self.use_encoders(encoders)
-        self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
+        self.set_encoder_sharing(encoders)
+        self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {"global": "dense"}
 
-    def narrow_layers(self) -> list[Layer]:
-        encoders = {self.encoder_of(side) for side in ("query", "document")} if self.heads["global"].pooling == "cls" else ()
+    def cls_only_layers(self) -> list[Layer]:
+        encoders = {self.encoder_for(side) for side in ("query", "document")} if self.heads["global"].pooling == "cls" else ()
         return [encoder.layers[-1] for encoder in encoders]
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
-        encoder = self.encoder_of(tokens.side)
-        return {"global": encoder.firsts(tokens) if self.heads["global"].pooling == "cls" else encoder(tokens)}
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
+        encoder = self.encoder_for(tokens.side)
+        return {"global": encoder.encode_cls(tokens) if self.heads["global"].pooling == "cls" else encoder(tokens)}

@@ -4,15 +4,15 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.lexical import Lexical
-from moeir.heads.pooled import Pooled
-from moeir.heads.raw_vocabulary import RawVocabularyHead
-from moeir.mixtures.feedforward import specialise, specialised
+from moeir.heads.lexical import LexicalHead
+from moeir.heads.pooled import PoolingHead
+from moeir.heads.raw_vocabulary import UntransformedMlmHead
+from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 
 SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}
-KINDS = {"global": "dense", "lexical": "sparse"}
+EXPERT_KINDS = {"global": "dense", "lexical": "sparse"}
 SPARSE_HEADS = ("mlm", "raw")
 
 
@@ -25,13 +25,13 @@ class Mote(Architecture):
     two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
     """
 
-    plain = False
-    fusion = "exact-sum"
+    is_hf_compatible = False
+    default_fusion = "exact-sum"
 
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         encoders: str = "mote",
         every: int = 0,
@@ -50,32 +50,32 @@ class Mote(Architecture):
         if sparse_head not in SPARSE_HEADS:
             raise UsageError(f"mote:sparse_head={sparse_head}: expected one of {', '.join(SPARSE_HEADS)}")
         if encoders == "mote":
-            expert_layers = specialised(len(encoder.layers), every=every, layers=layers)
-            specialise(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
+            expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
+            insert_experts(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
         elif encoders not in ("siamese", "separate"):
             raise UsageError(f"mote:encoders={encoders}: expected one of mote, siamese, separate")
         self._experts = SIMILARITIES[similarity]
         if "lexical" not in self._experts:
             encoder.vocabulary_head = None
         elif sparse_head == "raw":
-            if encoder.shape.width != encoder.shape.hidden:
-                widths = f"the states have {encoder.shape.hidden} numbers, the word embeddings {encoder.shape.width}"
+            if encoder.config.embedding_size != encoder.config.hidden:
+                widths = f"the states have {encoder.config.hidden} numbers, the word embeddings {encoder.config.embedding_size}"
                 raise UsageError(f"mote:sparse_head=raw: {widths}; use sparse_head=mlm")
-            encoder.vocabulary_head = RawVocabularyHead(encoder.shape.vocabulary)
-        self.plain = encoders == "siamese" and sparse_head == "mlm"
+            encoder.vocabulary_head = UntransformedMlmHead(encoder.config.vocabulary)
+        self.is_hf_compatible = encoders == "siamese" and sparse_head == "mlm"
         if encoders == "separate":
-            self.use_encoders(encoders)
-        heads = {"global": Pooled(pooling=pooling, normalise=normalise), "lexical": Lexical()}
+            self.set_encoder_sharing(encoders)
+        heads = {"global": PoolingHead(pooling=pooling, normalise=normalise), "lexical": LexicalHead()}
         self.heads.update({name: heads[name] for name in self._experts})
-        self.sums = {similarity: self._experts}
+        self.summed_experts = {similarity: self._experts}
         scales = {"global": global_scale, "lexical": lexical_scale}
         self.scales = {name: scales[name] for name in self._experts}
 
     @property
-    def kinds(self) -> dict[str, str]:
-        return {name: KINDS[name] for name in self._experts}
+    def representation_kinds(self) -> dict[str, str]:
+        return {name: EXPERT_KINDS[name] for name in self._experts}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         """One pass: all heads read the same states."""
-        states = self.encoder_of(tokens.side)(tokens)
+        states = self.encoder_for(tokens.side)(tokens)
         return dict.fromkeys(self._experts, states)

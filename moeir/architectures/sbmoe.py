@@ -4,8 +4,8 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Signs, Tokens
-from moeir.heads.pooled import Pooled
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.heads.pooled import PoolingHead
 from moeir.mixtures.embedding import EmbeddingMixture
 
 
@@ -17,12 +17,12 @@ class Sbmoe(Architecture):
     `gate`: learned or random. `pooling`: cls or mean.
     """
 
-    plain = False
+    is_hf_compatible = False
 
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         experts: int = 6,
         inference: str = "top1",
@@ -34,14 +34,14 @@ class Sbmoe(Architecture):
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
-        self.heads["global"] = Pooled(pooling=pooling)
-        width = encoder.shape.hidden
+        self.heads["global"] = PoolingHead(pooling=pooling)
+        width = encoder.config.hidden
         self.mixture = EmbeddingMixture(width, experts=experts, inference=inference, combine=combine, gate=gate, noise=noise)
         self.scales = {"global": scale}
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {"global": "dense"}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         return {"global": self.encoder(tokens)}

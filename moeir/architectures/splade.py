@@ -4,8 +4,8 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Signs, Tokens
-from moeir.heads.lexical import Lexical
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.heads.lexical import LexicalHead
 
 
 class Splade(Architecture):
@@ -14,14 +14,14 @@ class Splade(Architecture):
     `pooling`: max or sum.
     """
 
-    def __init__(self, encoder: Encoder, special_tokens: Signs, *, pooling: str = "max", scale: float = 1.0) -> None:
+    def __init__(self, encoder: Encoder, special_tokens: SpecialTokens, *, pooling: str = "max", scale: float = 1.0) -> None:
         super().__init__(encoder, special_tokens)
-        self.heads["lexical"] = Lexical(pooling=pooling)
+        self.heads["lexical"] = LexicalHead(pooling=pooling)
         self.scales = {"lexical": scale}
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {"lexical": "sparse"}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         return {"lexical": self.encoder(tokens)}

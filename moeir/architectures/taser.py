@@ -4,10 +4,10 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.pooled import Pooled
-from moeir.mixtures.feedforward import ROUTINGS, specialise, specialised
+from moeir.heads.pooled import PoolingHead
+from moeir.mixtures.feedforward import ROUTINGS, insert_experts, select_expert_layers
 
 GATES = ("one", "per_layer")
 
@@ -23,7 +23,7 @@ class Taser(Architecture):
     def __init__(
         self,
         encoder: Encoder,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         routing: str = "role",
         experts: int = 2,
@@ -46,16 +46,16 @@ class Taser(Architecture):
             raise UsageError(f"taser:gates={gates}: expected one of {', '.join(GATES)}")
         self.router = None
         if routing != "shared":
-            expert_layers = specialised(len(encoder.layers), every=every, layers=layers)
+            expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            self.router = specialise(encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options)
-            self.plain = False
-        self.heads["global"] = Pooled(pooling=pooling, normalise=normalise)
+            self.router = insert_experts(encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options)
+            self.is_hf_compatible = False
+        self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def representation_kinds(self) -> dict[str, str]:
         return {"global": "dense"}
 
-    def states(self, tokens: Tokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         return {"global": self.encoder(tokens)}

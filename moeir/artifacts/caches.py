@@ -12,17 +12,17 @@ import numpy.typing as npt
 from moeir.artifacts import making, manifests
 
 
-def kept(folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, anew: bool = False) -> Path:
+def get_or_build(folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, rebuild: bool = False) -> Path:
     """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, or if `anew`."""
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{kind}-{key}"
-    if anew or not manifests.same(path, record):
-        with making.making(path, f"{kind} cache", record, force=anew, folder=True) as (partial, counts):
+    if rebuild or not manifests.is_up_to_date(path, record):
+        with making.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
             counts.update(fill(partial))
     return path
 
 
-def mapped(path: Path) -> npt.NDArray[Any]:
+def open_readonly(path: Path) -> npt.NDArray[Any]:
     """A read-only memory-mapped array."""
     return np.asarray(np.load(path, mmap_mode="r"))

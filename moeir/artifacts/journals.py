@@ -9,10 +9,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-HEADER = 128
+HEADER_BYTES = 128
 
 
-class Journal:
+class JsonlJournal:
     """A journal of JSON lines, each synced to disk before the next; an incomplete last line is dropped."""
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class Journal:
         self._file.close()
 
 
-class GrowingLines:
+class AppendableText:
     """A text file written line by line; to resume, open it with the number of bytes that are complete."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
@@ -56,13 +56,13 @@ class GrowingLines:
         self._file.close()
 
 
-class GrowingArray:
+class AppendableNpy:
     """A `.npy` file written row by row; `close` writes its header. To resume, open it with the number of rows that are complete."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None, rows: int = 0) -> None:
         self.rows, self._dtype, self._width = rows, np.dtype(dtype), width
         self._file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
-        self._file.truncate(HEADER + rows * self._dtype.itemsize * (1 if width is None else width))
+        self._file.truncate(HEADER_BYTES + rows * self._dtype.itemsize * (1 if width is None else width))
         self._file.seek(0, os.SEEK_END)
 
     def append(self, block: npt.NDArray[Any]) -> None:
@@ -78,5 +78,5 @@ class GrowingArray:
         shape = (self.rows,) if self._width is None else (self.rows, self._width)
         header = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
         self._file.seek(0)
-        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + header.ljust(HEADER - 11).encode() + b"\n")
+        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + header.ljust(HEADER_BYTES - 11).encode() + b"\n")
         self._file.close()

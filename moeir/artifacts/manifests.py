@@ -12,13 +12,13 @@ from moeir.artifacts import checksums
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
-UNSTABLE = ("metrics.jsonl", "README.md", "settings.yaml")
+NOT_IN_DIGEST = ("metrics.jsonl", "README.md", "settings.yaml")
 FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
-SEAL, END = "seal", '"\n}'
-VERSIONS_KEPT = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
+SEAL, JSON_END = "seal", '"\n}'
+RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures", "accelerate")
 
 
-def digest(path: Path) -> str:
+def compute_digest(path: Path) -> str:
     """Digest of a source's content, whatever its name: from the checksums of an artifact's or plain folder's files, or of a file.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp()); _ = (folder / "a.txt").write_text("a")
@@ -26,15 +26,15 @@ def digest(path: Path) -> str:
     True
     """
     if path.is_file():
-        return checksums.checksum(path)
+        return checksums.compute_sha256(path)
     if (path / MANIFEST).is_file():
-        return digest_of(read_manifest(path)["files"])
-    return digest_of(_files(path))
+        return digest_files(read_manifest(path)["files"])
+    return digest_files(_file_entries(path))
 
 
-def digest_of(files: Mapping[str, Mapping[str, Any]]) -> str:
+def digest_files(files: Mapping[str, Mapping[str, Any]]) -> str:
     """One digest of the checksums of an artifact's product files, without those that contain times."""
-    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files) if name not in UNSTABLE)
+    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files) if name not in NOT_IN_DIGEST)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -55,19 +55,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
         loaded = None
     if not _is_manifest(loaded):
         raise ArtifactError(f"{file}: damaged: not a manifest; run the stage that made it again with --force")
-    if ("format" in loaded or SEAL in loaded) and text != text_of(loaded):
-        raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair(loaded)}")
+    if ("format" in loaded or SEAL in loaded) and text != serialize_manifest(loaded):
+        raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair_hint(loaded)}")
     return dict(loaded)
 
 
-def text_of(manifest: Mapping[str, Any]) -> str:
+def serialize_manifest(manifest: Mapping[str, Any]) -> str:
     """A manifest as JSON; its last value, the seal, is the sha256 of the JSON with an empty seal.
 
     >>> text_of({"kind": "run"}) == text_of(json.loads(text_of({"kind": "run"})))
     True
     """
     text = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
-    return f"{text.removesuffix(END)}{hashlib.sha256(text.encode()).hexdigest()}{END}\n"
+    return f"{text.removesuffix(JSON_END)}{hashlib.sha256(text.encode()).hexdigest()}{JSON_END}\n"
 
 
 def _is_manifest(loaded: Any) -> bool:
@@ -77,7 +77,7 @@ def _is_manifest(loaded: Any) -> bool:
     return isinstance(kind, str) and kind != "" and all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files)
 
 
-def verify(path: Path, kind: str) -> dict[str, Any]:
+def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     """The manifest of a complete artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
     if not path.exists():
         raise ArtifactError(f"{path}: no such {kind}")
@@ -87,57 +87,57 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         raise ArtifactError(f"{path}: plain weights, not a checkpoint; moeir init --model {path} --arch … --output … makes one")
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        actual = f"{_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
-        raise ArtifactError(f"{path}: expected {_article(kind)}, found {actual}")
+        actual = f"{_with_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
+        raise ArtifactError(f"{path}: expected {_with_article(kind)}, found {actual}")
     _check_format(path, manifest)
     files = {path / name: entry for name, entry in manifest["files"].items()}
     for name, (file, entry) in zip(manifest["files"], files.items(), strict=True):
         if not file.resolve().is_relative_to(path.resolve()):
             raise ArtifactError(f"{path}: its manifest names a file outside the folder: {name}")
         if not file.is_file():
-            raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair(manifest)}")
+            raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair_hint(manifest)}")
         if file.stat().st_size != entry["bytes"]:
-            raise ArtifactError(f"{file}: damaged: expected {entry['bytes']} bytes, found {file.stat().st_size}; {_repair(manifest)}")
-    if (file := checksums.changed(files)) is not None:
-        raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair(manifest)}")
+            raise ArtifactError(f"{file}: damaged: expected {entry['bytes']} bytes, found {file.stat().st_size}; {_repair_hint(manifest)}")
+    if (file := checksums.first_mismatch(files)) is not None:
+        raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair_hint(manifest)}")
     return manifest
 
 
 def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
-    actual, expected = _format(manifest), FORMATS.get(manifest["kind"], 1)
+    actual, expected = _format_of(manifest), FORMATS.get(manifest["kind"], 1)
     if actual == expected:
         return
     maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
-    message = f"{path}: {_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {expected}; "
-    raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > expected else _repair(manifest)))
+    message = f"{path}: {_with_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {expected}; "
+    raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > expected else _repair_hint(manifest)))
 
 
-def _format(manifest: Mapping[str, Any]) -> Any:
+def _format_of(manifest: Mapping[str, Any]) -> Any:
     return manifest.get("format", 1)
 
 
-def _article(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return kind if kind == "encodings" else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def _repair(manifest: Mapping[str, Any]) -> str:
+def _repair_hint(manifest: Mapping[str, Any]) -> str:
     return f"run moeir {manifest.get('stage')} again with --force"
 
 
-def same(path: Path, record: Mapping[str, Any]) -> bool:
+def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:
     """Whether a product of this record exists unchanged: a file is compared by checksum, a folder by the sizes of its files."""
     try:
         manifest = read_manifest(path)
     except ArtifactError:
         return False
-    if any(manifest.get(key) != value for key, value in record.items()) or _format(manifest) != FORMATS.get(manifest["kind"], 1):
+    if any(manifest.get(key) != value for key, value in record.items()) or _format_of(manifest) != FORMATS.get(manifest["kind"], 1):
         return False
     if path.is_file():
-        return checksums.checksum(path) in (entry["sha256"] for entry in manifest["files"].values())
+        return checksums.compute_sha256(path) in (entry["sha256"] for entry in manifest["files"].values())
     return all((path / name).is_file() and (path / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items())
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
+def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     """Differences between two records: `stage`, and the names of settings and sources."""
     differences = {"stage"} if old.get("stage") != new["stage"] else set()
     for part in ("settings", "sources"):
@@ -146,21 +146,21 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return differences
 
 
-def _files(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+def _file_entries(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
     included = [file for file in names if file.relative_to(folder).parts[0] not in without]
-    return {str(file.relative_to(folder)): entry for file, entry in zip(included, checksums.facts(included), strict=True)}
+    return {str(file.relative_to(folder)): entry for file, entry in zip(included, checksums.compute_checksums(included), strict=True)}
 
 
-def compose(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
+def build_manifest(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
     """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
-    files = _files(product, without) if product.is_dir() else {name: checksums.facts([product])[0]}
-    versions = {"python": platform.python_version(), **_loaded_versions()}
+    files = _file_entries(product, without) if product.is_dir() else {name: checksums.compute_checksums([product])[0]}
+    versions = {"python": platform.python_version(), **_package_versions()}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
 
 
-def _loaded_versions() -> dict[str, str]:
-    loaded = {name: vars(sys.modules[name]) for name in VERSIONS_KEPT if name in sys.modules}
+def _package_versions() -> dict[str, str]:
+    loaded = {name: vars(sys.modules[name]) for name in RECORDED_PACKAGES if name in sys.modules}
     return {name: str(variables["__version__"]) for name, variables in loaded.items() if "__version__" in variables}
 
 

@@ -12,37 +12,37 @@ from typing import Any
 
 import numpy as np
 
-KEPT = 2**30  # of all mapped files together; up to this nothing is released
-STRIDE = 2**28  # bytes read between two releases
-AROUND = 2**16  # bytes that reading a single row can page in
+MAX_RESIDENT_BYTES = 2**30  # of all mapped files together; up to this nothing is released
+RELEASE_INTERVAL_BYTES = 2**28  # bytes read between two releases
+ROW_READ_BYTES = 2**16  # bytes that reading a single row can page in
 
-_mapped: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
-_read = 0
+_open_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+_bytes_read = 0
 
 
-def opened(path: Path) -> Any:
+def open_memmap(path: Path) -> Any:
     """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
     array = np.load(path, mmap_mode="c", allow_pickle=False)
-    _mapped.add(array._mmap)
+    _open_maps.add(array._mmap)
     return array
 
 
-def read(size: int) -> None:
+def note_pages_read(size: int) -> None:
     """Report that about `size` bytes of mapped arrays were read, and release pages beyond the limit."""
-    global _read
-    _read += size
-    if _read < STRIDE:
+    global _bytes_read
+    _bytes_read += size
+    if _bytes_read < RELEASE_INTERVAL_BYTES:
         return
-    _read = 0
+    _bytes_read = 0
     advice = getattr(mmap, "MADV_DONTNEED", None)
-    if advice is not None and sum(map(len, _mapped)) > KEPT:
-        for one in list(_mapped):
+    if advice is not None and sum(map(len, _open_maps)) > MAX_RESIDENT_BYTES:
+        for one in list(_open_maps):
             one.madvise(advice)
 
 
-def parted(rows: Any) -> Iterator[Any]:
+def bounded_chunks(rows: Any) -> Iterator[Any]:
     """Chunks of scattered rows [n]; pages around them may be released between chunks."""
-    for first in range(0, len(rows), STRIDE // AROUND):
-        part = rows[first : first + STRIDE // AROUND]
+    for first in range(0, len(rows), RELEASE_INTERVAL_BYTES // ROW_READ_BYTES):
+        part = rows[first : first + RELEASE_INTERVAL_BYTES // ROW_READ_BYTES]
         yield part
-        read(len(part) * AROUND)
+        note_pages_read(len(part) * ROW_READ_BYTES)

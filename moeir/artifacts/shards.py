@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 from moeir.artifacts import manifests
 from moeir.errors import ArtifactError, UsageError
 
-FOLDER = re.compile(r"(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
+FOLDER_PATTERN = re.compile(r"(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
 
 
 class Shard(NamedTuple):
     """Shard `number`, counted from 0, of `total`."""
 
     number: int
-    of: int
+    total: int
 
     @classmethod
-    def parsed(cls, text: str) -> "Shard":
+    def parse(cls, text: str) -> "Shard":
         """Parse the value of --shard.
 
         >>> Shard.parsed("3/8").folder, str(Shard(3, 8))
@@ -32,58 +32,58 @@ class Shard(NamedTuple):
         return cls(int(number), int(of))
 
     @property
-    def folder(self) -> str:
+    def folder_name(self) -> str:
         """The name of the shard's folder."""
-        return f"{self.number}-of-{self.of}"
+        return f"{self.number}-of-{self.total}"
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
+        return f"{self.number}/{self.total}"
 
 
-def finished(folder: Path) -> dict[Shard, Path]:
+def finished_shards(folder: Path) -> dict[Shard, Path]:
     """The finished shards in a folder, in order; empty for unsharded encodings."""
     if manifests.manifest_path(folder).is_file() or not folder.is_dir():
         return {}
-    matches = ((FOLDER.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
+    matches = ((FOLDER_PATTERN.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
     shards = ((Shard(int(match[1]), int(match[2])), path) for match, path in matches if match)
     return dict(sorted(shards))
 
 
-def parts(folder: Path) -> list[Path]:
+def shard_folders(folder: Path) -> list[Path]:
     """The folders of encodings in corpus order: all shards, or the folder itself; ArtifactError if a shard is missing."""
-    shards = finished(folder)
+    shards = finished_shards(folder)
     if not shards:
         return [folder]
     first = next(iter(shards))
-    if other := next((shard for shard in shards if shard.of != first.of), None):
-        raise ArtifactError(f"{folder}: has shards of two sets, {first.folder} and {other.folder}; keep only one set")
+    if other := next((shard for shard in shards if shard.total != first.total), None):
+        raise ArtifactError(f"{folder}: has shards of two sets, {first.folder_name} and {other.folder_name}; keep only one set")
     manifest = manifests.read_manifest(shards[first])
-    if lacking := missing(shards):
+    if lacking := missing_shards(shards):
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-        command = _command(shards[first], manifest, lacking[0])
+        command = _encode_command(shards[first], manifest, lacking[0])
         raise ArtifactError(f"{folder}: shard {lacking[0]}{more} is missing or unfinished; {command} makes it")
     for shard, path in shards.items():
-        if changed := manifests.changes(manifest, manifests.read_manifest(path)) - {"shard"}:
+        if changed := manifests.diff_records(manifest, manifests.read_manifest(path)) - {"shard"}:
             reason = f"made with other settings or sources ({', '.join(sorted(changed))}) than {shards[first].name}"
-            raise ArtifactError(f"{path}: {reason}; {_command(shards[first], manifest, shard)} --force makes it like that")
+            raise ArtifactError(f"{path}: {reason}; {_encode_command(shards[first], manifest, shard)} --force makes it like that")
     return list(shards.values())
 
 
-def missing(shards: Mapping[Shard, Path]) -> list[Shard]:
+def missing_shards(shards: Mapping[Shard, Path]) -> list[Shard]:
     """The shards that are missing from a set."""
-    of = next(iter(shards)).of
+    of = next(iter(shards)).total
     return [shard for number in range(of) if (shard := Shard(number, of)) not in shards]
 
 
-def verified(folder: Path) -> dict[str, Mapping[str, Any]]:
+def verify_encodings(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Verify encodings, sharded or not: their files and checksums; ArtifactError if any is missing or damaged."""
-    folders = parts(folder)
+    folders = shard_folders(folder)
     if folders == [folder]:
-        return dict(manifests.verify(folder, "encodings")["files"])
-    return {f"{part.name}/{name}": facts for part in folders for name, facts in manifests.verify(part, "encodings")["files"].items()}
+        return dict(manifests.verify_artifact(folder, "encodings")["files"])
+    return {f"{part.name}/{name}": facts for part in folders for name, facts in manifests.verify_artifact(part, "encodings")["files"].items()}
 
 
-def _command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
+def _encode_command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
     """The command that makes a shard as the one in `path` was made."""
     counts = manifest["counts"]
     flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}

@@ -7,10 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-Made = TypeVar("Made")
+Item = TypeVar("Made")
 
 
-def ahead(make: Callable[[int], Made], first: int, last: int, *, depth: int = 2) -> Iterator[Made]:
+def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth: int = 2) -> Iterator[Item]:
     """Yield `make(step)` for the steps from `first` to below `last`, computed in a thread up to `depth` steps ahead.
 
     An error in the thread is raised when its step is consumed; the thread ends after the last step, or when the generator is closed.
@@ -19,7 +19,7 @@ def ahead(make: Callable[[int], Made], first: int, last: int, *, depth: int = 2)
     [4, 9, 16]
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        futures: deque[Future[Made]] = deque()
+        futures: deque[Future[Item]] = deque()
         try:
             for step in range(first, last):
                 futures.append(pool.submit(make, step))
@@ -32,14 +32,14 @@ def ahead(make: Callable[[int], Made], first: int, last: int, *, depth: int = 2)
                 future.cancel()
 
 
-def walked_ahead(items: Iterable[Made], *, depth: int = 2) -> Iterator[Made]:
+def prefetch(items: Iterable[Item], *, depth: int = 2) -> Iterator[Item]:
     """Iterate over items in a thread, up to `depth` items ahead.
 
     >>> list(walked_ahead(number * number for number in (2, 3, 4)))
     [4, 9, 16]
     """
     iterator, end = iter(items), object()
-    prefetched: Any = ahead(lambda _: next(iterator, end), 0, sys.maxsize, depth=depth)
+    prefetched: Any = prefetch_steps(lambda _: next(iterator, end), 0, sys.maxsize, depth=depth)
     with closing(prefetched):
         for item in prefetched:
             if item is end:
@@ -48,7 +48,7 @@ def walked_ahead(items: Iterable[Made], *, depth: int = 2) -> Iterator[Made]:
 
 
 @contextmanager
-def behind() -> Iterator[Callable[[Callable[[], object]], None]]:
+def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
     """A function that submits tasks to a thread, which runs them one at a time and in order.
 
     It waits for the previous task and raises its error; no task starts after one that failed.

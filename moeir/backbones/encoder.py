@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.layers import FeedForward, Layer
-from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.shape import ACTIVATIONS, PreNormConfig, EncoderConfig
+from moeir.backbones.tokens import PackedTokens
 
 __all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "first_states", "run"]
 
@@ -20,18 +20,18 @@ __all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", 
 class Embeddings(nn.Module):
     """Sum of word, segment and position embeddings (those that a family has), normalised and projected to the hidden size."""
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        prenorm, width = config.prenorm, config.width
+        prenorm, width = config.prenorm, config.embedding_size
         self.words = nn.Embedding(config.vocabulary, width)
         self.places = nn.Embedding(config.first_position + config.positions, width) if prenorm is None else None
         self.kinds = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = nn.LayerNorm(width, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.dropout = nn.Dropout(config.dropout if prenorm is None else prenorm.embedding_dropout)
-        self.project = None if config.embedding is None else nn.Linear(width, config.hidden)
+        self.project = None if config.factorized_embedding_size is None else nn.Linear(width, config.hidden)
         self.first_position = config.first_position
 
-    def forward(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: PackedTokens) -> Tensor:
         """[T, H]; a family with a single segment type ignores segments."""
         embeddings: Tensor = self.words(tokens.ids)
         if self.kinds is not None:
@@ -49,11 +49,11 @@ class VocabularyHead(nn.Module):
     E is the embedding size: H, except in ELECTRA's small models.
     """
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         prenorm = config.prenorm
-        self.transform = nn.Linear(config.hidden, config.width, bias=prenorm is None or prenorm.head_bias)
-        self.norm = nn.LayerNorm(config.width, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
+        self.transform = nn.Linear(config.hidden, config.embedding_size, bias=prenorm is None or prenorm.head_bias)
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
         self.activation = ACTIVATIONS[config.head_activation or config.activation]
 
@@ -65,73 +65,73 @@ class VocabularyHead(nn.Module):
 class Encoder(nn.Module):
     """Embeddings, layers and, optionally, a vocabulary head and a pooler. All tokens of a batch are packed."""
 
-    def __init__(self, config: Shape, *, vocabulary_head: bool = False, pooler: bool = False) -> None:
+    def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False, pooler: bool = False) -> None:
         super().__init__()
-        self.shape = config
+        self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
         self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
         self.pooler = nn.Linear(config.hidden, config.hidden) if pooler else None
-        self.apply(self._start)
+        self.apply(self._init_weights)
 
-    def _start(self, module: nn.Module) -> None:
+    def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=self.shape.spread)
+            nn.init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
-    def forward(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: PackedTokens) -> Tensor:
         """States [T, H] of the last layer; fastest if texts of equal length are neighbours."""
-        return run(self.layers, self.embeddings(tokens), tokens)
+        return run_layers(self.layers, self.embeddings(tokens), tokens)
 
-    def firsts(self, tokens: Tokens) -> Tensor:
+    def encode_cls(self, tokens: PackedTokens) -> Tensor:
         """The states of `forward` at the first ([CLS]) token of each text, [B, H], without computing the others in the last layer."""
-        return first_states(self.layers, self.embeddings(tokens), tokens)
+        return run_layers_cls(self.layers, self.embeddings(tokens), tokens)
 
     def logits(self, states: Tensor) -> Tensor:
         """Vocabulary logits [T, V] in full, which learned sparse heads avoid."""
         assert self.vocabulary_head is not None
         return F.linear(self.vocabulary_head(states), self.embeddings.words.weight, self.vocabulary_head.bias)
 
-    def pooled(self, states: Tensor, tokens: Tokens) -> Tensor:
+    def pooler_output(self, states: Tensor, tokens: PackedTokens) -> Tensor:
         """BERT's pooler: tanh of a linear map of the first token, [B, H]."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(states.index_select(0, tokens.starts[:-1])))
 
-    def tower(self, start: int) -> nn.ModuleList:
+    def copy_layers_from(self, start: int) -> nn.ModuleList:
         """An independent copy of the layers from `start` up."""
         return nn.ModuleList(copy.deepcopy(layer) for layer in list(self.layers)[start:])
 
 
-def first_states(layers: nn.ModuleList, states: Tensor, tokens: Tokens) -> Tensor:
+def run_layers_cls(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:
     """Run states [T, H] through a stack of layers and return the last layer's output at the first ([CLS]) positions only: [B, H]."""
     if not len(layers):
         return states.index_select(0, tokens.starts[:-1])
-    return _computed(layers[-1], layers[-1].firsts, run(layers[:-1], states, tokens), tokens)
+    return _maybe_checkpoint(layers[-1], layers[-1].firsts, run_layers(layers[:-1], states, tokens), tokens)
 
 
-def run(layers: nn.ModuleList, states: Tensor, tokens: Tokens) -> Tensor:
+def run_layers(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:
     """Run states [T, H] through a stack of layers."""
     layout = tokens.layout
     for layer in layers:
-        states = _computed(layer, layer, states, tokens, layout)
+        states = _maybe_checkpoint(layer, layer, states, tokens, layout)
     return states
 
 
-def _computed(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
+def _maybe_checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
     """Call a layer's function, with gradient checkpointing if the layer uses it."""
     if not (layer.recomputed and torch.is_grad_enabled()):
         return function(*inputs)
-    output: Tensor = checkpoint(function, *inputs, context_fn=partial(_again, layer), use_reentrant=False, preserve_rng_state=True)
+    output: Tensor = checkpoint(function, *inputs, context_fn=partial(_checkpoint_contexts, layer), use_reentrant=False, preserve_rng_state=True)
     return output
 
 
-def _again(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def _checkpoint_contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Contexts of a layer's forward pass and of its recomputation."""
-    return nullcontext(), _Unsaid(layer)
+    return nullcontext(), _DiscardRouting(layer)
 
 
-class _Unsaid(AbstractContextManager[None]):
+class _DiscardRouting(AbstractContextManager[None]):
     """Discards the routing that a layer records when it is recomputed, possibly more than once: the forward pass has recorded it."""
 
     def __init__(self, layer: nn.Module) -> None:

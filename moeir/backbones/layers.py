@@ -6,31 +6,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.shape import ACTIVATIONS, PreNorm, Shape
-from moeir.backbones.tokens import Tokens
-from moeir.kernels.attention import Layout, apply_rotary, attention, first_attention
+from moeir.backbones.shape import ACTIVATIONS, PreNormConfig, EncoderConfig
+from moeir.backbones.tokens import PackedTokens
+from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
 
 
 class Attention(nn.Module):
     """Multi-head self-attention, its residual and normalisation."""
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(config.hidden, config.hidden) for _ in range(4))
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
         self.heads = config.heads
 
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self._project(states, self.query, self.key, self.value)
         return self._add_and_norm(states, attention(query, key, value, layout, dropout=self._dropout_rate))
 
-    def forward_cls(self, states: Tensor, layout: Layout) -> Tensor:
+    def forward_cls(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """The output of `forward` at the first token of each text: [T, H] -> [B, H]."""
         cls_states = states.index_select(0, layout.starts[:-1])
         (query,), (key, value) = self._project(cls_states, self.query), self._project(states, self.key, self.value)
-        return self._add_and_norm(cls_states, first_attention(query, key, value, layout, self._dropout_rate))
+        return self._add_and_norm(cls_states, cls_attention(query, key, value, layout, self._dropout_rate))
 
     def _project(self, states: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
         """The heads [n, heads, width] of each map, by a single matrix product."""
@@ -52,7 +52,7 @@ class RotaryAttention(nn.Module):
     The first layer has no normalisation, since the embeddings are normalised.
     """
 
-    def __init__(self, config: Shape, prenorm: PreNorm, number: int) -> None:
+    def __init__(self, config: EncoderConfig, prenorm: PreNormConfig, number: int) -> None:
         super().__init__()
         hidden, bias = config.hidden, prenorm.attention_bias
         self.norm = nn.LayerNorm(hidden, eps=config.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
@@ -62,7 +62,7 @@ class RotaryAttention(nn.Module):
         self.heads = config.heads
         self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
 
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.norm(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         angles = layout.rotary_angles(self.theta, query.shape[-1])
@@ -75,31 +75,31 @@ class RotaryAttention(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps around an activation, with residual and normalisation; mixtures of experts replace it."""
 
-    routed: object = None  # routing of the last forward pass, set by a mixture of experts
+    last_routing: object = None  # routing of the last forward pass, set by a mixture of experts
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.hidden, config.inner)
-        self.down = nn.Linear(config.inner, config.hidden)
+        self.up = nn.Linear(config.hidden, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.activation = ACTIVATIONS[config.activation]
 
-    def change(self, states: Tensor) -> Tensor:
+    def compute_update(self, states: Tensor) -> Tensor:
         """The update of the states before dropout and residual: [n, H] -> [n, H]."""
         update: Tensor = self.down(self.activation(self.up(states)))
         return update
 
-    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+    def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        normalized: Tensor = self.norm(states + self.dropout(change))
+        normalized: Tensor = self.norm(states + self.dropout(update))
         return normalized
 
     def transform(self, states: Tensor) -> Tensor:
         """The whole layer: [n, H] -> [n, H]."""
-        return self.joined(states, self.change(states))
+        return self.add_and_norm(states, self.compute_update(states))
 
-    def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+    def forward(self, states: Tensor, tokens: PackedTokens, layer_input: Tensor) -> Tensor:
         """states [T, H] after attention; `layer_input` [T, H], the states before attention, is for mixtures whose gate reads it."""
         return self.transform(states)
 
@@ -107,23 +107,23 @@ class FeedForward(nn.Module):
 class GatedFeedForward(FeedForward):
     """GEGLU (Shazeer 2020): one half of the up projection, activated, times its other half; pre-normalised, with a plain residual."""
 
-    def __init__(self, config: Shape, prenorm: PreNorm) -> None:
+    def __init__(self, config: EncoderConfig, prenorm: PreNormConfig) -> None:
         nn.Module.__init__(self)
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias)
-        self.up = nn.Linear(config.hidden, 2 * config.inner, bias=prenorm.feedforward_bias)
-        self.down = nn.Linear(config.inner, config.hidden, bias=prenorm.feedforward_bias)
+        self.up = nn.Linear(config.hidden, 2 * config.intermediate_size, bias=prenorm.feedforward_bias)
+        self.down = nn.Linear(config.intermediate_size, config.hidden, bias=prenorm.feedforward_bias)
         self.dropout = nn.Dropout(config.dropout)
         self.activation = ACTIVATIONS[config.activation]
 
-    def change(self, states: Tensor) -> Tensor:
+    def compute_update(self, states: Tensor) -> Tensor:
         """The update of the states before the residual: [n, H] -> [n, H]."""
         value, gate = self.up(self.norm(states)).chunk(2, dim=-1)
         update: Tensor = self.down(self.dropout(self.activation(value) * gate))
         return update
 
-    def joined(self, states: Tensor, change: Tensor) -> Tensor:
+    def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
         """The residual alone: [n, H] -> [n, H]."""
-        return states + change
+        return states + update
 
 
 class Layer(nn.Module):
@@ -133,9 +133,9 @@ class Layer(nn.Module):
     copy of the last layer ends normalised.
     """
 
-    recomputed = False  # whether only its input is stored and the layer is recomputed for its gradient
+    gradient_checkpointing = False  # whether only its input is stored and the layer is recomputed for its gradient
 
-    def __init__(self, config: Shape, number: int = 0) -> None:
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
         prenorm = config.prenorm
         self.attention: nn.Module = Attention(config) if prenorm is None else RotaryAttention(config, prenorm, number)
@@ -143,19 +143,19 @@ class Layer(nn.Module):
         is_last = prenorm is not None and number == config.layers - 1
         self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
 
-    def forward(self, states: Tensor, tokens: Tokens, layout: Layout) -> Tensor:
+    def forward(self, states: Tensor, tokens: PackedTokens, layout: PackedLayout) -> Tensor:
         output: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
         return output if self.closing is None else self.closing(output)
 
     @property
-    def plain(self) -> bool:
+    def supports_cls_only(self) -> bool:
         """Whether `forward_cls` can skip the other tokens: no routed feed-forward and no pre-normalisation."""
         return isinstance(self.attention, Attention) and type(self.feedforward) is FeedForward
 
-    def firsts(self, states: Tensor, tokens: Tokens) -> Tensor:
+    def forward_cls(self, states: Tensor, tokens: PackedTokens) -> Tensor:
         """The output of `forward` at the first token of each text: [T, H] -> [B, H]; cheaper if `supports_cls_only`."""
         layout = tokens.layout
-        if not self.plain:
+        if not self.supports_cls_only:
             return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
         attended = self.attention.forward_cls(states, layout)
         return self.feedforward.transform(attended)

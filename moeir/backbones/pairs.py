@@ -9,27 +9,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Frame:
+class PairTemplate:
     """Special tokens before a query, between query and document, and after the document; `token_types` of the five parts."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
-    kinds: tuple[int, int, int, int, int]
+    token_types: tuple[int, int, int, int, int]
 
     @property
-    def size(self) -> int:
+    def special_token_count(self) -> int:
         """Number of special tokens of a pair."""
         return len(self.before) + len(self.between) + len(self.after)
 
 
-class Bodies(Protocol):
+class TokenSequences(Protocol):
     """Token ids of texts without special tokens: row n is ids[starts[n] : starts[n + 1]]."""
 
     @property
@@ -42,14 +42,14 @@ class Bodies(Protocol):
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedIds:
     """ids [T] of n texts end to end, starts [n+1]."""
 
     ids: Numbers
     starts: Numbers
 
     @classmethod
-    def of(cls, texts: Sequence[Sequence[int]]) -> "Ragged":
+    def from_lists(cls, texts: Sequence[Sequence[int]]) -> "RaggedIds":
         """Build from lists of ids.
 
         >>> Ragged.of([[4, 5], [], [6]]).starts.tolist()
@@ -63,21 +63,21 @@ class Ragged:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PackedPairs:
     """Pair n: query `query_rows[n]`, and `document_lengths[n]` tokens of document `document_rows[n]` from `document_offsets[n]` on."""
 
-    frame: Frame
-    queries: Bodies
-    documents: Bodies
-    query: Numbers
-    document: Numbers
-    begins: Numbers
-    sizes: Numbers
+    template: PairTemplate
+    queries: TokenSequences
+    documents: TokenSequences
+    query_rows: Numbers
+    document_rows: Numbers
+    document_offsets: Numbers
+    document_lengths: Numbers
 
     @cached_property
     def lengths(self) -> Numbers:
         """[n] tokens of each pair."""
-        return np.asarray(self.frame.size + self._asked + self.sizes)
+        return np.asarray(self.template.special_token_count + self._query_lengths + self.document_lengths)
 
     @cached_property
     def starts(self) -> Numbers:
@@ -85,13 +85,13 @@ class Pairs:
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
-    def _asked(self) -> Numbers:
-        return np.asarray(self.queries.starts[self.query + 1] - self.queries.starts[self.query])
+    def _query_lengths(self) -> Numbers:
+        return np.asarray(self.queries.starts[self.query_rows + 1] - self.queries.starts[self.query_rows])
 
-    def packed(self, rows: Sequence[int] | Numbers, side: str = "pair") -> Tokens:
+    def pack(self, rows: Sequence[int] | Numbers, side: str = "pair") -> PackedTokens:
         """The pairs of `rows`, in that order, with their token types."""
-        pairs, template = np.asarray(rows, dtype=np.int64), self.frame
-        query_lengths, document_lengths = self._asked[pairs], self.sizes[pairs]
+        pairs, template = np.asarray(rows, dtype=np.int64), self.template
+        query_lengths, document_lengths = self._query_lengths[pairs], self.document_lengths[pairs]
         parts = np.empty((len(pairs), 5), dtype=np.int64)  # lengths of the five parts
         for column, size in enumerate((len(template.before), query_lengths, len(template.between), document_lengths, len(template.after))):
             parts[:, column] = size
@@ -100,20 +100,20 @@ class Pairs:
         for column, special_ids in ((0, template.before), (2, template.between), (4, template.after)):
             for offset, token_id in enumerate(special_ids):
                 ids[ends[:, column] - len(special_ids) + offset] = token_id
-        ids[_places(ends[:, 1] - query_lengths, query_lengths)] = self.queries.ids[
-            _places(self.queries.starts[self.query[pairs]], query_lengths)
+        ids[_concatenate_ranges(ends[:, 1] - query_lengths, query_lengths)] = self.queries.ids[
+            _concatenate_ranges(self.queries.starts[self.query_rows[pairs]], query_lengths)
         ]
-        first_tokens = self.documents.starts[self.document[pairs]] + self.begins[pairs]
-        ids[_places(ends[:, 3] - document_lengths, document_lengths)] = self.documents.ids[_places(first_tokens, document_lengths)]
+        first_tokens = self.documents.starts[self.document_rows[pairs]] + self.document_offsets[pairs]
+        ids[_concatenate_ranges(ends[:, 3] - document_lengths, document_lengths)] = self.documents.ids[_concatenate_ranges(first_tokens, document_lengths)]
         lengths = parts.sum(axis=1)
         starts = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
         segments = None
-        if any(template.kinds):
-            segments = torch.from_numpy(np.repeat(np.tile(np.array(template.kinds, dtype=np.int64), len(pairs)), parts.ravel()))
-        return Tokens(torch.from_numpy(ids), starts, side, tuple(lengths.tolist()), segments=segments)
+        if any(template.token_types):
+            segments = torch.from_numpy(np.repeat(np.tile(np.array(template.token_types, dtype=np.int64), len(pairs)), parts.ravel()))
+        return PackedTokens(torch.from_numpy(ids), starts, side, tuple(lengths.tolist()), segments=segments)
 
 
-def _places(begins: Numbers, sizes: Numbers) -> Numbers:
+def _concatenate_ranges(begins: Numbers, sizes: Numbers) -> Numbers:
     """Concatenate the ranges of `sizes` numbers from `begins` on.
 
     >>> _places(np.array([5, 0]), np.array([2, 3])).tolist()

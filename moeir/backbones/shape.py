@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class PreNorm:
+class PreNormConfig:
     """Layers that normalise before each sub-layer, with rotary positions and gated feed-forwards (ModernBERT, Warner et al. 2024).
 
     `windows` and `thetas` have an entry per layer: the attention window in tokens (None for full attention), and the rotary base.
@@ -36,14 +36,14 @@ class PreNorm:
 
 
 @dataclass(frozen=True)
-class PairHead:
+class ClassificationHeadConfig:
     """Sequence classification head of a family: optional dropout first (`dropout_first`), a dense map (BERT's is its `pooler`), activation,
     optional normalisation, dropout, output; on the first token, or on the mean (`pooling`)."""
 
     activation: str = "tanh"
     dropout: float = 0.1
     pooler: bool = False
-    before: bool = False
+    dropout_first: bool = False
     norm: bool = False
     pooling: str = "cls"
 
@@ -53,7 +53,7 @@ class PairHead:
 
 
 @dataclass(frozen=True)
-class Shape:
+class EncoderConfig:
     """Sizes and constants of an encoder.
 
     `positions` is its maximum length in tokens; the position embeddings, if any (`prenorm` layers have none), have `first_position` unused
@@ -64,19 +64,19 @@ class Shape:
     hidden: int
     layers: int
     heads: int
-    inner: int
+    intermediate_size: int
     activation: str = "gelu"
     epsilon: float = 1e-12
     positions: int = 512
     segments: int = 2
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    spread: float = 0.02
-    embedding: int | None = None
+    initializer_range: float = 0.02
+    factorized_embedding_size: int | None = None
     first_position: int = 0
     head_activation: str | None = None
-    prenorm: PreNorm | None = None
-    pair_head: PairHead = PairHead(pooler=True)
+    prenorm: PreNormConfig | None = None
+    classification_head: ClassificationHeadConfig = ClassificationHeadConfig(pooler=True)
 
     def __post_init__(self) -> None:
         for name in (self.activation, self.head_activation or self.activation):
@@ -85,9 +85,9 @@ class Shape:
         if self.hidden % self.heads:
             raise UsageError(f"config.json: hidden size {self.hidden} is not a multiple of {self.heads} attention heads")
         if self.prenorm is not None:
-            self._check(self.prenorm)
+            self._check_prenorm(self.prenorm)
 
-    def _check(self, prenorm: PreNorm) -> None:
+    def _check_prenorm(self, prenorm: PreNormConfig) -> None:
         if self.hidden // self.heads % 2:
             raise UsageError(f"config.json: attention heads are {self.hidden // self.heads} wide; rotary positions need an even width")
         for values in (prenorm.windows, prenorm.thetas):
@@ -95,6 +95,6 @@ class Shape:
                 raise UsageError(f"config.json: it names the attention of {len(values)} layers; expected {self.layers}")
 
     @property
-    def width(self) -> int:
+    def embedding_size(self) -> int:
         """The width of the word embeddings."""
-        return self.hidden if self.embedding is None else self.embedding
+        return self.hidden if self.factorized_embedding_size is None else self.factorized_embedding_size

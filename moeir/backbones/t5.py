@@ -18,12 +18,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from moeir.backbones.checkpoints import files
-from moeir.backbones.tokenizer import opened
+from moeir.backbones.tokenizer import load_tokenizer
 from moeir.errors import ArtifactError, UsageError
 
 FAMILIES = {"t5": transformers.T5ForConditionalGeneration, "mt5": transformers.MT5ForConditionalGeneration}
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-FULL = 0.75  # finished queries are dropped from a batch when fewer than this share are unfinished
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
+MIN_ACTIVE_SHARE = 0.75  # finished queries are dropped from a batch when fewer than this share are unfinished
 
 
 @dataclass(frozen=True)
@@ -46,71 +46,71 @@ class Passage:
     ids: Sequence[int]
 
 
-class QueryWriter:
+class T5QueryGenerator:
     """A T5 encoder-decoder with its tokenizer: passages in, queries out."""
 
     def __init__(self, model: Path, device: str, dtype: torch.dtype) -> None:
-        self.folder, self._device = files.located(model), device
-        self._model = _opened(self.folder, dtype).to(device).eval()
-        self._tokenizer = opened(self.folder)
-        self._vocabulary = self._tokenizer.get_vocab_size()  # the model's embeddings have more rows, which are no tokens
-        if self._vocabulary > (rows := self._model.config.vocab_size):
+        self.folder, self._device = files.resolve_model(model), device
+        self._model = _load_model(self.folder, dtype).to(device).eval()
+        self._tokenizer = load_tokenizer(self.folder)
+        self._vocabulary_size = self._tokenizer.get_vocab_size()  # the model's embeddings have more rows, which are no tokens
+        if self._vocabulary_size > (rows := self._model.config.vocab_size):
             raise ArtifactError(
-                f"{self.folder}: its tokenizer has {self._vocabulary} tokens, its model {rows}; expected those of one model"
+                f"{self.folder}: its tokenizer has {self._vocabulary_size} tokens, its model {rows}; expected those of one model"
             )
-        self._end, self._start = _signs(self._model, self.folder)
+        self._end_id, self._start_id = _end_and_start_ids(self._model, self.folder)
 
-    def read(self, texts: Sequence[str], longest: int) -> tuple[list[list[int]], int]:
+    def tokenize(self, texts: Sequence[str], max_length: int) -> tuple[list[list[int]], int]:
         """Token ids of each text, at most `max_length` with the end token, and the number of truncated texts."""
         token_ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-        return [[*ids[: longest - 1], self._end] for ids in token_ids], sum(len(ids) >= longest for ids in token_ids)
+        return [[*ids[: max_length - 1], self._end_id] for ids in token_ids], sum(len(ids) >= max_length for ids in token_ids)
 
-    def write(self, passages: Sequence[Passage], sampling: Sampling) -> list[list[str]]:
+    def generate(self, passages: Sequence[Passage], sampling: Sampling) -> list[list[str]]:
         """The queries of each passage in order, without empty ones; white space is collapsed to single spaces."""
-        generated = self._sampled(passages, sampling).tolist()
-        texts = [" ".join(self._tokenizer.decode(self._cut(ids)).split()) for ids in generated]
+        generated = self._sample(passages, sampling).tolist()
+        texts = [" ".join(self._tokenizer.decode(self._strip_end(ids)).split()) for ids in generated]
         groups = (texts[first : first + sampling.queries] for first in range(0, len(texts), sampling.queries))
         return [[text for text in group if text] for group in groups]
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        return ids[: ids.index(self._end)] if self._end in ids else ids
+    def _strip_end(self, ids: list[int]) -> list[int]:
+        return ids[: ids.index(self._end_id)] if self._end_id in ids else ids
 
     @torch.inference_mode()
-    def _sampled(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
+    def _sample(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
         """Token ids of each query [B·queries, length], padded with end tokens.
 
         A passage is encoded once and its first decoder step runs once; then each query gets its own copy of the decoder cache.
         """
-        ids, mask = self._padded(passages)
+        ids, mask = self._pad(passages)
         states = self._model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state  # [B, L, H]
-        random_numbers = self._numbers(passages, sampling)  # [B·queries, length]
+        random_numbers = self._uniforms(passages, sampling)  # [B·queries, length]
         passage_rows = torch.arange(len(passages), device=self._device).repeat_interleave(sampling.queries)
         rows = torch.arange(len(passage_rows), device=self._device)
-        generated = torch.full(random_numbers.shape, self._end, device=self._device)
-        finished, tokens, cache = rows < 0, torch.full((len(passages),), self._start, device=self._device), None
+        generated = torch.full(random_numbers.shape, self._end_id, device=self._device)
+        finished, tokens, cache = rows < 0, torch.full((len(passages),), self._start_id, device=self._device), None
         for position in range(sampling.length):
             output = self._model(
                 decoder_input_ids=tokens[:, None], encoder_outputs=(states,), attention_mask=mask, past_key_values=cache, use_cache=True
             )
-            logits, cache = output.logits[:, -1, : self._vocabulary].float(), output.past_key_values
+            logits, cache = output.logits[:, -1, : self._vocabulary_size].float(), output.past_key_values
             if position == 0:
                 logits, states, mask = logits[passage_rows], states[passage_rows], mask[passage_rows]
                 cache.reorder_cache(passage_rows)
-            self._check(logits)
+            self._check_finite(logits)
             step_numbers = random_numbers[rows, position]
-            tokens = drawn(logits, step_numbers, top_k=sampling.top_k, top_p=sampling.top_p, temperature=sampling.temperature)
-            tokens = tokens.masked_fill(finished, self._end)
+            tokens = sample_tokens(logits, step_numbers, top_k=sampling.top_k, top_p=sampling.top_p, temperature=sampling.temperature)
+            tokens = tokens.masked_fill(finished, self._end_id)
             generated[rows, position] = tokens
-            finished = tokens == self._end
+            finished = tokens == self._end_id
             active = (~finished).nonzero()[:, 0]
             if not len(active):
                 break
-            if len(active) <= FULL * len(rows):
+            if len(active) <= MIN_ACTIVE_SHARE * len(rows):
                 rows, tokens, finished, states, mask = (part[active] for part in (rows, tokens, finished, states, mask))
                 cache.reorder_cache(active)
         return generated.cpu()
 
-    def _padded(self, passages: Sequence[Passage]) -> tuple[Tensor, Tensor]:
+    def _pad(self, passages: Sequence[Passage]) -> tuple[Tensor, Tensor]:
         """Token ids and attention mask, [B, L] each."""
         ids = torch.zeros(len(passages), max(len(passage.ids) for passage in passages), dtype=torch.int64)
         mask = torch.zeros_like(ids)
@@ -119,17 +119,17 @@ class QueryWriter:
             mask[row, : len(passage.ids)] = 1
         return ids.to(self._device), mask.to(self._device)
 
-    def _numbers(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
+    def _uniforms(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
         """[B·queries, length]."""
-        draws = [uniforms(sampling.seed, passage.id, number, sampling.length) for passage in passages for number in range(sampling.queries)]
+        draws = [philox_uniforms(sampling.seed, passage.id, number, sampling.length) for passage in passages for number in range(sampling.queries)]
         return torch.from_numpy(np.stack(draws)).to(self._device)
 
-    def _check(self, logits: Tensor) -> None:
+    def _check_finite(self, logits: Tensor) -> None:
         if not logits.amax(dim=-1).isfinite().all():
             raise ArtifactError(f"{self.folder}: the model's logits contain NaN or Inf; check its weights, or try --dtype float32")
 
 
-def uniforms(seed: int, passage: str, number: int, length: int) -> np.ndarray:
+def philox_uniforms(seed: int, passage: str, number: int, length: int) -> np.ndarray:
     """float64 [length] in [0, 1): the random numbers of one query of a passage, one per position.
 
     The top 53 bits of Philox's output under a key of seed, query number and passage id (Salmon et al. 2011).
@@ -138,7 +138,7 @@ def uniforms(seed: int, passage: str, number: int, length: int) -> np.ndarray:
     return (np.random.Philox(key=int.from_bytes(key, "little")).random_raw(length) >> 11) * 2.0**-53
 
 
-def drawn(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
+def sample_tokens(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
     """Sample one token per row: the first whose cumulative probability, in descending order of probability, exceeds the row's number.
 
     logits float32 [R, V], numbers float64 [R] in [0, 1) -> [R]. Candidates are the `top_k` likeliest tokens (Fan et al. 2018), of these the
@@ -148,7 +148,7 @@ def drawn(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.
     >>> [drawn(shares, torch.tensor([number]), top_k=0, top_p=0.7).item() for number in (0.0, 0.62, 0.63, 0.99)]
     [1, 1, 2, 2]
     """
-    scores, tokens = _likeliest(logits, top_k)  # [R, k]
+    scores, tokens = _top_k(logits, top_k)  # [R, k]
     probabilities = (scores.double() / temperature).softmax(dim=-1)
     probabilities = probabilities.masked_fill(probabilities.cumsum(dim=-1) - probabilities >= top_p, 0)  # keep the first that reaches it
     cumulative = probabilities.cumsum(dim=-1)
@@ -156,7 +156,7 @@ def drawn(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.
     return tokens.gather(-1, ranks[:, None])[:, 0]
 
 
-def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest values of each row (all for 0) and their columns; ties go to the lower column, which comes first."""
     if not 0 < count < logits.shape[-1]:
         scores, columns = logits.sort(dim=-1, descending=True, stable=True)
@@ -170,12 +170,12 @@ def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return scores, columns.gather(-1, order)
 
 
-def _opened(folder: Path, dtype: torch.dtype) -> Any:
+def _load_model(folder: Path, dtype: torch.dtype) -> Any:
     """Load the model of a folder; UsageError for another family, ArtifactError for missing or damaged weights."""
     family = str(files.read_config(folder).get("model_type"))
     if family not in FAMILIES:
         raise UsageError(f"{folder}: model_type is {family!r}; queries are generated by {' or '.join(FAMILIES)}")
-    if not any((folder / name).is_file() for name in WEIGHTS):
+    if not any((folder / name).is_file() for name in WEIGHT_FILES):
         raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -190,7 +190,7 @@ def _opened(folder: Path, dtype: torch.dtype) -> Any:
     return model
 
 
-def _signs(model: Any, folder: Path) -> tuple[int, int]:
+def _end_and_start_ids(model: Any, folder: Path) -> tuple[int, int]:
     """The end token of a text and the start token of a query."""
     end, start = model.config.eos_token_id, model.generation_config.decoder_start_token_id
     start = model.config.pad_token_id if start is None else start

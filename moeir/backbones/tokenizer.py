@@ -13,57 +13,57 @@ from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPEToken
 from tokenizers.processors import RobertaProcessing
 
 from moeir.artifacts import checksums, manifests
-from moeir.backbones.pairs import Frame
-from moeir.backbones.tokens import Signs
+from moeir.backbones.pairs import PairTemplate
+from moeir.backbones.tokens import SpecialTokens
 from moeir.errors import ArtifactError
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
-MASKS = ("[MASK]", "<mask>")
-CONTINUING, BYTE_SPACE = "##", "Ġ"
-BYTE_LEVEL = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+MASK_TOKENS = ("[MASK]", "<mask>")
+WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
+BYTE_LEVEL_DEFAULTS = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
-class TextReader:
+class TextTokenizer:
     """The tokenizer of a folder; encodes texts with the special tokens of the family."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._tokenizer = opened(folder)
-        self._space = _space(self._tokenizer)
-        self.signs = self._signs()
+        self._tokenizer = load_tokenizer(folder)
+        self._space_symbol = _find_space_symbol(self._tokenizer)
+        self.special_tokens = self._find_special_tokens()
 
-    def _signs(self) -> Signs:
+    def _find_special_tokens(self) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
-        config, empty_text_ids = _said(self.folder), self._tokenizer.encode("").ids
+        config, empty_text_ids = _tokenizer_config(self.folder), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        masks = (self._id(config[name]) if (name := "mask_token") in config else None, *map(self._id, MASKS))
-        return Signs(
+        masks = (self._token_id(config[name]) if (name := "mask_token") in config else None, *map(self._token_id, MASK_TOKENS))
+        return SpecialTokens(
             beginning=empty_text_ids[0],
             separator=empty_text_ids[-1],
             mask=next((number for number in masks if number is not None), None),
-            query_marker=self._id("[unused0]"),
-            document_marker=self._id("[unused1]"),
-            punctuation=self._punctuation(),
+            query_marker=self._token_id("[unused0]"),
+            document_marker=self._token_id("[unused1]"),
+            punctuation=self._punctuation_ids(),
         )
 
-    def _punctuation(self) -> tuple[int, ...]:
+    def _punctuation_ids(self) -> tuple[int, ...]:
         """Ids of tokens that consist of punctuation, with or without a space before it."""
-        bare_tokens = ((token.removeprefix(self._space), number) for token, number in self._tokenizer.get_vocab().items())
+        bare_tokens = ((token.removeprefix(self._space_symbol), number) for token, number in self._tokenizer.get_vocab().items())
         return tuple(sorted(number for token, number in bare_tokens if token and all(symbol in string.punctuation for symbol in token)))
 
-    def _id(self, token: object) -> int | None:
-        return self._tokenizer.token_to_id(_content(token))
+    def _token_id(self, token: object) -> int | None:
+        return self._tokenizer.token_to_id(_token_text(token))
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, with special tokens, not truncated."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
-    def bodies(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_without_special(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text without special tokens, not truncated."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def frame(self) -> Frame:
+    def pair_template(self) -> PairTemplate:
         """The special tokens around the two texts of a pair."""
         encoding = self._tokenizer.encode("a", "a")
         sequence_ids, parts = encoding.sequence_ids, [0]
@@ -76,76 +76,76 @@ class TextReader:
                 f"{self.folder}: its tokenizer adds no special tokens around both texts of a pair; expected an encoder's tokenizer"
             )
         before, _, between, _, after = (tuple(number for number, _ in piece) for piece in pieces)
-        return Frame(before, between, after, tuple(piece[0][1] for piece in pieces))  # type: ignore[arg-type]
+        return PairTemplate(before, between, after, tuple(piece[0][1] for piece in pieces))  # type: ignore[arg-type]
 
-    def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Token ids of each text without special tokens, and the character offset at which each token starts."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, [begin for begin, _ in encoding.offsets]) for encoding in encodings]
 
-    def pieces(self) -> Iterator[tuple[int, str, str]]:
+    def vocabulary_pieces(self) -> Iterator[tuple[int, str, str]]:
         """Every non-special token: its id, its text, and its relation to the previous token.
 
         `joined`: continues the same word; `apart`: starts another; `close`: no white space between, the characters decide.
         """
-        special = set(self.special)
+        special = set(self.special_ids)
         for token, number in self._tokenizer.get_vocab().items():
-            letters = token.removeprefix(self._space or CONTINUING)
+            letters = token.removeprefix(self._space_symbol or WORDPIECE_PREFIX)
             if number in special:
                 continue
-            if not self._space:
+            if not self._space_symbol:
                 yield number, letters, "apart" if letters == token else "joined"
             else:
-                text = decoders.ByteLevel().decode([letters]) if self._space == BYTE_SPACE else letters
+                text = decoders.ByteLevel().decode([letters]) if self._space_symbol == BYTE_LEVEL_SPACE else letters
                 yield number, text, "close" if letters == token else "apart"
 
     @property
-    def special(self) -> tuple[int, ...]:
+    def special_ids(self) -> tuple[int, ...]:
         """Ids of all special tokens, markers included."""
         added = (number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
-        signs = self.signs
+        signs = self.special_tokens
         own = (signs.beginning, signs.separator, signs.mask, signs.query_marker, signs.document_marker)
         return tuple(sorted({*added, *(number for number in own if number is not None)}))
 
-    def token(self, number: int) -> str:
+    def id_to_token(self, number: int) -> str:
         """The token with this id."""
         return str(self._tokenizer.id_to_token(number))
 
-    def word(self, number: int) -> str:
+    def whole_word(self, number: int) -> str:
         """The word that a token consists of or starts, without the space before it; empty for any other token."""
-        token = self.token(number)
-        word = token.removeprefix(self._space)
-        return word if word.isalpha() and (word != token or not self._space) else ""
+        token = self.id_to_token(number)
+        word = token.removeprefix(self._space_symbol)
+        return word if word.isalpha() and (word != token or not self._space_symbol) else ""
 
     @property
-    def id_type(self) -> type[np.unsignedinteger[Any]]:
+    def id_dtype(self) -> type[np.unsignedinteger[Any]]:
         """The smallest unsigned dtype that holds every id."""
-        highest = max(number for number, _, _ in self.pieces())
-        return np.uint16 if max(highest, *self.special) < 2**16 else np.uint32
+        highest = max(number for number, _, _ in self.vocabulary_pieces())
+        return np.uint16 if max(highest, *self.special_ids) < 2**16 else np.uint32
 
     @property
     def digest(self) -> str:
         """Digest of the tokenizer files."""
-        files = (self.folder / name for name in FILES)
-        return manifests.digest_of({file.name: {"sha256": checksums.checksum(file)} for file in files if file.exists()})
+        files = (self.folder / name for name in TOKENIZER_FILES)
+        return manifests.digest_files({file.name: {"sha256": checksums.compute_sha256(file)} for file in files if file.exists()})
 
     @property
-    def vocabulary(self) -> int:
+    def vocabulary_size(self) -> int:
         """Vocabulary size V, with added tokens."""
         return int(self._tokenizer.get_vocab_size())
 
-    def copy_to(self, folder: Path) -> None:
+    def copy_files(self, folder: Path) -> None:
         """Copy the tokenizer files to a folder."""
-        for name in FILES:
+        for name in TOKENIZER_FILES:
             if (self.folder / name).exists() and self.folder != folder:
                 shutil.copyfile(self.folder / name, folder / name)
         if not (folder / "tokenizer.json").exists():
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def opened(folder: Path) -> Tokenizer:
+def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer of a folder: without padding or truncation; special tokens written in a text are encoded as text."""
-    tokenizer = _from_files(folder)
+    tokenizer = _read_tokenizer_files(folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
@@ -153,7 +153,7 @@ def opened(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _said(folder: Path) -> dict[str, Any]:
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
     """The merged tokenizer_config.json and special_tokens_map.json of a folder."""
     config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
@@ -165,11 +165,11 @@ def _said(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _content(token: object) -> str:
+def _token_text(token: object) -> str:
     return str(token.get("content") if isinstance(token, dict) else token)
 
 
-def _space(tokenizer: Tokenizer) -> str:
+def _find_space_symbol(tokenizer: Tokenizer) -> str:
     """The symbol for a space before a word: Ġ (byte level), ▁ (SentencePiece) or nothing (WordPiece)."""
     if tokenizer.pre_tokenizer is None:
         return ""
@@ -185,7 +185,7 @@ def _split_special_tokens(tokenizer: Tokenizer) -> None:
     tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *apart] if tokenizer.normalizer is not None else apart)
 
 
-def _from_files(folder: Path) -> Tokenizer:
+def _read_tokenizer_files(folder: Path) -> Tokenizer:
     """Read tokenizer.json, BERT's WordPiece from vocab.txt, or RoBERTa's byte-level BPE from vocab.json and merges.txt."""
     try:
         if (folder / "tokenizer.json").exists():
@@ -195,7 +195,7 @@ def _from_files(folder: Path) -> Tokenizer:
             lowercase = json.loads(config_path.read_text(encoding="utf-8")).get("do_lower_case", True) if config_path.exists() else True
             return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)._tokenizer
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-            return _byte_level(folder)
+            return _load_byte_level(folder)
     except Exception as problem:  # noqa: BLE001 - the tokenizers library raises bare Exception for a broken file
         raise ArtifactError(f"{folder}: its tokenizer cannot be opened: {str(problem).splitlines()[0]}") from None
     if pieces := sorted(folder.glob("*.model")):
@@ -203,12 +203,12 @@ def _from_files(folder: Path) -> Tokenizer:
     raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt, or vocab.json with merges.txt; expected the tokenizer of the weights")
 
 
-def _byte_level(folder: Path) -> Tokenizer:
+def _load_byte_level(folder: Path) -> Tokenizer:
     """RoBERTa's byte-level BPE; ValueError for a vocabulary without its special tokens."""
-    special_tokens = BYTE_LEVEL | {
-        name: _content(token) for name, token in _said(folder).items() if name in BYTE_LEVEL and token is not None
+    special_tokens = BYTE_LEVEL_DEFAULTS | {
+        name: _token_text(token) for name, token in _tokenizer_config(folder).items() if name in BYTE_LEVEL_DEFAULTS and token is not None
     }
-    add_prefix_space = bool(_said(folder).get("add_prefix_space", False))
+    add_prefix_space = bool(_tokenizer_config(folder).get("add_prefix_space", False))
     tokenizer: Tokenizer = ByteLevelBPETokenizer(
         str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=add_prefix_space
     )._tokenizer

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from moeir.checking.kinds import EVERY, NAMED, of_message
+from moeir.checking.kinds import FAULT_KINDS, KINDS_BY_NAME, classify_message
 from moeir.errors import DataError
 
-_ORDER = {kind.name: index for index, kind in enumerate(EVERY)}
+_KIND_ORDER = {kind.name: index for index, kind in enumerate(FAULT_KINDS)}
 
 
 @dataclass
-class Group:
+class FindingGroup:
     """Findings of one kind in one file; `lines` are the first ones, each with its message."""
 
     file: str
@@ -22,9 +22,9 @@ class Group:
 
     @property
     def advice(self) -> str:
-        return NAMED[self.kind].advice
+        return KINDS_BY_NAME[self.kind].advice
 
-    def where(self, line: int | None) -> str:
+    def location(self, line: int | None) -> str:
         """`file:line`, or the file if the finding concerns no single line."""
         return self.file if line is None else f"{self.file}:{line}"
 
@@ -33,32 +33,32 @@ class Findings:
     """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes."""
 
     def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
-        self._most, self._allowed = max_lines, frozenset(allowed)
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._max_lines, self._allowed = max_lines, frozenset(allowed)
+        self._groups: dict[tuple[str, str], FindingGroup] = {}
         self._files: dict[str, int] = {}
 
     def add(self, file: str, line: int | None, kind: str, message: str) -> None:
         """Add a finding."""
         self._files.setdefault(file, len(self._files))
         if (file, kind) not in self._groups:
-            self._groups[file, kind] = Group(file, kind, NAMED[kind].note or kind in self._allowed)
+            self._groups[file, kind] = FindingGroup(file, kind, KINDS_BY_NAME[kind].note or kind in self._allowed)
         group = self._groups[file, kind]
         group.count += 1
-        if not self._most or len(group.lines) < self._most:
+        if not self._max_lines or len(group.lines) < self._max_lines:
             group.lines.append((line, message))
 
-    def refused(self, file: str, line: int | None, problem: DataError) -> None:
+    def add_error(self, file: str, line: int | None, problem: DataError) -> None:
         """Add the finding that a reader's error message describes."""
         message = str(problem)
-        self.add(file, line, of_message(message), message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: "))
+        self.add(file, line, classify_message(message), message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: "))
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FindingGroup]:
         """Groups in the order of files, then of kinds."""
-        return sorted(self._groups.values(), key=lambda group: (self._files[group.file], _ORDER[group.kind]))
+        return sorted(self._groups.values(), key=lambda group: (self._files[group.file], _KIND_ORDER[group.kind]))
 
     @property
-    def faults(self) -> int:
+    def fault_count(self) -> int:
         """Number of findings that are faults, not notes."""
         return sum(group.count for group in self._groups.values() if not group.note)
 
@@ -75,17 +75,17 @@ class Findings:
             counts[group.kind] = counts.get(group.kind, 0) + group.count
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
         location = files[0] if len(files) == 1 else f"{len(files)} files"
-        return f"{self.faults:,} fault{'s' * (self.faults != 1)} in {location} ({kinds})"
+        return f"{self.fault_count:,} fault{'s' * (self.fault_count != 1)} in {location} ({kinds})"
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Rows (`file:line`, kind, message, advice); the last row of a group may count further findings."""
         for group in self.groups:
             for line, message in group.lines:
-                yield group.where(line), group.kind, message, group.advice
+                yield group.location(line), group.kind, message, group.advice
             if more := group.count - len(group.lines):
                 yield group.file, group.kind, f"and {more:,} more", group.advice
 
-    def records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one record per file and kind."""
         return [
             {
@@ -99,10 +99,10 @@ class Findings:
             for group in self.groups
         ]
 
-    def text(self) -> Iterator[str]:
+    def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""
         for group in self.groups:
             yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
-            yield from (f"    {group.where(line)}: {message}" for line, message in group.lines)
+            yield from (f"    {group.location(line)}: {message}" for line, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"

@@ -4,24 +4,24 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from moeir.checking.findings import Findings
-from moeir.checking.reading import numbered
+from moeir.checking.reading import read_tolerantly
 from moeir.errors import DataError
 from moeir.records import lines, qrels
 
 
-def walk(
+def check_qrels(
     path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
 ) -> Iterator[str]:
     """Lines of a repaired copy. `queries` and `documents` are the known ids; None if unknown."""
-    name = lines.label(path)
+    name = lines.source_name(path)
     judged: qrels.Qrels = {}
-    for number, line in numbered(path, findings):
+    for number, line in read_tolerantly(path, findings):
         try:
-            judgement = qrels.parsed(line, number, name)
+            judgement = qrels.parse_judgement(line, number, name)
         except DataError as problem:
-            findings.refused(name, number, problem)
+            findings.add_error(name, number, problem)
             continue
-        if judgement is None or _accepted(judgement, name, number, findings, judged, queries, documents):
+        if judgement is None or _is_accepted(judgement, name, number, findings, judged, queries, documents):
             yield line
     for query, grades in judged.items():
         if max(grades.values()) <= 0:
@@ -33,7 +33,7 @@ def walk(
         )
 
 
-def _accepted(
+def _is_accepted(
     judgement: tuple[str, str, int],
     name: str,
     number: int,

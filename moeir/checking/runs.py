@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeir.checking.findings import Findings
-from moeir.checking.reading import numbered
+from moeir.checking.reading import read_tolerantly
 from moeir.errors import DataError
 from moeir.records import lines, runs
 
-_WIDTH = 6
-_SAFE = 3e38
+_COLUMNS = 6
+_FLOAT32_SAFE = 3e38
 
 
 @dataclass
-class _List:
+class _QueryList:
     """Contiguous hits of a query: line, rank (-1 if invalid) and score of each."""
 
     query: str
@@ -26,58 +26,58 @@ class _List:
     ranks: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     documents: set[int] = field(default_factory=set)
-    behind_fault: bool = False
+    follows_fault: bool = False
 
 
-class Walk:
+class RunChecker:
     """Check of one run; `queries` and `documents` are the known ids, None if unknown."""
 
     def __init__(
         self, path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
     ) -> None:
-        self._path, self._name, self._findings = path, lines.label(path), findings
+        self._path, self._name, self._findings = path, lines.source_name(path), findings
         self._queries, self._documents = queries, documents
-        self._numbers: dict[str, int] = {}  # by document, so that a list takes four bytes per hit
+        self._document_codes: dict[str, int] = {}  # by document, so that a list takes four bytes per hit
         self._lists: dict[str, array[int]] = {}
         self._tags: set[str] = set()
-        self._faulty = 0  # the last line that was dropped
+        self._last_fault_line = 0  # the last line that was dropped
 
-    def lines(self) -> Iterator[str]:
+    def readable_lines(self) -> Iterator[str]:
         """Readable lines; the writer of the repaired copy sets ranks and order."""
-        current: _List | None = None
-        for number, line in numbered(self._path, self._findings):
+        current: _QueryList | None = None
+        for number, line in read_tolerantly(self._path, self._findings):
             fields = line.split() if line.isascii() else [word.decode() for word in line.encode().split()]
-            hit = self._parsed(fields, number)
+            hit = self._parse(fields, number)
             if hit is None:
-                self._faulty = number
+                self._last_fault_line = number
                 continue
             query, document, score = hit
             if current is None or current.query != query:
-                self._close(current)
-                current = self._opened(query, number)
-            code = self._numbers.setdefault(document, len(self._numbers))
+                self._finish_list(current)
+                current = self._start_list(query, number)
+            code = self._document_codes.setdefault(document, len(self._document_codes))
             if code in current.documents:
                 self._findings.add(self._name, number, "duplicate-document", f"document {document!r} occurs twice in the list of {query!r}")
                 continue
             current.documents.add(code)
             current.lines.append(number)
             current.scores.append(score)
-            current.ranks.append(self._rank(fields[3], number))
+            current.ranks.append(self._parse_rank(fields[3], number))
             yield line
-        self._close(current)
+        self._finish_list(current)
         queries = self._queries or ()
         if absent := [query for query in queries if query not in self._lists]:
             message = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
             self._findings.add(self._name, None, "query-without-hits", message)
 
-    def _parsed(self, fields: list[str], number: int) -> tuple[str, str, float] | None:
+    def _parse(self, fields: list[str], number: int) -> tuple[str, str, float] | None:
         where = f"{self._name}:{number}"
         try:
-            if len(fields) != _WIDTH:
-                raise DataError(f"{where}: {_WIDTH} columns expected ({runs.FORM}), {len(fields)} found")
-            score = _score(fields[4], where)
+            if len(fields) != _COLUMNS:
+                raise DataError(f"{where}: {_COLUMNS} columns expected ({runs.RUN_COLUMNS}), {len(fields)} found")
+            score = _parse_score(fields[4], where)
         except DataError as problem:
-            self._findings.refused(self._name, number, problem)
+            self._findings.add_error(self._name, number, problem)
             return None
         query, document, tag = fields[0], fields[2], fields[5]
         if tag not in self._tags:
@@ -92,20 +92,20 @@ class Walk:
             return None
         return query, document, score
 
-    def _rank(self, word: str, number: int) -> int:
+    def _parse_rank(self, word: str, number: int) -> int:
         if word.isdecimal():
             return int(word)
         self._findings.add(self._name, number, "rank-not-a-number", f"rank is {word!r}")
         return -1
 
-    def _opened(self, query: str, number: int) -> _List:
-        hits = _List(query, behind_fault=self._faulty == number - 1)
+    def _start_list(self, query: str, number: int) -> _QueryList:
+        hits = _QueryList(query, follows_fault=self._last_fault_line == number - 1)
         if query in self._lists:
             self._findings.add(self._name, number, "query-in-parts", f"query {query!r} has lines before and after those of other queries")
             hits.documents = set(self._lists[query])
         return hits
 
-    def _close(self, hits: _List | None) -> None:
+    def _finish_list(self, hits: _QueryList | None) -> None:
         """Check ranks, order and ties of a whole list."""
         if hits is None:
             return
@@ -114,16 +114,16 @@ class Walk:
         ranks, scores = np.array(hits.ranks), np.array(hits.scores, dtype=np.float32)
         rises = np.flatnonzero(scores[1:] > scores[:-1])
         for row in rises[:1].tolist():
-            message = f"query {hits.query!r}: score {runs.score_text(scores[row + 1])} under {runs.score_text(scores[row])}"
+            message = f"query {hits.query!r}: score {runs.format_score(scores[row + 1])} under {runs.format_score(scores[row])}"
             self._findings.add(self._name, hits.lines[row + 1], "unsorted", message)
-        if not repeated and (row := _first_wrong(ranks, np.array(hits.lines), hits.behind_fault)) is not None:
+        if not repeated and (row := _first_rank_fault(ranks, np.array(hits.lines), hits.follows_fault)) is not None:
             self._findings.add(self._name, hits.lines[row], "rank-order", f"query {hits.query!r}: rank {ranks[row]} at position {row + 1}")
         ordered = np.sort(scores)
         if tied := int((ordered[1:] == ordered[:-1]).sum()):
             self._findings.add(self._name, hits.lines[0], "ties", f"query {hits.query!r}: {tied} hits with the score of another")
 
 
-def _first_wrong(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_fault: bool) -> int | None:
+def _first_rank_fault(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_fault: bool) -> int | None:
     """First row whose rank does not follow the previous one; a gap of as many dropped lines is allowed. ranks, lines [n]."""
     steps = np.diff(ranks)
     wrong = np.flatnonzero((steps != 1) & (steps != np.diff(lines)) & (ranks[1:] >= 0) & (ranks[:-1] >= 0)) + 1
@@ -132,11 +132,11 @@ def _first_wrong(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_faul
     return int(wrong[0]) if len(wrong) else None
 
 
-def _score(word: str, where: str) -> float:
+def _parse_score(word: str, where: str) -> float:
     if "_" not in word:
         try:
-            if -_SAFE < (score := float(word)) < _SAFE:
+            if -_FLOAT32_SAFE < (score := float(word)) < _FLOAT32_SAFE:
                 return score
         except ValueError:
             pass
-    return runs.score_of(word, where)
+    return runs.parse_score(word, where)

@@ -8,112 +8,112 @@ from pathlib import Path
 from typing import Any
 
 from moeir.checking.findings import Findings
-from moeir.checking.reading import mended, numbered
+from moeir.checking.reading import repair_text, read_tolerantly
 from moeir.errors import DataError
 from moeir.records import dpr, lines, texts
 from moeir.records.texts import Text
 
-Seen = Callable[[str, int | None, Text], None]
+TextCallback = Callable[[str, int | None, Text], None]
 
 
 @dataclass
-class Known:
+class SeenTexts:
     """Ids and fingerprints of texts. `queries` maps fingerprints of queries, which no document should have, to ids."""
 
     ids: set[str] = field(default_factory=set)
-    contents: set[int] = field(default_factory=set)
+    fingerprints: set[int] = field(default_factory=set)
     queries: dict[int, str] = field(default_factory=dict)
 
-    def sign(self, text: str) -> int:
+    def fingerprint(self, text: str) -> int:
         """64-bit hash of a text, regardless of case and white space."""
         return hash(" ".join(text.lower().split()))
 
 
-def walk(
-    path: Path | str, findings: Findings, seen_texts: Known, on_text: Seen | None = None, *, keep_empty: bool = False
+def check_texts(
+    path: Path | str, findings: Findings, seen_texts: SeenTexts, on_text: TextCallback | None = None, *, keep_empty: bool = False
 ) -> Iterator[str]:
     """Lines of a repaired copy; adds every id and text to `seen_texts` and calls `on_text(file, line, text)` for each.
 
     Sources that are not lines (DPR's array, `hf:`, `irds:`) are checked as far as they can be read.
     """
-    source, name = str(path), lines.label(path)
+    source, name = str(path), lines.source_name(path)
     if source.startswith(("hf:", "irds:")):
-        yield from _of_records(texts.records(source), name, findings, seen_texts, on_text, keep_empty)
+        yield from _check_records(texts.read_records(source), name, findings, seen_texts, on_text, keep_empty)
         return
-    numbered_lines = numbered(path, findings)
+    numbered_lines = read_tolerantly(path, findings)
     first = next(numbered_lines, None)
     if first is None:
         return
-    numbered_lines, kind = chain([first], numbered_lines), texts.form(path, first[1])
+    numbered_lines, kind = chain([first], numbered_lines), texts.detect_form(path, first[1])
     if kind in ("array", "answers"):
-        records: Any = dpr.rows(name, numbered_lines) if kind == "answers" else _questions(name, numbered_lines)
-        yield from _of_records(records, name, findings, seen_texts, on_text, keep_empty)
+        records: Any = dpr.read_question_rows(name, numbered_lines) if kind == "answers" else _dpr_questions(name, numbered_lines)
+        yield from _check_records(records, name, findings, seen_texts, on_text, keep_empty)
         return
-    names, headed = texts.header(first[1]) if kind == "tabs" else ([], False)
+    names, headed = texts.parse_header(first[1]) if kind == "tabs" else ([], False)
     if headed:
         yield next(numbered_lines)[1]
     for number, line in numbered_lines:
         try:
-            record = texts.cells(line, names, f"{name}:{number}") if names else _loaded(line, name, number, findings)
-            text = texts.parsed(record, f"{name}:{number}")
+            record = texts.parse_row(line, names, f"{name}:{number}") if names else _load_json(line, name, number, findings)
+            text = texts.parse_text(record, f"{name}:{number}")
         except DataError as problem:
-            findings.refused(name, number, problem)
+            findings.add_error(name, number, problem)
             continue
-        repaired = _accepted(text, name, number, findings, seen_texts, keep_empty)
+        repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
         if repaired is None:
             continue
         if on_text is not None:
             on_text(name, number, repaired)
-        yield line if repaired is text and not _rewritten(line) else _line(record, repaired, text, names)
+        yield line if repaired is text and not _has_control_characters(line) else _format_line(record, repaired, text, names)
 
 
-def _questions(name: str, numbered_lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    return ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, numbered_lines)))
+def _dpr_questions(name: str, numbered_lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    return ((where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, numbered_lines)))
 
 
-def _of_records(
-    records: Iterator[tuple[str, Any]], name: str, findings: Findings, seen_texts: Known, on_text: Seen | None, keep_empty: bool
+def _check_records(
+    records: Iterator[tuple[str, Any]], name: str, findings: Findings, seen_texts: SeenTexts, on_text: TextCallback | None, keep_empty: bool
 ) -> Iterator[str]:
     """Check records of a source that cannot be read beyond a fault of its form."""
     try:
         for where, record in records:
-            number = _number(where)
+            number = _line_number(where)
             try:
-                text = texts.parsed(record, where)
+                text = texts.parse_text(record, where)
             except DataError as problem:
-                findings.refused(name, number, problem)
+                findings.add_error(name, number, problem)
                 continue
-            repaired = _accepted(text, name, number, findings, seen_texts, keep_empty)
+            repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
             if repaired is not None:
                 if on_text is not None:
                     on_text(name, number, repaired)
-                yield json.dumps(texts.record(repaired), ensure_ascii=False)
+                yield json.dumps(texts.to_record(repaired), ensure_ascii=False)
     except DataError as problem:
-        findings.refused(name, _number(str(problem).removeprefix(name).split(": ")[0]), problem)
+        findings.add_error(name, _line_number(str(problem).removeprefix(name).split(": ")[0]), problem)
 
 
-def _number(where: str) -> int | None:
+def _line_number(where: str) -> int | None:
     digits = where.rpartition(":")[2].removeprefix(" row ")
     return int(digits) if digits.isdecimal() else None
 
 
-def _loaded(line: str, name: str, number: int, findings: Findings) -> Any:
+def _load_json(line: str, name: str, number: int, findings: Findings) -> Any:
     """JSON value of a line; `repair_text` reports control characters in its strings."""
     where = f"{name}:{number}"
     try:
-        return texts.loaded(line, where)
+        return texts.parse_json(line, where)
     except DataError as problem:
         if "Invalid control character" not in str(problem):
             raise
-        return texts.loaded(json.dumps(json.JSONDecoder(strict=False).decode(line)), where)
+        return texts.parse_json(json.dumps(json.JSONDecoder(strict=False).decode(line)), where)
 
 
-def _rewritten(line: str) -> bool:
+def _has_control_characters(line: str) -> bool:
     """Whether a line has control characters, which JSON does not allow in a string."""
     return any(letter < " " and letter != "\t" for letter in line)
 
 
-def _accepted(text: Text, name: str, number: int | None, findings: Findings, seen_texts: Known, keep_empty: bool) -> Text | None:
+def _accept(text: Text, name: str, number: int | None, findings: Findings, seen_texts: SeenTexts, keep_empty: bool) -> Text | None:
     """The repaired text, or None if its line is to be dropped."""
     if text.id in seen_texts.ids:
         findings.add(name, number, "duplicate-id", f"{text.id!r} occurs on an earlier line too")
@@ -123,18 +123,18 @@ def _accepted(text: Text, name: str, number: int | None, findings: Findings, see
         return None
     seen_texts.ids.add(text.id)
     location = (name, number)
-    title, body = mended(text.title, location, findings), mended(text.text, location, findings)
+    title, body = repair_text(text.title, location, findings), repair_text(text.text, location, findings)
     repaired = text if (title, body) == (text.title, text.text) else replace(text, title=title, text=body)
-    fingerprint = seen_texts.sign(repaired.content)
-    if fingerprint in seen_texts.contents and repaired.content:
+    fingerprint = seen_texts.fingerprint(repaired.content)
+    if fingerprint in seen_texts.fingerprints and repaired.content:
         findings.add(name, number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
-    seen_texts.contents.add(fingerprint)
-    if (query := seen_texts.queries.get(seen_texts.sign(repaired.text), seen_texts.queries.get(fingerprint))) is not None:
+    seen_texts.fingerprints.add(fingerprint)
+    if (query := seen_texts.queries.get(seen_texts.fingerprint(repaired.text), seen_texts.queries.get(fingerprint))) is not None:
         findings.add(name, number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
     return repaired
 
 
-def _line(record: dict[str, Any], repaired: Text, text: Text, names: list[str]) -> str:
+def _format_line(record: dict[str, Any], repaired: Text, text: Text, names: list[str]) -> str:
     """Line of a record with the repaired text instead of the old one."""
     changed = {text.text: repaired.text, text.title: repaired.title}
     new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}

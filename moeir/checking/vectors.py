@@ -7,98 +7,98 @@ from numpy.typing import NDArray
 
 from moeir.checking.findings import Findings
 
-ROWS = 4096  # checked at once
-ALIKE = 0.99  # mean cosine of all pairs above which an expert counts as collapsed
-FEWEST = 8  # fewest texts for that
+ROWS_PER_BLOCK = 4096  # checked at once
+COLLAPSED_COSINE = 0.99  # mean cosine of all pairs above which an expert counts as collapsed
+MIN_TEXTS = 8  # fewest texts for that
 Numbers = NDArray[np.floating]
 Integers = NDArray[np.integer]
 
 
-class Checked:
+class VectorChecker:
     """Checks the rows of one expert, chunk by chunk; `ids` name the texts, `file` the findings."""
 
     def __init__(self, file: str, ids: list[str], findings: Findings) -> None:
         self.file, self._ids, self._findings = file, ids, findings
-        self._sum: NDArray[np.float64] | None = None
+        self._unit_sum: NDArray[np.float64] | None = None
         self._rows = 0
-        self._seen: set[int] = set()
+        self._hashes: set[int] = set()
 
-    def _say(self, row: int, kind: str, message: str) -> None:
+    def _report(self, row: int, kind: str, message: str) -> None:
         self._findings.add(self.file, row + 1, kind, f"text {self._ids[row]!r}: {message}")
 
-    def dense(self, vectors: Numbers) -> None:
+    def check_dense(self, vectors: Numbers) -> None:
         """vectors [N, D]."""
-        for first, block in _blocks(vectors):
+        for first, block in _iter_blocks(vectors):
             finite = np.asarray(np.isfinite(block).all(axis=1))
             lengths = np.sqrt((block * block).sum(axis=1))
             for row in np.flatnonzero(~finite):
                 broken = int((~np.isfinite(block[row])).sum())
-                self._say(first + int(row), "not-finite", f"{broken} of {block.shape[1]} numbers are not finite")
+                self._report(first + int(row), "not-finite", f"{broken} _report {block.shape[1]} _report are not _report")
             for row in np.flatnonzero(finite & (lengths == 0)):
-                self._say(first + int(row), "zero-vector", "every number is 0")
+                self._report(first + int(row), "zero-vector", "every number is 0")
             for offset in range(len(block)):
-                self._twice(first + offset, block[offset].tobytes(), bool(finite[offset]) and lengths[offset] > 0)
+                self._check_duplicate(first + offset, block[offset].tobytes(), bool(finite[offset]) and lengths[offset] > 0)
             usable = finite & (lengths > 0)
-            self._add((block[usable] / lengths[usable, None]).sum(axis=0), int(usable.sum()))
-        self._alike("vectors")
+            self._accumulate((block[usable] / lengths[usable, None]).sum(axis=0), int(usable.sum()))
+        self._check_collapsed("vectors")
 
-    def multivector(self, vectors: Numbers, starts: Integers) -> None:
+    def check_multivector(self, vectors: Numbers, starts: Integers) -> None:
         """vectors [T, D], starts [N + 1]."""
         for empty in np.flatnonzero(np.diff(starts) == 0).tolist():
-            self._say(empty, "zero-vector", "has no vector")
+            self._report(empty, "zero-vector", "has no vector")
         last_reported = -1
-        for first, block in _blocks(vectors):
+        for first, block in _iter_blocks(vectors):
             finite = np.asarray(np.isfinite(block).all(axis=1))
             for offset in np.flatnonzero(~finite):
                 row = int(np.searchsorted(starts, first + offset, side="right")) - 1
                 if row != last_reported:
-                    self._say(row, "not-finite", f"vector {first + int(offset) - int(starts[row]) + 1} has numbers that are not finite")
+                    self._report(row, "not-finite", f"vector {first + int(offset) - int(starts[row]) + 1} has _report that are not _report")
                 last_reported = row
             lengths = np.sqrt((block * block).sum(axis=1))
             usable = finite & (lengths > 0)
-            self._add((block[usable] / lengths[usable, None]).sum(axis=0), int(usable.sum()))
-        self._alike("vectors of tokens")
+            self._accumulate((block[usable] / lengths[usable, None]).sum(axis=0), int(usable.sum()))
+        self._check_collapsed("vectors of tokens")
 
-    def sparse(self, terms: Integers, weights: Numbers, starts: Integers, vocabulary: int) -> None:
+    def check_sparse(self, terms: Integers, weights: Numbers, starts: Integers, vocabulary: int) -> None:
         """terms and weights [pairs], starts [N + 1]."""
         for row in range(len(starts) - 1):
             own = slice(int(starts[row]), int(starts[row + 1]))
             values, term_ids = np.asarray(weights[own], dtype=np.float64), np.asarray(terms[own])
             if not len(values):
-                self._say(row, "no-terms", "no term has a weight")
+                self._report(row, "no-terms", "no term has a weight")
                 continue
             if not np.isfinite(values).all() or term_ids.min() < 0 or term_ids.max() >= vocabulary:
-                self._say(row, "not-finite", "a weight is not finite, or a term is not of the vocabulary")
+                self._report(row, "not-finite", "a weight is not finite, or a term is not of the vocabulary")
                 continue
-            self._twice(row, term_ids.tobytes() + values.tobytes(), True)
+            self._check_duplicate(row, term_ids.tobytes() + values.tobytes(), True)
             if (length := float(np.sqrt((values * values).sum()))) > 0:
-                self._sum = np.zeros(vocabulary) if self._sum is None else self._sum
-                self._sum[term_ids] += values / length
+                self._unit_sum = np.zeros(vocabulary) if self._unit_sum is None else self._unit_sum
+                self._unit_sum[term_ids] += values / length
                 self._rows += 1
-        self._alike("texts")
+        self._check_collapsed("texts")
 
-    def _add(self, total: NDArray[np.floating], count: int) -> None:
-        self._sum = total.astype(np.float64) + (0.0 if self._sum is None else self._sum)
+    def _accumulate(self, total: NDArray[np.floating], count: int) -> None:
+        self._unit_sum = total.astype(np.float64) + (0.0 if self._unit_sum is None else self._unit_sum)
         self._rows += count
 
-    def _twice(self, row: int, values: bytes, comparable: bool) -> None:
+    def _check_duplicate(self, row: int, values: bytes, comparable: bool) -> None:
         digest = hash(values)
-        if comparable and digest in self._seen:
-            self._say(row, "duplicate-vector", "the same numbers as an earlier text")
-        self._seen.add(digest)
+        if comparable and digest in self._hashes:
+            self._report(row, "duplicate-vector", "the same numbers as an earlier text")
+        self._hashes.add(digest)
 
-    def _alike(self, what: str) -> None:
+    def _check_collapsed(self, what: str) -> None:
         """Check the mean cosine of all pairs, which is the squared length of the mean unit vector."""
-        if self._sum is None or self._rows < FEWEST:
+        if self._unit_sum is None or self._rows < MIN_TEXTS:
             return
-        cosine = float(((self._sum / self._rows) ** 2).sum())
-        if cosine > ALIKE:
+        cosine = float(((self._unit_sum / self._rows) ** 2).sum())
+        if cosine > COLLAPSED_COSINE:
             self._findings.add(self.file, None, "collapsed", f"{self._rows:,} {what}, mean cosine of two {cosine:.4f}")
 
 
-def _blocks(vectors: Numbers) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    for first in range(0, len(vectors), ROWS):
-        yield first, np.asarray(vectors[first : first + ROWS], dtype=np.float32)
+def _iter_blocks(vectors: Numbers) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    for first in range(0, len(vectors), ROWS_PER_BLOCK):
+        yield first, np.asarray(vectors[first : first + ROWS_PER_BLOCK], dtype=np.float32)
 
 
 def check_ids(file: str, ids: list[str], findings: Findings, documents: set[str] | None) -> None:

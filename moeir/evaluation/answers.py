@@ -23,17 +23,17 @@ from moeir.records.runs import Run
 from moeir.records.texts import Text
 
 MATCHES = ("string", "regex")
-MEASURES = ("Success@20", "Success@100")
+DEFAULT_MEASURES = ("Success@20", "Success@100")
 log = logging.getLogger(__name__)
 
 _TOKENS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-_ENDLESS = regex.compile(r"\{\d*,?\d{5,}")  # repeat counts of 10,000 and more exhaust memory
+_HUGE_REPEAT = regex.compile(r"\{\d*,?\d{5,}")  # repeat counts of 10,000 and more exhaust memory
 _FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
-PATIENCE_SECONDS = 60
-_OF_RANKS_ALONE = ("Success", "RR", "P")
+REGEX_TIMEOUT_SECONDS = 60
+_RANK_MEASURES = ("Success", "RR", "P")
 
 
-def tokens(text: str) -> str:
+def tokenize(text: str) -> str:
     """Tokens of a text as one string with spaces around each: runs of letters, digits and marks, or single other characters.
 
     DPR's SimpleTokenizer: canonical decomposition (NFD), then tokens, then lower case. A token sequence contains another if
@@ -52,27 +52,27 @@ class Answers:
     """Compiled answers by question id; `match` is "string" or "regex"."""
 
     match: str
-    wanted: dict[str, tuple[Any, ...]]
+    by_question: dict[str, tuple[Any, ...]]
 
-    def prepared(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """Normalized text of a document, as `contains_answer` expects it."""
-        return unicodedata.normalize("NFD", text) if self.match == "regex" else tokens(text)
+        return unicodedata.normalize("NFD", text) if self.match == "regex" else tokenize(text)
 
-    def stand_in(self, query: str, normalized: str) -> bool:
+    def contains_answer(self, query: str, normalized: str) -> bool:
         """Whether the normalized text of a document contains an answer to the question."""
         if self.match == "regex":
-            return any(self._found(pattern, normalized, query) for pattern in self.wanted[query])
-        return any(answer in normalized for answer in self.wanted[query])
+            return any(self._search(pattern, normalized, query) for pattern in self.by_question[query])
+        return any(answer in normalized for answer in self.by_question[query])
 
-    def _found(self, pattern: Any, normalized: str, query: str) -> bool:
+    def _search(self, pattern: Any, normalized: str, query: str) -> bool:
         try:
-            return pattern.search(normalized, timeout=PATIENCE_SECONDS) is not None
+            return pattern.search(normalized, timeout=REGEX_TIMEOUT_SECONDS) is not None
         except TimeoutError:
-            message = f"the regular expression {pattern.pattern!r} timed out after {PATIENCE_SECONDS} seconds on one text"
+            message = f"the regular expression {pattern.pattern!r} timed out after {REGEX_TIMEOUT_SECONDS} seconds on one text"
             raise DataError(f"question {query!r}: {message}; write it without nested repetitions") from None
 
 
-def read(questions: Iterable[Text], match: str, source: object) -> Answers:
+def compile_answers(questions: Iterable[Text], match: str, source: object) -> Answers:
     """Compile the answers of every question; `source` names the file in messages.
 
     An answer without a token and an invalid regular expression match nothing; both are counted in a warning. (DPR does the
@@ -83,7 +83,7 @@ def read(questions: Iterable[Text], match: str, source: object) -> Answers:
     for question in questions:
         if not question.answers:
             raise DataError(f"{source}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
-        compiled = [(answer, _pattern(answer) if match == "regex" else _phrase(answer)) for answer in dict.fromkeys(question.answers)]
+        compiled = [(answer, _compile_pattern(answer) if match == "regex" else _compile_phrase(answer)) for answer in dict.fromkeys(question.answers)]
         unmatchable += [(question.id, answer) for answer, pattern in compiled if pattern is None]
         by_question[question.id] = tuple(pattern for _, pattern in compiled if pattern is not None)
     if unmatchable:
@@ -99,10 +99,10 @@ def read(questions: Iterable[Text], match: str, source: object) -> Answers:
     return Answers(match, by_question)
 
 
-def deepest(measures: Collection[Measure]) -> int | None:
+def max_cutoff(measures: Collection[Measure]) -> int | None:
     """Largest cutoff of these measures, None if one has no cutoff; UsageError for a measure that answers do not support."""
     for measure in measures:
-        if measure.NAME not in _OF_RANKS_ALONE or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
+        if measure.NAME not in _RANK_MEASURES or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
             raise UsageError(
                 f"measure {measure} cannot be computed from answers, which judge only what was retrieved, as 0 or 1; "
                 "Success@20, RR@10 and P@5 can"
@@ -111,60 +111,60 @@ def deepest(measures: Collection[Measure]) -> int | None:
     return None if None in cutoffs else int(max(cutoffs))
 
 
-def judged(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
+def qrels_from_answers(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
     """Qrels of the retrieved documents of each run: 1 if the text contains an answer, else 0; every question has an entry."""
-    return [_judgements(run, labels, answers) for run, labels in zip(runs, marks(runs, answers, corpus), strict=True)]
+    return [_labels_to_qrels(run, labels, answers) for run, labels in zip(runs, hit_labels(runs, answers, corpus), strict=True)]
 
 
-def marks(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
+def hit_labels(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
     """For every hit of every run [n], whether its text contains an answer; False for queries without answers.
 
     The corpus is read once; no text stays in memory.
     """
-    all_hits = [_Pairs(run, answers) for run in runs]
-    for document in texts.read(corpus, keep_empty=True):
+    all_hits = [_HitsByDocument(run, answers) for run in runs]
+    for document in texts.read_texts(corpus, keep_empty=True):
         normalized = None
         for hits in all_hits:
-            for row, query in hits.taken(document.id):
-                normalized = answers.prepared(document.text) if normalized is None else normalized
-                hits.found[row] = answers.stand_in(query, normalized)
+            for row, query in hits.take(document.id):
+                normalized = answers.normalize(document.text) if normalized is None else normalized
+                hits.labels[row] = answers.contains_answer(query, normalized)
     for hits in all_hits:
-        if (absent := hits.absent()) is not None:
-            raise DataError(f"{lines.label(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched")
-    return [hits.found for hits in all_hits]
+        if (absent := hits.first_unread()) is not None:
+            raise DataError(f"{lines.source_name(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched")
+    return [hits.labels for hits in all_hits]
 
 
-class _Pairs:
+class _HitsByDocument:
     """Hits of a run grouped by document, so that each text is matched when the corpus reader reaches it."""
 
     def __init__(self, run: Run, answers: Answers) -> None:
         self.run = run
-        self.found = np.zeros(len(run.documents), dtype=bool)
-        self.owners = np.repeat(np.arange(len(run)), np.diff(run.starts))
-        has_answers = np.array([query in answers.wanted for query in run.queries], dtype=bool)
-        rows = np.flatnonzero(has_answers[self.owners])
+        self.labels = np.zeros(len(run.documents), dtype=bool)
+        self.query_rows = np.repeat(np.arange(len(run)), np.diff(run.starts))
+        has_answers = np.array([query in answers.by_question for query in run.queries], dtype=bool)
+        rows = np.flatnonzero(has_answers[self.query_rows])
         self.rows = rows[np.argsort(run.documents[rows], kind="stable")]
-        self.starts = np.searchsorted(run.documents[self.rows], np.arange(len(run.names) + 1))
-        self.waiting = np.diff(self.starts) > 0
-        self.places = {run.names[code]: code for code in np.flatnonzero(self.waiting).tolist()}
+        self.starts = np.searchsorted(run.documents[self.rows], np.arange(len(run.document_ids) + 1))
+        self.unread = np.diff(self.starts) > 0
+        self.codes = {run.document_ids[code]: code for code in np.flatnonzero(self.unread).tolist()}
 
-    def taken(self, document: str) -> list[tuple[int, str]]:
+    def take(self, document: str) -> list[tuple[int, str]]:
         """Rows and queries of the hits of this document, which counts as read from now on."""
-        code = self.places.get(document)
+        code = self.codes.get(document)
         if code is None:
             return []
-        self.waiting[code] = False
+        self.unread[code] = False
         rows = self.rows[self.starts[code] : self.starts[code + 1]].tolist()
-        return [(row, self.run.queries[self.owners[row]]) for row in rows]
+        return [(row, self.run.queries[self.query_rows[row]]) for row in rows]
 
-    def absent(self) -> str | None:
+    def first_unread(self) -> str | None:
         """A document that the corpus does not contain."""
-        codes = np.flatnonzero(self.waiting)
-        return self.run.names[codes[0]] if len(codes) else None
+        codes = np.flatnonzero(self.unread)
+        return self.run.document_ids[codes[0]] if len(codes) else None
 
 
-def _judgements(run: Run, labels: NDArray[np.bool_], answers: Answers) -> Qrels:
-    qrels: Qrels = {query: {} for query in answers.wanted}
+def _labels_to_qrels(run: Run, labels: NDArray[np.bool_], answers: Answers) -> Qrels:
+    qrels: Qrels = {query: {} for query in answers.by_question}
     for row, query in enumerate(run.queries):
         if query in qrels:
             grades = labels[run.starts[row] : run.starts[row + 1]].astype(int).tolist()
@@ -172,14 +172,14 @@ def _judgements(run: Run, labels: NDArray[np.bool_], answers: Answers) -> Qrels:
     return qrels
 
 
-def _phrase(answer: str) -> str | None:
-    spaced = tokens(answer)
+def _compile_phrase(answer: str) -> str | None:
+    spaced = tokenize(answer)
     return spaced if spaced.strip() else None
 
 
-def _pattern(answer: str) -> Any:
+def _compile_pattern(answer: str) -> Any:
     text = unicodedata.normalize("NFD", answer)
     try:
-        return regex.compile(text, _FLAGS) if text.strip() and not _ENDLESS.search(text) else None
+        return regex.compile(text, _FLAGS) if text.strip() and not _HUGE_REPEAT.search(text) else None
     except (regex.error, OverflowError, RecursionError):
         return None

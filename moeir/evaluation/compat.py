@@ -21,7 +21,7 @@ from moeir.records.runs import Run
 
 
 @dataclass(frozen=True)
-class Tool:
+class ToolConventions:
     """How a tool deviates from moeir.
 
     `returned_only`: means cover judged queries with hits only, `rr_returned_only` the same for RR; `drop_own_ids`: a document with the
@@ -29,20 +29,20 @@ class Tool:
     every judgement counts as relevant; `digits`: decimals of rounded means; `only_measure`: the one measure the tool computes.
     """
 
-    returned: bool = True
-    reciprocal_returned: bool = True
-    own_ids: bool = False
-    reciprocal_by: str = "score"
-    lines: bool = False
+    returned_only: bool = True
+    rr_returned_only: bool = True
+    drop_own_ids: bool = False
+    rr_order: str = "score"
+    all_relevant: bool = False
     digits: int | None = None
-    only: str | None = None
+    only_measure: str | None = None
 
 
 TOOLS = {
-    "trec_eval": Tool(),
-    "beir": Tool(reciprocal_returned=False, own_ids=True, reciprocal_by="file", digits=5),
-    "mteb": Tool(reciprocal_by="file", digits=5),
-    "msmarco": Tool(returned=False, reciprocal_returned=False, reciprocal_by="rank", lines=True, only="RR"),
+    "trec_eval": ToolConventions(),
+    "beir": ToolConventions(rr_returned_only=False, drop_own_ids=True, rr_order="file", digits=5),
+    "mteb": ToolConventions(rr_order="file", digits=5),
+    "msmarco": ToolConventions(returned_only=False, rr_returned_only=False, rr_order="rank", all_relevant=True, only_measure="RR"),
 }
 
 
@@ -50,25 +50,25 @@ TOOLS = {
 class Step:
     """One deviation of a tool applied to a measure: the values by query and a description."""
 
-    words: str
+    description: str
     values: Mapping[str, float]
 
 
-def check(name: str, wanted: Collection[Measure]) -> Tool:
+def find_tool(name: str, wanted: Collection[Measure]) -> ToolConventions:
     """Conventions of a tool; UsageError for an unknown tool, or a measure that it does not compute."""
     if name not in TOOLS:
         raise UsageError(f"--compat {name}: expected {', '.join(TOOLS)}")
     tool = TOOLS[name]
     for measure in wanted:
-        if tool.only is not None and tool.only != measure.NAME:
-            raise UsageError(f"--compat {name}: {measure}: it computes {tool.only}@k alone; leave the other measures out")
+        if tool.only_measure is not None and tool.only_measure != measure.NAME:
+            raise UsageError(f"--compat {name}: {measure}: it computes {tool.only_measure}@k alone; leave the other measures out")
     return tool
 
 
-class Compared:
+class ToolView:
     """One run evaluated by the conventions of a tool."""
 
-    def __init__(self, path: Path, run: Run, qrels: Qrels, tool: Tool) -> None:
+    def __init__(self, path: Path, run: Run, qrels: Qrels, tool: ToolConventions) -> None:
         self._path, self._run, self._qrels, self._tool = path, run, qrels, tool
 
     def values(self, measure: Measure) -> Mapping[str, float]:
@@ -77,60 +77,60 @@ class Compared:
 
     def mean(self, values: Mapping[str, float], measure: Measure) -> float:
         """The tool's mean, rounded to its digits."""
-        mean = measures.overall({str(measure): values})[str(measure)]
+        mean = measures.aggregate_values({str(measure): values})[str(measure)]
         return mean if self._tool.digits is None else round(mean, self._tool.digits)
 
     def steps(self, measure: Measure) -> Iterator[Step]:
         """Steps from our values to the tool's, one deviation at a time."""
         tool, run, qrels, reciprocal = self._tool, self._run, self._qrels, measure.NAME == "RR"
-        values = measures.per_query(run, qrels, [measure])[str(measure)]
+        values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
         yield Step("moeir: every judged query counts, ties by document id", values)
-        if reciprocal and tool.reciprocal_by == "file":
-            run = self._by_file
-            values = measures.per_query(run, qrels, [measure])[str(measure)]
-            yield Step(f"ties in the order of the file ({ties.queries_with_ties(self._run)} lists have ties)", values)
-        if reciprocal and tool.reciprocal_by == "rank":
-            run = self._by_rank
-            values = measures.per_query(run, qrels, [measure])[str(measure)]
+        if reciprocal and tool.rr_order == "file":
+            run = self._file_order_run
+            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
+            yield Step(f"ties in the order of the file ({ties.count_queries_with_ties(self._run)} lists have ties)", values)
+        if reciprocal and tool.rr_order == "rank":
+            run = self._rank_order_run
+            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
             yield Step("in the order of the rank column, whatever the scores", values)
-        if tool.own_ids:
-            run, dropped = without_own_ids(run)
-            values = measures.per_query(run, qrels, [measure])[str(measure)]
+        if tool.drop_own_ids:
+            run, dropped = remove_own_ids(run)
+            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
             yield Step(f"a document with the query's own id taken out ({dropped} hits)", values)
-        if tool.lines:
+        if tool.all_relevant:
             zeros = sum(grade < 1 for judged in qrels.values() for grade in judged.values())
             qrels = {query: dict.fromkeys(judged, 1) for query, judged in qrels.items()}
-            values = measures.per_query(run, qrels, [measure])[str(measure)]
+            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
             yield Step(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)", values)
-        if tool.reciprocal_returned if reciprocal else tool.returned:
-            with_hits = {query: value for query, value in values.items() if query in run.places and len(run.row(run.places[query])[0])}
+        if tool.rr_returned_only if reciprocal else tool.returned_only:
+            with_hits = {query: value for query, value in values.items() if query in run.query_rows and len(run.list_at(run.query_rows[query])[0])}
             yield Step(f"the mean over queries with hits ({len(values) - len(with_hits)} judged queries have none)", with_hits)
 
     @cached_property
-    def _by_file(self) -> Run:
-        return runs.read(self._path, by="file")
+    def _file_order_run(self) -> Run:
+        return runs.read_run(self._path, by="file")
 
     @cached_property
-    def _by_rank(self) -> Run:
-        return runs.read(self._path, by="rank")
+    def _rank_order_run(self) -> Run:
+        return runs.read_run(self._path, by="rank")
 
 
-def explained(compared: Mapping[str, Compared], wanted: Sequence[Measure]) -> list[list[object]]:
+def step_table(compared: Mapping[str, ToolView], wanted: Sequence[Measure]) -> list[list[object]]:
     """Rows (run, measure, step, mean, change) for all steps of all measures."""
     rows: list[list[object]] = []
     for name, view in compared.items():
         for measure in wanted:
             before = None
             for step in view.steps(measure):
-                mean = measures.overall({str(measure): step.values})[str(measure)]
-                rows.append([name, str(measure), step.words, mean, "" if before is None else f"{mean - before:+.4f}"])
+                mean = measures.aggregate_values({str(measure): step.values})[str(measure)]
+                rows.append([name, str(measure), step.description, mean, "" if before is None else f"{mean - before:+.4f}"])
                 before = mean
     return rows
 
 
-def without_own_ids(run: Run) -> tuple[Run, int]:
+def remove_own_ids(run: Run) -> tuple[Run, int]:
     """The run without documents whose id is their query's, and the number of removed hits."""
-    own = Ids.of(run.names).places(run.queries)
+    own = Ids.from_strings(run.document_ids).lookup(run.queries)
     keep: NDArray[np.bool_] = run.documents != np.repeat(own, np.diff(run.starts))
     starts = np.concatenate([[0], np.cumsum(keep)])[run.starts]
-    return Run(run.queries, starts, run.documents[keep], run.scores[keep], run.names, run.tag), int((~keep).sum())
+    return Run(run.queries, starts, run.documents[keep], run.scores[keep], run.document_ids, run.tag), int((~keep).sum())

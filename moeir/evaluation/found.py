@@ -17,107 +17,107 @@ from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
 _Integers: TypeAlias = NDArray[np.int64]
-_Exact: TypeAlias = NDArray[np.float64]
+_Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class JudgedRanks:
     """All judgements, J of Q queries, ordered by query and then by rank.
 
     queries: ids [Q]; query_rows [J]: row of each judgement's query; grades [J]; ranks [J]: from 1, 0 if the run lacks the document.
     """
 
     queries: Sequence[str]
-    owners: _Integers
+    query_rows: _Integers
     grades: _Integers
     ranks: _Integers
 
     @classmethod
-    def of(cls, run: Run, qrels: Qrels) -> "Found":
+    def from_run(cls, run: Run, qrels: Qrels) -> "JudgedRanks":
         """Look up the rank of every judged document in the run."""
-        queries, width = list(qrels), max(len(run.names), 1)
+        queries, width = list(qrels), max(len(run.document_ids), 1)
         owners = np.repeat(np.arange(len(queries)), [len(judged) for judged in qrels.values()])
         grades = np.array([grade for judged in qrels.values() for grade in judged.values()], dtype=np.int64)
-        documents = Ids.of(run.names).places([document for judged in qrels.values() for document in judged])
-        lists = np.array([run.places.get(query, -1) for query in queries], dtype=np.int64)[owners]
+        documents = Ids.from_strings(run.document_ids).lookup([document for judged in qrels.values() for document in judged])
+        lists = np.array([run.query_rows.get(query, -1) for query in queries], dtype=np.int64)[owners]
         retrieved = (documents >= 0) & (lists >= 0)
         ranks = np.zeros(len(owners), np.int64)
-        ranks[retrieved] = _ranks(run, lists[retrieved] * width + documents[retrieved], documents[retrieved], width)
+        ranks[retrieved] = _lookup_ranks(run, lists[retrieved] * width + documents[retrieved], documents[retrieved], width)
         order = np.lexsort((np.where(ranks > 0, ranks, np.iinfo(np.int64).max), owners))
         return cls(queries, owners[order], grades[order], ranks[order])
 
-    def values(self, measure: Measure) -> dict[str, float]:
+    def compute(self, measure: Measure) -> dict[str, float]:
         """Value of the measure for every query; `is_native(measure)` must be true."""
         options = dict(measure.params)
-        kind, rel, cutoff = FORMULAS[str(measure.NAME)], int(options.get("rel", 1)), int(options.get("cutoff", 0) or 2**62)
+        kind, rel, cutoff = NATIVE_MEASURES[str(measure.NAME)], int(options.get("rel", 1)), int(options.get("cutoff", 0) or 2**62)
         return dict(zip(self.queries, kind(self, rel, cutoff).tolist(), strict=True))
 
     @cached_property
-    def ideal(self) -> tuple[_Integers, _Integers, _Exact]:
+    def ideal_gains(self) -> tuple[_Integers, _Integers, _Floats]:
         """Query rows, ranks from 1 and discounted gains of the ideal ranking."""
         gained = self.grades > 0
-        owners, grades = self.owners[gained], self.grades[gained]
+        owners, grades = self.query_rows[gained], self.grades[gained]
         order = np.lexsort((-grades, owners))
-        positions = _places(owners)
+        positions = _ranks_in_group(owners)
         return owners, positions, grades[order] / np.log2(positions + 1)
 
-    def sums(self, owners: _Integers, weights: NDArray[Any] | None = None) -> _Exact:
+    def sum_by_query(self, owners: _Integers, weights: NDArray[Any] | None = None) -> _Floats:
         """Counts, or sums of weights, by query [Q]."""
         return np.bincount(owners, weights, minlength=len(self.queries)).astype(np.float64)
 
-    def relevant(self, rel: int) -> _Exact:
+    def relevant_counts(self, rel: int) -> _Floats:
         """Number of relevant documents [Q]."""
-        return self.sums(self.owners[self.grades >= rel])
+        return self.sum_by_query(self.query_rows[self.grades >= rel])
 
-    def hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
+    def relevant_hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
         """Query rows and ranks of the relevant documents retrieved within the cutoff."""
         selected = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
-        return self.owners[selected], self.ranks[selected]
+        return self.query_rows[selected], self.ranks[selected]
 
 
-def covers(measure: Measure) -> bool:
+def is_native(measure: Measure) -> bool:
     """Whether the measure, with its options, is computed here rather than by ir-measures."""
     plain = set(measure.params) <= {"cutoff", "rel"} and (measure.NAME != "nDCG" or set(measure.params) <= {"cutoff"})
-    return measure.NAME in FORMULAS and plain
+    return measure.NAME in NATIVE_MEASURES and plain
 
 
-def _ndcg(judged: Found, rel: int, cutoff: int) -> _Exact:
+def _ndcg(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
     selected = (judged.grades > 0) & (judged.ranks > 0) & (judged.ranks <= cutoff)
-    gains = judged.sums(judged.owners[selected], judged.grades[selected] / np.log2(judged.ranks[selected] + 1))
-    owners, positions, best = judged.ideal
-    return _over(gains, judged.sums(owners[positions <= cutoff], best[positions <= cutoff]))
+    gains = judged.sum_by_query(judged.query_rows[selected], judged.grades[selected] / np.log2(judged.ranks[selected] + 1))
+    owners, positions, best = judged.ideal_gains
+    return _divide_or_zero(gains, judged.sum_by_query(owners[positions <= cutoff], best[positions <= cutoff]))
 
 
-def _average_precision(judged: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = judged.hits(rel, cutoff)
-    return _over(judged.sums(owners, _places(owners) / ranks), judged.relevant(rel))
+def _average_precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    owners, ranks = judged.relevant_hits(rel, cutoff)
+    return _divide_or_zero(judged.sum_by_query(owners, _ranks_in_group(owners) / ranks), judged.relevant_counts(rel))
 
 
-def _reciprocal_rank(judged: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = judged.hits(rel, cutoff)
-    first = _places(owners) == 1
-    return judged.sums(owners[first], 1.0 / ranks[first])
+def _reciprocal_rank(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    owners, ranks = judged.relevant_hits(rel, cutoff)
+    first = _ranks_in_group(owners) == 1
+    return judged.sum_by_query(owners[first], 1.0 / ranks[first])
 
 
-def _recall(judged: Found, rel: int, cutoff: int) -> _Exact:
-    return _over(judged.sums(judged.hits(rel, cutoff)[0]), judged.relevant(rel))
+def _recall(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    return _divide_or_zero(judged.sum_by_query(judged.relevant_hits(rel, cutoff)[0]), judged.relevant_counts(rel))
 
 
-def _precision(judged: Found, rel: int, cutoff: int) -> _Exact:
-    return judged.sums(judged.hits(rel, cutoff)[0]) / cutoff
+def _precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    return judged.sum_by_query(judged.relevant_hits(rel, cutoff)[0]) / cutoff
 
 
-def _success(judged: Found, rel: int, cutoff: int) -> _Exact:
-    return (judged.sums(judged.hits(rel, cutoff)[0]) > 0).astype(np.float64)
+def _success(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    return (judged.sum_by_query(judged.relevant_hits(rel, cutoff)[0]) > 0).astype(np.float64)
 
 
-def _r_precision(judged: Found, rel: int, cutoff: int) -> _Exact:
-    owners, ranks = judged.hits(rel, cutoff)
-    relevant = judged.relevant(rel)
-    return _over(judged.sums(owners[ranks <= relevant[owners]]), relevant)
+def _r_precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    owners, ranks = judged.relevant_hits(rel, cutoff)
+    relevant = judged.relevant_counts(rel)
+    return _divide_or_zero(judged.sum_by_query(owners[ranks <= relevant[owners]]), relevant)
 
 
-FORMULAS: dict[str, Callable[[Found, int, int], _Exact]] = {
+NATIVE_MEASURES: dict[str, Callable[[JudgedRanks, int, int], _Floats]] = {
     "nDCG": _ndcg,
     "AP": _average_precision,
     "RR": _reciprocal_rank,
@@ -128,7 +128,7 @@ FORMULAS: dict[str, Callable[[Found, int, int], _Exact]] = {
 }
 
 
-def _ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Integers:
+def _lookup_ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Integers:
     """Ranks of the keys list · width + document; 0 if the list lacks the document."""
     judged = np.zeros(width, dtype=bool)
     judged[documents] = True
@@ -145,11 +145,11 @@ def _ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Inte
     return ranks
 
 
-def _places(owners: _Integers) -> _Integers:
+def _ranks_in_group(owners: _Integers) -> _Integers:
     """Position of each row among the rows of its query, from 1; rows of a query are contiguous."""
     heads = np.flatnonzero(np.diff(owners, prepend=-1))
     return np.arange(1, len(owners) + 1) - np.repeat(heads, np.diff(np.append(heads, len(owners))))
 
 
-def _over(values: _Exact, totals: _Exact) -> _Exact:
+def _divide_or_zero(values: _Floats, totals: _Floats) -> _Floats:
     return np.divide(values, totals, out=np.zeros_like(values), where=totals > 0)

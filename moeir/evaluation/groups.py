@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from moeir.errors import DataError
 from moeir.evaluation import measures
 
-Values = Mapping[str, Mapping[str, float]]
+MeasureValues = Mapping[str, Mapping[str, float]]
 
 MACRO, MICRO = "macro", "micro"
 
 
-def samples(values: Values, groups: Mapping[str, str], field: str) -> dict[str, Values]:
+def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) -> dict[str, MeasureValues]:
     """Values that each mean averages: the queries of every group, the groups' means for macro, all queries for micro.
 
     values: measure → query → value; groups: query → value of `field` -> label → measure → query or group → value.
@@ -30,6 +30,6 @@ def samples(values: Values, groups: Mapping[str, str], field: str) -> dict[str, 
     for measure, by_query in values.items():
         for query, value in by_query.items():
             within.setdefault(f"{field}={groups[query]}", {}).setdefault(measure, {})[query] = value
-    by_group: dict[str, Values] = {label: within[label] for label in sorted(within)}
-    means = {label: measures.overall(group_values) for label, group_values in by_group.items()}
+    by_group: dict[str, MeasureValues] = {label: within[label] for label in sorted(within)}
+    means = {label: measures.aggregate_values(group_values) for label, group_values in by_group.items()}
     return by_group | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}

@@ -7,10 +7,10 @@ from typing import Any
 
 from moeir.errors import UsageError
 from moeir.evaluation import groups, measures, significance, tables
-from moeir.evaluation.groups import Values
+from moeir.evaluation.groups import MeasureValues
 
-ALL = "all"
-Samples = Mapping[str, Values]
+ALL_QUERIES = "all"
+LabelledValues = Mapping[str, MeasureValues]
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Comparison:
             if value not in known:
                 raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
 
-    def p_values(self, systems: Mapping[str, Samples]) -> dict[tuple[str, str, str], float]:
+    def p_values(self, systems: Mapping[str, LabelledValues]) -> dict[tuple[str, str, str], float]:
         """p-value of every run but the first, by (label, run, measure), corrected over the runs and measures of a label."""
         first = next(iter(systems.values()))
         adjusted: dict[tuple[str, str, str], float] = {}
         for label, values in first.items() if self.test != "none" else ():
             others = [(label, name, measure) for name in list(systems)[1:] for measure in values]
             raw = [significance.TESTS[self.test](systems[name][label][measure], values[measure]) for _, name, measure in others]
-            adjusted |= dict(zip(others, significance.corrected(raw, self.correction), strict=True))
+            adjusted |= dict(zip(others, significance.correct_p_values(raw, self.correction), strict=True))
         return adjusted
 
 
-PLAIN = Comparison()
+DEFAULT_COMPARISON = Comparison()
 
 
-def table(systems: Mapping[str, Samples], form: str = "table", comparison: Comparison = PLAIN, ranges: "Ranges | None" = None) -> str:
+def to_table(systems: Mapping[str, LabelledValues], form: str = "table", comparison: Comparison = DEFAULT_COMPARISON, ranges: "TieRanges | None" = None) -> str:
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
     `effect` adds the difference and Cohen's d, `intervals` the 95 % interval of the mean, `ranges` the smallest and largest mean over
@@ -57,61 +57,61 @@ def table(systems: Mapping[str, Samples], form: str = "table", comparison: Compa
     bm25  0.7500
     """
     first = next(iter(systems.values()))
-    grouped, several = ALL not in first, len(systems) > 1
+    grouped, several = ALL_QUERIES not in first, len(systems) > 1
     p_values = comparison.p_values(systems)
     header, rows = ["group", "n", "run"] if grouped else ["run"], []
     for measure in next(iter(first.values())):
-        header += [measure, *_columns(comparison, several, ranges is not None)]
+        header += [measure, *_extra_columns(comparison, several, ranges is not None)]
     for label in first:
         for name, samples in systems.items():
             size = len(next(iter(samples[label].values())))
             row: list[object] = [label, size, name] if grouped else [name]
-            means = measures.overall(samples[label])
+            means = measures.aggregate_values(samples[label])
             for measure, by_query in samples[label].items():
                 row.append(means[measure])
                 if comparison.intervals:
-                    row.append("{:.4f}-{:.4f}".format(*significance.interval(list(by_query.values()))))
+                    row.append("{:.4f}-{:.4f}".format(*significance.confidence_interval(list(by_query.values()))))
                 if ranges is not None:
-                    row.append("{:.4f}-{:.4f}".format(*ranges[name][measure]) if label == ALL else "")
+                    row.append("{:.4f}-{:.4f}".format(*ranges[name][measure]) if label == ALL_QUERIES else "")
                 if several:
-                    row += _compared(comparison, by_query, first[label][measure], p_values.get((label, name, measure)), samples is first)
+                    row += _comparison_cells(comparison, by_query, first[label][measure], p_values.get((label, name, measure)), samples is first)
             rows.append(row)
-    return tables.FORMS[form](header, rows)
+    return tables.TABLE_FORMATS[form](header, rows)
 
 
-Ranges = Mapping[str, Mapping[str, tuple[float, float]]]
+TieRanges = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
-def _columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:
+def _extra_columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:
     besides = (["95 %"] if comparison.intervals else []) + (["ties"] if ranges else [])
     if several:
         besides += (["diff", "d"] if comparison.effect else []) + (["p"] if comparison.test != "none" else [])
     return besides
 
 
-def _compared(comparison: Comparison, values: Mapping[str, float], first: Mapping[str, float], p: float | None, same: bool) -> list[object]:
+def _comparison_cells(comparison: Comparison, values: Mapping[str, float], first: Mapping[str, float], p: float | None, same: bool) -> list[object]:
     cells: list[object] = []
     if comparison.effect:
         size = significance.effect_size(first, values)
         differences = [values[query] - first[query] for query in first]
         cells += ["", ""] if same else [f"{sum(differences) / max(len(differences), 1):+.4f}", f"{size:+.2f}"]
     if comparison.test != "none":
-        cells.append("" if p is None else _p(p))
+        cells.append("" if p is None else _format_p(p))
     return cells
 
 
-def document(systems: Mapping[str, Samples], comparison: Comparison = PLAIN) -> str:
+def to_json(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> str:
     """One JSON object: run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size."""
     first, p_values = next(iter(systems.values())), comparison.p_values(systems)
     report: dict[str, Any] = {}
     for name, samples in systems.items():
         for label, values in samples.items():
-            means = measures.overall(values)
+            means = measures.aggregate_values(values)
             for measure, by_query in values.items():
-                low, high = significance.interval(list(by_query.values()))
+                low, high = significance.confidence_interval(list(by_query.values()))
                 entry: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
                 if samples is not first:
-                    entry |= {"difference": means[measure] - measures.overall(first[label])[measure]}
+                    entry |= {"difference": means[measure] - measures.aggregate_values(first[label])[measure]}
                     entry |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
                     entry |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
                 report.setdefault(name, {}).setdefault(label, {})[measure] = entry
@@ -119,7 +119,7 @@ def document(systems: Mapping[str, Samples], comparison: Comparison = PLAIN) -> 
     return json.dumps({**settings, "runs": report}, ensure_ascii=False, indent=1)
 
 
-def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False) -> Iterator[str]:
+def to_lines(systems: Mapping[str, LabelledValues], form: str, *, per_query: bool = False) -> Iterator[str]:
     """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, with the name of the run first if there are several.
 
     The mean over all queries is called `all`, that over groups `macro`, that of a group FIELD=VALUE.
@@ -129,7 +129,7 @@ def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False)
     """
     for name, samples in systems.items():
         *_, whole = samples.values()
-        means = {ALL if label == groups.MICRO else label: measures.overall(values) for label, values in samples.items()}
+        means = {ALL_QUERIES if label == groups.MICRO else label: measures.aggregate_values(values) for label, values in samples.items()}
         for measure, by_query in whole.items():
             rows = sorted(by_query.items()) if per_query else []
             for query, value in [*rows, *((label, by_measure[measure]) for label, by_measure in means.items())]:
@@ -139,5 +139,5 @@ def lines(systems: Mapping[str, Samples], form: str, *, per_query: bool = False)
                     yield json.dumps(({"run": name} if len(systems) > 1 else {}) | {"measure": measure, "query": query, "value": value})
 
 
-def _p(value: float) -> str:
+def _format_p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"

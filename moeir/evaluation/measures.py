@@ -17,29 +17,29 @@ import ir_measures
 from ir_measures import Measure, providers
 
 from moeir.errors import DataError, UsageError
-from moeir.evaluation.found import Found, covers
+from moeir.evaluation.found import JudgedRanks, is_native
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
-_FORM = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(?P<at>.+))?")
-_ADDRESS = re.compile(r"<[^<>]* object at 0x\w+>")
-_NUMBERED = re.compile(r"(?P<name>\w+?)[_.](?P<number>\d+(?:\.\d+)?)")
+_MEASURE_PATTERN = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(?P<at>.+))?")
+_OBJECT_ADDRESS = re.compile(r"<[^<>]* object at 0x\w+>")
+_NAME_WITH_NUMBER = re.compile(r"(?P<name>\w+?)[_.](?P<number>\d+(?:\.\d+)?)")
 
-_TREC_EVAL = {  # trec_eval's name, which may end in `_` and a number -> name in ir-measures
+_TREC_EVAL_NAMES = {  # trec_eval's name, which may end in `_` and a number -> name in ir-measures
     "ndcg": "nDCG", "ndcg_cut": "nDCG", "map": "AP", "map_cut": "AP", "p": "P", "recall": "R", "recip_rank": "RR",
     "success": "Success", "rprec": "Rprec", "bpref": "Bpref", "infap": "infAP",
     "set_p": "SetP", "set_recall": "SetR", "set_map": "SetAP", "set_f": "SetF", "set_relative_p": "SetRelP",
     "num_q": "NumQ", "num_ret": "NumRet", "num_rel": "NumRel", "num_rel_ret": "NumRelRet",
 }  # fmt: skip
-_NAMES = {name.lower(): name for name in ir_measures.measures.registry} | _TREC_EVAL | {"mrr": "RR", "hit": "Success", "hits": "Success"}
+_NAMES = {name.lower(): name for name in ir_measures.measures.registry} | _TREC_EVAL_NAMES | {"mrr": "RR", "hit": "Success", "hits": "Success"}
 
-_library: Any = providers  # partly typed
+_ir_providers: Any = providers  # partly typed
 # Only providers that run in this process and accept any query: the others start Perl, need packages, or divide by zero.
-_PROVIDERS = _library.FallbackProvider([_library.registry[name] for name in ("pytrec_eval", "msmarco", "judged")])
-_UNLIKE_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels differently
+_PROVIDERS = _ir_providers.FallbackProvider([_ir_providers.registry[name] for name in ("pytrec_eval", "msmarco", "judged")])
+_DIFFERS_FROM_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels differently
 
-_QUERIES_AT_ONCE = 500  # limits the size of the dictionaries that ir-measures needs
-_CUT_AT_THEIR_RANK = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # documents below the cutoff do not change these
+_QUERIES_PER_BATCH = 500  # limits the size of the dictionaries that ir-measures needs
+_LIMITED_TO_CUTOFF = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # documents below the cutoff do not change these
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +54,27 @@ class Coverage:
     unjudged_at_depth: float
 
 
-def parse(text: str) -> Measure:
+def parse_measure(text: str) -> Measure:
     """Parse a measure name of ir-measures, trec_eval, or another one in common use.
 
     >>> [str(parse_measure(name)) for name in ("nDCG@10", "ndcg_cut_10", "MRR@10", "recall_1000", "map", "R(rel=2)@100")]
     ['nDCG@10', 'nDCG@10', 'RR@10', 'R@1000', 'AP', 'R(rel=2)@100']
     """
-    form = _FORM.fullmatch(text.strip())
-    name, number = _split(form["name"]) if form else (text, None)
+    form = _MEASURE_PATTERN.fullmatch(text.strip())
+    name, number = _split_cutoff(form["name"]) if form else (text, None)
     if form is None or name.lower() not in _NAMES:
-        raise UsageError(f"no measure is called {text!r}{_near(name)}; nDCG@10, RR@10, R@100, AP, P@5, Success@20 are")
+        raise UsageError(f"no measure is called {text!r}{_suggestion(name)}; nDCG@10, RR@10, R@100, AP, P@5, Success@20 are")
     measure: Measure = ir_measures.measures.registry[_NAMES[name.lower()]]
     try:
-        options = _options(form["options"] or "")
+        options = _parse_options(form["options"] or "")
         at = form["at"] or number
         if at is not None:
             options[measure.AT_PARAM] = ast.literal_eval(at)
         measure = measure(**options)
-        supported = _PROVIDERS.supports(measure) and measure.NAME not in _UNLIKE_TREC_EVAL  # `supports` checks the options too
+        supported = _PROVIDERS.supports(measure) and measure.NAME not in _DIFFERS_FROM_TREC_EVAL  # `supports` checks the options too
     except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
         expected = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
-        reason = _ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
+        reason = _OBJECT_ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
         raise UsageError(f"measure {text!r} cannot be read: {reason}{expected}") from None
     cutoff = measure.params.get("cutoff")
     if cutoff is not None and cutoff < 1:
@@ -84,27 +84,27 @@ def parse(text: str) -> Measure:
     return measure
 
 
-def per_query(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
+def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
     """Value of each measure for each judged query, in the order of the judgements."""
-    if not any(query in run.places for query in qrels):
+    if not any(query in run.query_rows for query in qrels):
         run_query, judged_query = (next(iter(names), "none") for names in (run.queries, qrels))
         raise DataError(
             f"run of another collection: it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
         )
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
-    quick = [measure for measure in measures if covers(measure)]
+    quick = [measure for measure in measures if is_native(measure)]
     if quick:
-        judged = Found.of(run, qrels)
-        values |= {str(measure): judged.values(measure) for measure in quick}
+        judged = JudgedRanks.from_run(run, qrels)
+        values |= {str(measure): judged.compute(measure) for measure in quick}
     others = [measure for measure in measures if measure not in quick]
-    for depth in {_depth(measure) for measure in others}:
-        same_depth = [measure for measure in others if _depth(measure) == depth]
-        for metric in _metrics(run if depth is None else run.top(depth), qrels, same_depth):
+    for depth in {_needed_depth(measure) for measure in others}:
+        same_depth = [measure for measure in others if _needed_depth(measure) == depth]
+        for metric in _compute_with_ir_measures(run if depth is None else run.top(depth), qrels, same_depth):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values
 
 
-def overall(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def aggregate_values(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """The mean of each measure over its queries, or the sum where the measure counts (NumQ, NumRel, NumRet).
 
     >>> aggregate_values({"RR@10": {"q1": 1.0, "q2": 0.5}})
@@ -114,49 +114,49 @@ def overall(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {measure: total if measure.startswith("Num") else total / max(len(values[measure]), 1) for measure, total in totals.items()}
 
 
-def coverage(run: Run, qrels: Qrels, depth: int = 10) -> Coverage:
+def compute_coverage(run: Run, qrels: Qrels, depth: int = 10) -> Coverage:
     """Coverage of a run by the judgements: query counts on either side, and the unjudged share of the top `depth` of judged queries."""
-    both = [query for query in qrels if query in run.places]
+    both = [query for query in qrels if query in run.query_rows]
     top = run.top(depth)
     unjudged = [document not in qrels[query] for query in both for document in top.documents_of(query)]
     share = sum(unjudged) / len(unjudged) if unjudged else 0.0
     return Coverage(len(qrels), len(run), len(qrels) - len(both), len(run) - len(both), depth, share)
 
 
-def _split(name: str) -> tuple[str, str | None]:
-    numbered = _NUMBERED.fullmatch(name)
+def _split_cutoff(name: str) -> tuple[str, str | None]:
+    numbered = _NAME_WITH_NUMBER.fullmatch(name)
     if numbered and name.lower() not in _NAMES and numbered["name"].lower() in _NAMES:
         return numbered["name"], numbered["number"]
     return name, None
 
 
-def _near(name: str) -> str:
+def _suggestion(name: str) -> str:
     matches = difflib.get_close_matches(name.lower(), _NAMES, n=3)
     return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in matches))}?)" if matches else ""
 
 
-def _options(text: str) -> dict[str, object]:
+def _parse_options(text: str) -> dict[str, object]:
     call = ast.parse(f"measure({text})", mode="eval").body
     if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError("options are name=value, between commas")
     return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
 
 
-def _depth(measure: Measure) -> int | None:
+def _needed_depth(measure: Measure) -> int | None:
     cutoff = measure.params.get("cutoff")
-    whole = measure.NAME not in _CUT_AT_THEIR_RANK or measure.params.get("judged_only")
+    whole = measure.NAME not in _LIMITED_TO_CUTOFF or measure.params.get("judged_only")
     return None if whole or cutoff is None else int(cutoff)
 
 
-def _metrics(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_measures.Metric]:
+def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_measures.Metric]:
     queries = list(qrels)
-    for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        judged = {query: qrels[query] for query in queries[start : start + _QUERIES_AT_ONCE]}
-        ranks = {query: _descending(run.documents_of(query)) for query in judged}
+    for start in range(0, len(queries), _QUERIES_PER_BATCH):
+        judged = {query: qrels[query] for query in queries[start : start + _QUERIES_PER_BATCH]}
+        ranks = {query: _ranks_as_scores(run.documents_of(query)) for query in judged}
         if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
             ranks = {query: documents for query, documents in ranks.items() if documents}
         yield from _PROVIDERS.iter_calc(measures, judged, ranks)
 
 
-def _descending(documents: list[str]) -> dict[str, float]:
+def _ranks_as_scores(documents: list[str]) -> dict[str, float]:
     return dict(zip(documents, map(float, range(len(documents), 0, -1)), strict=True))

@@ -9,11 +9,11 @@ from scipy.special import stdtr, stdtrit
 
 from moeir.errors import DataError
 
-SAMPLES = 10_000
-_AT_ONCE = 2**22  # numbers in memory at once
+RESAMPLES = 10_000
+_NUMBERS_PER_BATCH = 2**22  # numbers in memory at once
 
 
-def paired_t(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+def paired_t_test(first: Mapping[str, float], second: Mapping[str, float]) -> float:
     """Two-sided p-value of Student's paired t-test over the values of the same queries.
 
     1 if there is no difference, or fewer than two queries.
@@ -31,7 +31,7 @@ def paired_t(first: Mapping[str, float], second: Mapping[str, float]) -> float:
     return float(2.0 * stdtr(len(differences) - 1, -abs(statistic)))
 
 
-def randomisation(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
+def randomisation_test(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
     """Two-sided p-value of Fisher's paired randomisation test: share of random sign flips with a mean difference as large.
 
     10,000 seeded draws plus the observed one, so never 0 (Phipson and Smyth 2010).
@@ -43,13 +43,13 @@ def randomisation(first: Mapping[str, float], second: Mapping[str, float], seed:
     if not differences.any():
         return 1.0
     observed, generator, as_large = abs(differences.sum()), np.random.default_rng(seed), 0
-    for count in _parts(len(differences)):
+    for count in _batch_sizes(len(differences)):
         signs = 2.0 * generator.integers(0, 2, (count, len(differences)), dtype=np.int8) - 1.0
         as_large += int((abs(signs @ differences) >= observed * (1 - 1e-12)).sum())
-    return (as_large + 1) / (SAMPLES + 1)
+    return (as_large + 1) / (RESAMPLES + 1)
 
 
-def bootstrap(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
+def bootstrap_test(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
     """Two-sided p-value of the paired bootstrap test over queries, shifted to no difference (Sakai 2006).
 
     The statistic is Student's t; 10,000 seeded samples plus the observed one.
@@ -60,13 +60,13 @@ def bootstrap(first: Mapping[str, float], second: Mapping[str, float], seed: int
     differences = _differences(first, second)
     if len(differences) < 2 or not differences.any():
         return 1.0
-    observed, as_large = abs(_student(differences[None])[0]), 0
-    for sample in _resampled(differences - differences.mean(), seed):
-        as_large += int((abs(_student(sample)) >= observed).sum())
-    return (as_large + 1) / (SAMPLES + 1)
+    observed, as_large = abs(_t_statistics(differences[None])[0]), 0
+    for sample in _bootstrap_samples(differences - differences.mean(), seed):
+        as_large += int((abs(_t_statistics(sample)) >= observed).sum())
+    return (as_large + 1) / (RESAMPLES + 1)
 
 
-def interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+def confidence_interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
     """Confidence interval of a mean over queries by Student's t; of zero width for fewer than two values.
 
     >>> confidence_interval([0.0, 1.0, 0.5, 0.5])
@@ -91,7 +91,7 @@ def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> floa
     return float(differences.mean()) / spread if spread else (math.copysign(math.inf, differences.sum()) if differences.any() else 0.0)
 
 
-def corrected(values: Sequence[float], method: str) -> list[float]:
+def correct_p_values(values: Sequence[float], method: str) -> list[float]:
     """p-values of several comparisons, adjusted: bonferroni, holm (family-wise error rate), bh (false discovery rate).
 
     Holm 1979; Benjamini and Hochberg 1995.
@@ -113,7 +113,7 @@ def corrected(values: Sequence[float], method: str) -> list[float]:
     return [round(value, 15) for value in adjusted_in_order.tolist()]
 
 
-TESTS = {"t": paired_t, "randomisation": randomisation, "bootstrap": bootstrap}
+TESTS = {"t": paired_t_test, "randomisation": randomisation_test, "bootstrap": bootstrap_test}
 CORRECTIONS = ("none", "bonferroni", "holm", "bh")
 
 
@@ -123,18 +123,18 @@ def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDA
     return np.array([first[query] - second[query] for query in first])
 
 
-def _parts(width: int) -> list[int]:
+def _batch_sizes(width: int) -> list[int]:
     """Batch sizes that add up to RESAMPLES, each small enough for memory."""
-    most = max(1, _AT_ONCE // max(width, 1))
-    return [min(most, SAMPLES - done) for done in range(0, SAMPLES, most)]
+    most = max(1, _NUMBERS_PER_BATCH // max(width, 1))
+    return [min(most, RESAMPLES - done) for done in range(0, RESAMPLES, most)]
 
 
-def _resampled(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.float64]]:
+def _bootstrap_samples(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.float64]]:
     generator = np.random.default_rng(seed)
-    yield from (values[generator.integers(0, len(values), (count, len(values)))] for count in _parts(len(values)))
+    yield from (values[generator.integers(0, len(values), (count, len(values)))] for count in _batch_sizes(len(values)))
 
 
-def _student(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+def _t_statistics(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     """Student's t of each row; infinite if all its values are equal and not 0."""
     means, spread = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(samples.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -5,15 +5,15 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-_LATEX = re.compile(r"[&%$#_{}~^\\<>†‡]")
-_LATEX_WORDS = {
+_LATEX_SPECIAL = re.compile(r"[&%$#_{}~^\\<>†‡]")
+_LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
     "†": r"\dag{}", "‡": r"\ddag{}",
 }  # fmt: skip
 _NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|inf|")
 
 
-def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
     """Format an aligned text table: floats with `digits` decimals, numeric columns to the right, others to the left.
 
     >>> print(format_table(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
@@ -22,15 +22,15 @@ def text(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 
     bm25     0.5000       43
     came     0.7123       43
     """
-    cells = [[_shown(cell, digits) for cell in row] for row in rows]
+    cells = [[_format_cell(cell, digits) for cell in row] for row in rows]
     lines = [list(header), *cells]
-    widths = [max(_width(line[column]) for line in lines) for column in range(len(header))]
-    right = _right(len(header), cells)
+    widths = [max(_display_width(line[column]) for line in lines) for column in range(len(header))]
+    right = _right_aligned(len(header), cells)
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
+    return "\n".join("  ".join(map(_pad_cell, line, widths, right)).rstrip() for line in lines)
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
     """Format a Markdown table.
 
     >>> print(format_markdown(["run", "RR"], [["bm25|k1", 0.5]]))
@@ -38,14 +38,14 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: in
     |:--|--:|
     | bm25\\|k1 | 0.5000 |
     """
-    cells = [[_shown(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
-    right = _right(len(header), cells)
+    cells = [[_format_cell(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
+    right = _right_aligned(len(header), cells)
     lines = [list(header), *cells]
     lines.insert(1, ["--:" if number else ":--" for number in right])
     return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
 
 
-def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
     r"""Format a LaTeX tabular with the rules of the booktabs package.
 
     >>> print(format_latex(["run", "RR"], [["bm25_k1", 0.5]]))
@@ -57,17 +57,17 @@ def latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int =
     \bottomrule
     \end{tabular}
     """
-    cells = [[_shown(cell, digits) for cell in row] for row in rows]
-    columns = "".join("r" if number else "l" for number in _right(len(header), cells))
-    lines = [f"{' & '.join(_LATEX.sub(_escaped, cell) for cell in line)} \\\\" for line in [list(header), *cells]]
+    cells = [[_format_cell(cell, digits) for cell in row] for row in rows]
+    columns = "".join("r" if number else "l" for number in _right_aligned(len(header), cells))
+    lines = [f"{' & '.join(_LATEX_SPECIAL.sub(_escape_latex, cell) for cell in line)} \\\\" for line in [list(header), *cells]]
     body = [lines[0], "\\midrule", *lines[1:]]
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
 
 
-FORMS = {"table": text, "markdown": markdown, "latex": latex}
+TABLE_FORMATS = {"table": format_table, "markdown": format_markdown, "latex": format_latex}
 
 
-def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) -> Iterator[str]:
+def format_lines(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) -> Iterator[str]:
     """Machine-readable lines: `tsv` with a header and 9 significant digits, or `jsonl`, one object per row, unrounded; None is empty.
 
     >>> list(format_lines(["run", "rbo"], [["bm25", 1 / 3], ["came", None]], "tsv"))
@@ -81,22 +81,22 @@ def in_file(header: Sequence[str], rows: Iterable[Sequence[object]], form: str) 
         yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row)
 
 
-def _right(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
+def _right_aligned(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
     return [bool(cells) and all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(width)]
 
 
-def _escaped(letter: re.Match[str]) -> str:
-    return _LATEX_WORDS.get(letter[0], f"\\{letter[0]}")
+def _escape_latex(letter: re.Match[str]) -> str:
+    return _LATEX_ESCAPES.get(letter[0], f"\\{letter[0]}")
 
 
-def _shown(cell: object, digits: int) -> str:
+def _format_cell(cell: object, digits: int) -> str:
     return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
 
 
-def _padded(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(cell))
+def _pad_cell(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - _display_width(cell))
     return space + cell if right else cell + space
 
 
-def _width(cell: str) -> int:
+def _display_width(cell: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in cell)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.formats.base import Conversion, Format, one_string
-from moeir.formats.reading import read_texts, write_json_lines
+from moeir.formats.base import Conversion, Format, flatten_title
+from moeir.formats.reading import read_unique_texts, write_json_lines
 from moeir.records.texts import Text
 
 
@@ -15,14 +15,14 @@ class AnseriniTexts(Format):
     kind: ClassVar[str] = "texts"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Text]:
-        return read_texts(path, conversion)
+        return read_unique_texts(path, conversion)
 
     def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
-        return write_json_lines((_record(text, conversion) for text in items), path)
+        return write_json_lines((_to_record(text, conversion) for text in items), path)
 
 
-def _record(text: Text, conversion: Conversion) -> dict[str, str]:
+def _to_record(text: Text, conversion: Conversion) -> dict[str, str]:
     where = f"text {text.id!r}"
     if text.answers:
-        conversion.lose(where, "field 'answers'")
-    return {"id": text.id, "contents": one_string(text, where, conversion)}
+        conversion.drop_or_refuse(where, "field 'answers'")
+    return {"id": text.id, "contents": flatten_title(text, where, conversion)}

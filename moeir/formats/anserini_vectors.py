@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import json_lines, write_json_lines
+from moeir.formats.reading import read_json_lines, write_json_lines
 from moeir.formats.vectors import Vector
 from moeir.records import runs, texts
 
@@ -17,18 +17,18 @@ class AnseriniVectors(Format):
     kind: ClassVar[str] = "vectors"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Vector]:
-        for where, record in json_lines(path):
+        for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "vector" not in record:
                 raise DataError(f"{where}: an object with id, contents and vector was expected")
-            conversion.lose_fields(where, record, ("id", "docid", "contents", "content", "vector"))
-            yield _parsed(record, where)
+            conversion.drop_unread_fields(where, record, ("id", "docid", "contents", "content", "vector"))
+            yield _parse_record(record, where)
 
     def write(self, items: Iterator[Vector], path: Path, conversion: Conversion) -> int:
-        return write_json_lines(map(_record, items), path)
+        return write_json_lines(map(_to_record, items), path)
 
 
-def _parsed(record: dict[str, Any], where: str) -> Vector:
-    name = texts.identifier(record.get("id", record.get("docid")), where)
+def _parse_record(record: dict[str, Any], where: str) -> Vector:
+    name = texts.parse_id(record.get("id", record.get("docid")), where)
     contents, vector = record.get("contents", record.get("content")) or "", record["vector"]
     numbers = list(vector.values()) if isinstance(vector, dict) else vector
     if not isinstance(contents, str):
@@ -36,16 +36,16 @@ def _parsed(record: dict[str, Any], where: str) -> Vector:
     if not isinstance(numbers, list) or not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
         raise DataError(f"{where}: vector is neither an object of terms with weights nor a list of numbers")
     for number in numbers:
-        runs.score_of(repr(number), where)
+        runs.parse_score(repr(number), where)
     return Vector(name, terms=vector, contents=contents) if isinstance(vector, dict) else Vector(name, numbers=numbers, contents=contents)
 
 
-def _record(vector: Vector) -> dict[str, Any]:
+def _to_record(vector: Vector) -> dict[str, Any]:
     if vector.terms is not None:
-        return {"id": vector.id, "contents": vector.contents, "vector": {name: _short(weight) for name, weight in vector.terms.items()}}
-    return {"id": vector.id, "contents": vector.contents, "vector": [_short(number) for number in vector.numbers or ()]}
+        return {"id": vector.id, "contents": vector.contents, "vector": {name: _shortest_float32(weight) for name, weight in vector.terms.items()}}
+    return {"id": vector.id, "contents": vector.contents, "vector": [_shortest_float32(number) for number in vector.numbers or ()]}
 
 
-def _short(number: float) -> float:
+def _shortest_float32(number: float) -> float:
     """The shortest decimal number that float32 reads back unchanged."""
-    return float(runs.score_text(number))
+    return float(runs.format_score(number))

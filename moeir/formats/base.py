@@ -11,7 +11,7 @@ from moeir.records.examples import Example
 from moeir.records.qrels import Qrels
 from moeir.records.texts import Text
 
-Texts = Mapping[str, Text]
+TextsById = Mapping[str, Text]
 
 
 @dataclass
@@ -20,39 +20,39 @@ class Conversion:
 
     source: str
     target: str
-    corpus: Texts | None = None
-    queries: Texts | None = None
+    corpus: TextsById | None = None
+    queries: TextsById | None = None
     model: Path | None = None
     lossy: bool = False
-    lost: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)  # facts for the manifest of encodings
+    dropped_counts: dict[str, int] = field(default_factory=dict)
+    encodings_manifest: dict[str, Any] = field(default_factory=dict)  # facts for the manifest of encodings
 
-    def lose(self, where: str, what: str) -> None:
+    def drop_or_refuse(self, where: str, what: str) -> None:
         """Count information that the target cannot hold; UsageError unless the conversion is lossy."""
         if not self.lossy:
             way = "" if self.source == self.target else f" from {self.source} to {self.target}"
             raise UsageError(f"{where}: {what} would be lost{way}; --lossy leaves it out")
-        self.lost[what] = self.lost.get(what, 0) + 1
+        self.dropped_counts[what] = self.dropped_counts.get(what, 0) + 1
 
-    def lose_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
+    def drop_unread_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
         """`drop_or_refuse` for each field of a record that is not in `known` and not empty."""
         for name in record.keys() - set(known):
             if record[name] not in (None, "", [], {}):
-                self.lose(where, f"field {name!r}")
+                self.drop_or_refuse(where, f"field {name!r}")
 
-    def with_texts(self, example: Example, where: str) -> Example:
+    def inline_texts(self, example: Example, where: str) -> Example:
         """The example with the texts of its query and passages, looked up by id where it has none."""
         if example.query is not None:
             return example
-        query = looked_up(self.queries, example.query_id, "--queries", where, self.target)
+        query = look_up_text(self.queries, example.query_id, "--queries", where, self.target)
         ids = (*example.positive_ids, *example.negative_ids)
-        passages = tuple(looked_up(self.corpus, document, "--corpus", where, self.target) for document in ids)
+        passages = tuple(look_up_text(self.corpus, document, "--corpus", where, self.target) for document in ids)
         return replace(example, query=query, passages=passages)
 
-    def with_ids(self, example: Example, where: str) -> Example:
+    def strip_texts(self, example: Example, where: str) -> Example:
         """The example without its passages; their text is lost unless the corpus has it."""
         if any(passage.id not in (self.corpus or {}) for passage in example.passages):
-            self.lose(where, "the text of passages (name the corpus that has them with --corpus)")
+            self.drop_or_refuse(where, "the text of passages (name the corpus that has them with --corpus)")
         return replace(example, passages=())
 
 
@@ -69,7 +69,7 @@ class Format(ABC):
     """One file format of one kind of data. The keyword-only parameters of a subclass are its options."""
 
     kind: ClassVar[str]  # what is converted: formats of a kind convert into one another
-    folder: ClassVar[bool] = False
+    is_folder: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, path: Path, conversion: Conversion) -> Iterator[Any]:
@@ -80,16 +80,16 @@ class Format(ABC):
         """Write items to `path`, a file or an empty folder, and return their number."""
 
 
-def looked_up(texts: Texts | None, name: str, flag: str, where: str, target: str) -> Text:
+def look_up_text(texts: TextsById | None, text_id: str, flag: str, where: str, target: str) -> Text:
     """A text by its id; `flag` is the command-line flag of the file that should have it."""
     if texts is None:
-        raise UsageError(f"{target}: stores texts inline, but {where} has only the id {name!r}; name the file that has them with {flag}")
-    if name not in texts:
-        raise DataError(f"{where}: {name!r} is not in the file of {flag}")
-    return texts[name]
+        raise UsageError(f"{target}: stores texts inline, but {where} has only the id {text_id!r}; name the file that has them with {flag}")
+    if text_id not in texts:
+        raise DataError(f"{where}: {text_id!r} is not in the file of {flag}")
+    return texts[text_id]
 
 
-def whole(text: Text) -> str:
+def title_and_text(text: Text) -> str:
     """Title and text as one string; a text without a title is returned unchanged, trailing spaces included.
 
     >>> whole(Text("a", "An owl. ")), whole(Text("a", "An owl.", "Owl"))
@@ -98,18 +98,18 @@ def whole(text: Text) -> str:
     return text.content if text.title else text.text
 
 
-def one_string(passage: Text, where: str, conversion: Conversion) -> str:
+def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:
     """Title and text in one string; the boundary between them is lost."""
     if passage.title:
-        conversion.lose(where, "the title as a field of its own")
+        conversion.drop_or_refuse(where, "the title as a field of its own")
     if passage.url:
-        conversion.lose(where, "field 'url'")
-    return whole(passage)
+        conversion.drop_or_refuse(where, "field 'url'")
+    return title_and_text(passage)
 
 
-def one_line(text: str, where: str, conversion: Conversion) -> str:
+def collapse_whitespace(text: str, where: str, conversion: Conversion) -> str:
     """A text for a tab-separated column: tabs and line breaks within it become spaces."""
     if any(character in text for character in "\t\n\r"):
-        conversion.lose(where, "a tab or a line break within a text")
+        conversion.drop_or_refuse(where, "a tab or a line break within a text")
         return " ".join(text.split())
     return text

@@ -6,40 +6,40 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.beir_qrels import HEADER
-from moeir.formats.folders import judged, named
-from moeir.formats.qrels import Qrels
-from moeir.formats.reading import read_texts, write_rows
-from moeir.formats.texts import Texts
+from moeir.formats.beir_qrels import QRELS_HEADER
+from moeir.formats.folders import read_qrels_splits, find_file
+from moeir.formats.qrels import TrecQrels
+from moeir.formats.reading import read_unique_texts, write_rows
+from moeir.formats.texts import JsonlTexts
 
-SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
+QRELS_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
 
 
 class Beir(Format):
     """A folder of corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv: BEIR's layout."""
 
     kind: ClassVar[str] = "collection"
-    folder: ClassVar[bool] = True
+    is_folder: ClassVar[bool] = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
-        corpus, queries = (read_texts(named(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
-        yield Collection(corpus, queries, judged(path / "qrels", "", SUFFIXES))
+        corpus, queries = (read_unique_texts(find_file(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
+        yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", QRELS_SUFFIXES))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
         collection = next(items)
-        count = Texts().write(iter(collection.corpus), path / "corpus.jsonl", conversion)
-        Texts().write(iter(collection.queries), path / "queries.jsonl", conversion)
+        count = JsonlTexts().write(iter(collection.corpus), path / "corpus.jsonl", conversion)
+        JsonlTexts().write(iter(collection.queries), path / "queries.jsonl", conversion)
         if collection.qrels:
             (path / "qrels").mkdir()
         for split, grades in collection.qrels.items():
-            write_rows(chain([HEADER], _judgements(grades)), path / "qrels" / f"{split}.tsv")
+            write_rows(chain([QRELS_HEADER], _iter_judgements(grades)), path / "qrels" / f"{split}.tsv")
         return count
 
 
-def _judgements(grades: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int]]:
+def _iter_judgements(grades: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int]]:
     return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
 
 
-def write_trec(grades: dict[str, dict[str, int]], path: Path, conversion: Conversion, *, separator: str) -> None:
+def write_trec_qrels(grades: dict[str, dict[str, int]], path: Path, conversion: Conversion, *, separator: str) -> None:
     """Write judgements as TREC qrels, four columns."""
-    Qrels(separator=separator).write(_judgements(grades), path, conversion)
+    TrecQrels(separator=separator).write(_iter_judgements(grades), path, conversion)

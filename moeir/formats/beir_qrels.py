@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.formats.base import Conversion, Format
-from moeir.formats.qrels import Judgement, judgements
+from moeir.formats.qrels import Judgement, read_judgements
 from moeir.formats.reading import write_rows
 
-HEADER = ("query-id", "corpus-id", "score")
+QRELS_HEADER = ("query-id", "corpus-id", "score")
 
 
 class BeirQrels(Format):
@@ -18,7 +18,7 @@ class BeirQrels(Format):
     kind: ClassVar[str] = "qrels"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Judgement]:
-        return judgements(path)
+        return read_judgements(path)
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return write_rows(chain([HEADER], items), path) - 1
+        return write_rows(chain([QRELS_HEADER], items), path) - 1

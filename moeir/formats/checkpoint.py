@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.artifacts import manifests
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
@@ -14,11 +14,11 @@ class Checkpoint(Format):
     """A moeir checkpoint, read only; `moeir init` makes one from another library's weights."""
 
     kind: ClassVar[str] = "checkpoint"
-    folder: ClassVar[bool] = True
+    is_folder: ClassVar[bool] = True
 
-    def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
-        manifests.verify(path, "checkpoint")
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
+        manifests.verify_artifact(path, "checkpoint")
         yield open_checkpoint(path)
 
-    def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint from the weights of other libraries")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.formats.base import Conversion, Format, one_line
-from moeir.formats.reading import Grouped, json_lines, rows
+from moeir.formats.base import Conversion, Format, collapse_whitespace
+from moeir.formats.reading import GroupByQuery, read_json_lines, read_rows
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
-TRIPLES = ("triples.jsonl", "triples.tsv")
-NAMES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
+TRIPLE_FILES = ("triples.jsonl", "triples.tsv")
+ID_FILES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
 
 
 class Colbert(Format):
@@ -25,18 +25,18 @@ class Colbert(Format):
     """
 
     kind: ClassVar[str] = "examples"
-    folder: ClassVar[bool] = True
+    is_folder: ClassVar[bool] = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        triples = next((path / name for name in TRIPLES if (path / name).is_file()), None)
+        triples = next((path / name for name in TRIPLE_FILES if (path / name).is_file()), None)
         if triples is None:
             raise ArtifactError(f"{path}: no triples.jsonl; expected a folder of triples.jsonl, queries.tsv and collection.tsv")
-        passages, queries = (_numbered(path / name) for name in NAMES)
-        grouped, scores_by_query = Grouped(conversion), dict[str, dict[str, float]]()
-        for where, row in _triples(triples):
-            query, *entries = (_entry(entry, where) for entry in row)
-            documents = [_looked_up(passages, number, where, "collection.tsv") for number, _ in entries]
-            query_text = _looked_up(queries, query[0], where, "queries.tsv")
+        passages, queries = (_read_numbered_texts(path / name) for name in ID_FILES)
+        grouped, scores_by_query = GroupByQuery(conversion), dict[str, dict[str, float]]()
+        for where, row in _read_triples(triples):
+            query, *entries = (_parse_entry(entry, where) for entry in row)
+            documents = [_look_up_number(passages, number, where, "collection.tsv") for number, _ in entries]
+            query_text = _look_up_number(queries, query[0], where, "queries.tsv")
             grouped.add(where, query_text, documents[0], documents[1:])
             scores = {text.id: score for text, (_, score) in zip(documents, entries, strict=True) if score is not None}
             scores_by_query.setdefault(query_text.id, {}).update(scores)
@@ -48,88 +48,88 @@ class Colbert(Format):
             ]
             complete = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
             if teacher_scores and not complete:
-                conversion.lose(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
+                conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "the scores of a query of which only some passages have one")
             yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if complete else example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         with ExitStack() as stack:
-            passages, queries = (_Numbers(stack.enter_context(lines.writer(path / name)), conversion) for name in NAMES)
+            passages, queries = (_NumberedTexts(stack.enter_context(lines.open_writer(path / name)), conversion) for name in ID_FILES)
             for text in (conversion.corpus or {}).values():
-                passages.number(text)
-            output = stack.enter_context(lines.writer(path / TRIPLES[0]))
+                passages.add(text)
+            output = stack.enter_context(lines.open_writer(path / TRIPLE_FILES[0]))
             count = 0
             for example in items:
                 count += 1
-                output.writelines(json.dumps(row) + "\n" for row in _rows(example, conversion, passages, queries))
-        for numbered, name in ((passages, NAMES["collection.tsv"]), (queries, NAMES["queries.tsv"])):
-            if any(text_id != str(number) for text_id, number in numbered.known.items()):
-                with lines.writer(path / name) as output:
-                    output.writelines(f"{text_id}\n" for text_id in numbered.known)
+                output.writelines(json.dumps(row) + "\n" for row in _to_rows(example, conversion, passages, queries))
+        for numbered, name in ((passages, ID_FILES["collection.tsv"]), (queries, ID_FILES["queries.tsv"])):
+            if any(text_id != str(number) for text_id, number in numbered.numbers.items()):
+                with lines.open_writer(path / name) as output:
+                    output.writelines(f"{text_id}\n" for text_id in numbered.numbers)
         return count
 
 
-class _Numbers:
+class _NumberedTexts:
     """Texts numbered from 0 in order of appearance, each written when it is first seen."""
 
     def __init__(self, output: TextIO, conversion: Conversion) -> None:
-        self.known: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self._output, self._conversion = output, conversion
 
-    def number(self, text: Text) -> int:
-        if text.id not in self.known:
-            self.known[text.id] = len(self.known)
+    def add(self, text: Text) -> int:
+        if text.id not in self.numbers:
+            self.numbers[text.id] = len(self.numbers)
             where = f"text {text.id!r}"
             if text.url or text.answers:
-                self._conversion.lose(where, "field 'url'" if text.url else "field 'answers'")
-            words = [one_line(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
-            self._output.write("\t".join([str(self.known[text.id]), *words]) + "\n")
-        return self.known[text.id]
+                self._conversion.drop_or_refuse(where, "field 'url'" if text.url else "field 'answers'")
+            words = [collapse_whitespace(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
+            self._output.write("\t".join([str(self.numbers[text.id]), *words]) + "\n")
+        return self.numbers[text.id]
 
 
-def _rows(example: Example, conversion: Conversion, passages: _Numbers, queries: _Numbers) -> Iterator[list[Any]]:
+def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts, queries: _NumberedTexts) -> Iterator[list[Any]]:
     """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
     where = f"query {example.query_id!r}"
-    example = conversion.with_texts(example, where)
+    example = conversion.inline_texts(example, where)
     assert example.query is not None
     if example.provenance:
-        conversion.lose(where, "field 'negative_provenance'")
-    passages_by_id, teacher_scores = {passage.id: passage for passage in example.passages}, example.taught
-    query = queries.number(example.query)
+        conversion.drop_or_refuse(where, "field 'negative_provenance'")
+    passages_by_id, teacher_scores = {passage.id: passage for passage in example.passages}, example.teacher_scores
+    query = queries.add(example.query)
 
     def entry(document: str) -> Any:
-        number = passages.number(passages_by_id[document])
-        return [number, float(runs.score_text(teacher_scores[document]))] if teacher_scores else number
+        number = passages.add(passages_by_id[document])
+        return [number, float(runs.format_score(teacher_scores[document]))] if teacher_scores else number
 
     for positive in example.positive_ids:
         yield [query, entry(positive), *(entry(negative) for negative in example.negative_ids)]
 
 
-def _triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
+def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
     if path.suffix == ".tsv":
-        yield from ((where, list(row)) for where, row in rows(path, 3, "query, positive, negative"))
+        yield from ((where, list(row)) for where, row in read_rows(path, 3, "query, positive, negative"))
         return
-    for where, row in json_lines(path):
+    for where, row in read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
             raise DataError(f"{where}: a list of a query, a positive and negatives was expected")
         yield where, row
 
 
-def _entry(entry: Any, where: str) -> tuple[str, float | None]:
+def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
     """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
-        score = runs.score_of(str(score), where)
-    return texts.identifier(number, where), score
+        score = runs.parse_score(str(score), where)
+    return texts.parse_id(number, where), score
 
 
-def _numbered(path: Path) -> dict[str, Text]:
+def _read_numbered_texts(path: Path) -> dict[str, Text]:
     """The texts of a file by their number in the triples, with their original ids."""
     names: list[str] | None = None
-    if (ids_path := path.with_name(NAMES[path.name])).is_file():
-        with lines.opened(ids_path) as numbered:
-            names = [texts.identifier(line, f"{ids_path}:{number}") for number, line in numbered if line]
+    if (ids_path := path.with_name(ID_FILES[path.name])).is_file():
+        with lines.open_lines(ids_path) as numbered:
+            names = [texts.parse_id(line, f"{ids_path}:{number}") for number, line in numbered if line]
     numbered_texts: dict[str, Text] = {}
-    with lines.opened(path) as numbered:
+    with lines.open_lines(path) as numbered:
         for number, line in numbered:
             if not line:
                 continue
@@ -140,12 +140,12 @@ def _numbered(path: Path) -> dict[str, Text]:
                 )
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
-            name = texts.identifier(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]
+            name = texts.parse_id(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]
             numbered_texts[own_number] = Text(name, columns[0], columns[1] if len(columns) == 2 else "")
     return numbered_texts
 
 
-def _looked_up(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
+def _look_up_number(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
     if number not in numbered_texts:
         raise DataError(f"{where}: {number} is not in {file_name}")
     return numbered_texts[number]

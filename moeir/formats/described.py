@@ -10,41 +10,41 @@ import numpy as np
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.detection import detected
+from moeir.formats.detection import detect_format
 from moeir.records import runs
 from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 
-SHOWN = 3  # number of first ids to report
+FIRST_IDS = 3  # number of first ids to report
 
 
-def facts(path: Path, spec: str | None = None) -> dict[str, Any]:
+def summarize(path: Path, spec: str | None = None) -> dict[str, Any]:
     """Format, kind and counts; UsageError if the format is not recognised or holds no text data."""
-    name = spec or detected(path)
-    reader: Format = variants.bind("formats", name)()
+    name = spec or detect_format(path)
+    reader: Format = variants.bind_variant("formats", name)()
     conversion = Conversion(name, name, lossy=True)
     summary = {"path": str(path), "kind": reader.kind, "format": name}
     if reader.kind == "texts":
-        return summary | texts(reader.read(path, conversion))
+        return summary | summarize_texts(reader.read(path, conversion))
     if reader.kind == "qrels":
-        return summary | judgements(reader.read(path, conversion))
+        return summary | summarize_qrels(reader.read(path, conversion))
     if reader.kind == "run":
-        return summary | run(next(reader.read(path, conversion)))
+        return summary | summarize_run(next(reader.read(path, conversion)))
     if reader.kind == "examples":
-        return summary | examples(reader.read(path, conversion))
+        return summary | summarize_examples(reader.read(path, conversion))
     if reader.kind != "collection":
         raise UsageError(f"{path}: is {name}, not text data; expected a corpus, queries, judgements, a run, examples or a collection")
     collection: Collection = next(reader.read(path, conversion))
-    parts = {"corpus": texts(collection.corpus), "queries": texts(collection.queries)}
+    parts = {"corpus": summarize_texts(collection.corpus), "queries": summarize_texts(collection.queries)}
     for split, qrels in collection.qrels.items():
-        parts[f"qrels {split}"] = judgements(
+        parts[f"qrels {split}"] = summarize_qrels(
             (query, *document_and_grade) for query, grades in qrels.items() for document_and_grade in grades.items()
         )
     return summary | parts
 
 
-def texts(items: Iterable[Text]) -> dict[str, Any]:
+def summarize_texts(items: Iterable[Text]) -> dict[str, Any]:
     """Counts and lengths of texts.
 
     >>> texts([Text("a", "An owl."), Text("b", "", "Bat")])
@@ -54,13 +54,13 @@ def texts(items: Iterable[Text]) -> dict[str, Any]:
     for text in items:
         words.append(len(text.content.split()))
         with_title, empty, with_answers = with_title + bool(text.title), empty + (not text.content), with_answers + bool(text.answers)
-        if len(first_ids) < SHOWN:
+        if len(first_ids) < FIRST_IDS:
             first_ids.append(text.id)
     summary = {"texts": len(words), "with a title": with_title, "empty": empty} | ({"with answers": with_answers} if with_answers else {})
-    return summary | {"words": spread(words), "first ids": first_ids}
+    return summary | {"words": min_median_max(words), "first ids": first_ids}
 
 
-def judgements(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
+def summarize_qrels(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
     """Counts of judgements.
 
     >>> judgements([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
@@ -79,12 +79,12 @@ def judgements(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
         "without a relevant document": len(counts) - len(relevant),
         "documents": len(documents),
         "grades": {str(grade): grades[grade] for grade in sorted(grades)},
-        "judged for a query": spread(list(counts.values())),
-        "first ids": list(counts)[:SHOWN],
+        "judged for a query": min_median_max(list(counts.values())),
+        "first ids": list(counts)[:FIRST_IDS],
     }
 
 
-def run(ranked: Run) -> dict[str, Any]:
+def summarize_run(ranked: Run) -> dict[str, Any]:
     """Counts, depths and scores of a run."""
     depths = np.diff(ranked.starts)
     scores = ranked.scores
@@ -92,16 +92,16 @@ def run(ranked: Run) -> dict[str, Any]:
     return {
         "queries": len(ranked),
         "hits": len(scores),
-        "documents": len(ranked.names),
-        "depth": spread(depths.tolist()),
-        "scores": {"least": float(runs.score_text(scores.min())), "most": float(runs.score_text(scores.max()))},
+        "documents": len(ranked.document_ids),
+        "depth": min_median_max(depths.tolist()),
+        "scores": {"least": float(runs.format_score(scores.min())), "most": float(runs.format_score(scores.max()))},
         "hits with the score of the one above": int((scores[not_first] == scores[not_first - 1]).sum()),
         "tag": ranked.tag,
-        "first ids": ranked.queries[:SHOWN],
+        "first ids": ranked.queries[:FIRST_IDS],
     }
 
 
-def examples(items: Iterator[Example]) -> dict[str, Any]:
+def summarize_examples(items: Iterator[Example]) -> dict[str, Any]:
     """Counts of training examples."""
     positives, negatives, with_texts, with_teacher, with_provenance, first_ids = list[int](), list[int](), 0, 0, 0, list[str]()
     for example in items:
@@ -109,12 +109,12 @@ def examples(items: Iterator[Example]) -> dict[str, Any]:
         negatives.append(len(example.negative_ids))
         with_texts, with_teacher = with_texts + (example.query is not None), with_teacher + bool(example.positive_scores)
         with_provenance += bool(example.provenance)
-        if len(first_ids) < SHOWN:
+        if len(first_ids) < FIRST_IDS:
             first_ids.append(example.query_id)
     return {
         "queries": len(positives),
-        "positives": spread(positives),
-        "negatives": spread(negatives),
+        "positives": min_median_max(positives),
+        "negatives": min_median_max(negatives),
         "with texts": with_texts,
         "with a teacher's scores": with_teacher,
         "with provenance": with_provenance,
@@ -122,7 +122,7 @@ def examples(items: Iterator[Example]) -> dict[str, Any]:
     }
 
 
-def spread(numbers: list[int]) -> dict[str, float]:
+def min_median_max(numbers: list[int]) -> dict[str, float]:
     """Minimum, median, maximum and sum.
 
     >>> spread([1, 5, 2])

@@ -11,14 +11,14 @@ from moeir.artifacts import manifests
 from moeir.errors import UsageError
 from moeir.records import dpr, lines, texts
 
-_FOLDERS = {
+_FOLDER_FILES = {
     "checkpoint": ("moeir.json",),
     "colbert": ("triples.jsonl", "collection.tsv"),
     "beir": ("corpus.jsonl", "queries.jsonl"),
     "msmarco": ("collection.tsv", "queries.tsv"),
     "anserini": ("corpus", "topics.tsv"),
 }
-_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
+_FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
     "tevatron": ({"query_id", "query", "positive_passages"},),
     "tevatron-ids": ({"query_id", "positive_document_ids"},),
     "examples": ({"query_id", "positive_ids"},),
@@ -31,32 +31,32 @@ _KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys 
     "anserini-texts": ({"id", "contents"},),
     "tevatron-texts": ({"docid", "text"}, {"query_id", "query"}, {"docid", "document_text"}),
 }
-LINES = 3
+HEAD_LINES = 3
 
 
-def detected(path: Path) -> str:
+def detect_format(path: Path) -> str:
     """The name of the format; UsageError where it is ambiguous."""
     if path.is_dir():
-        name = _of_folder(path)
+        name = _detect_folder(path)
     elif not path.exists() and str(path) != "-":
         raise UsageError(f"{path}: no such file or folder")
     else:
-        with lines.opened(path) as numbered:
-            head = list(islice((line for _, line in numbered if line.strip()), LINES))
-        name = of_lines(head, path)
+        with lines.open_lines(path) as numbered:
+            head = list(islice((line for _, line in numbered if line.strip()), HEAD_LINES))
+        name = detect_from_lines(head, path)
     if name is None:
         raise UsageError(f"{path}: format not recognised; name it with --from (moeir variants formats lists them)")
     return name
 
 
-def _of_folder(path: Path) -> str | None:
+def _detect_folder(path: Path) -> str | None:
     if manifests.manifest_path(path).is_file() and manifests.read_manifest(path)["kind"] == "encodings":
         return "encodings"
-    names = {lines.stem(file).name for file in path.iterdir()}
-    return next((name for name, files in _FOLDERS.items() if set(files) <= names), None)
+    names = {lines.strip_compression_suffix(file).name for file in path.iterdir()}
+    return next((name for name, files in _FOLDER_FILES.items() if set(files) <= names), None)
 
 
-def of_lines(head: list[str], path: Path) -> str | None:
+def detect_from_lines(head: list[str], path: Path) -> str | None:
     """The format by the first lines of a file; None if ambiguous.
 
     >>> of_lines(["q1 Q0 owl 1 2.5 bm25"], Path("x")), of_lines(["q1\\t0\\towl\\t1"], Path("x")), of_lines(["1\\tAn owl."], Path("x.tsv"))
@@ -67,62 +67,62 @@ def of_lines(head: list[str], path: Path) -> str | None:
     if dpr.is_array(head[0]):
         return "dpr"
     with suppress(ValueError):
-        return _of_json(json.loads(head[0]))
+        return _detect_json(json.loads(head[0]))
     if head[0].startswith("{"):
-        return "json-run" if lines.stem(path).suffix == ".json" else None
-    return _of_columns(head, path)
+        return "json-run" if lines.strip_compression_suffix(path).suffix == ".json" else None
+    return _detect_columns(head, path)
 
 
-def _of_json(record: Any) -> str | None:
+def _detect_json(record: Any) -> str | None:
     if not isinstance(record, dict):
         return None
     if record and all(isinstance(hits, dict) for hits in record.values()):
         return "json-run"
-    if (match := _of_names(record.keys())) is not None:
+    if (match := _match_keys(record.keys())) is not None:
         return match
-    is_text = any(name in record for name in texts.IDS) and any(name in record for name in texts.TEXTS)
+    is_text = any(name in record for name in texts.ID_FIELDS) and any(name in record for name in texts.TEXT_FIELDS)
     return "texts" if is_text else None
 
 
-def _of_names(names: Iterable[str]) -> str | None:
+def _match_keys(names: Iterable[str]) -> str | None:
     present = set(names)
-    return next((name for name, alternatives in _KEYS.items() if any(keys <= present for keys in alternatives)), None)
+    return next((name for name, alternatives in _FORMAT_KEYS.items() if any(keys <= present for keys in alternatives)), None)
 
 
-def _of_columns(head: list[str], path: Path) -> str | None:
+def _detect_columns(head: list[str], path: Path) -> str | None:
     rows = [line.split("\t") for line in head]
     words = [line.split() for line in head]
-    delimiter = "," if lines.stem(path).suffix.lower() == ".csv" else "\t"
-    if (match := _of_names(head[0].split(delimiter))) in ("tuples", "triplets", "labelled", "pairs"):
+    delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
+    if (match := _match_keys(head[0].split(delimiter))) in ("tuples", "triplets", "labelled", "pairs"):
         return match
     if words[0][:1] and words[0][0] in ("query-id", "query_id") and len(words[0]) == 3:
         return "beir-qrels"
-    if all(len(columns) == 6 and columns[1] in ("Q0", "q0", "0") and _number(columns[4]) for columns in words):
+    if all(len(columns) == 6 and columns[1] in ("Q0", "q0", "0") and _is_number(columns[4]) for columns in words):
         return "run"
-    if all(len(columns) == 4 and columns[1] in ("0", "Q0") and _number(columns[3]) for columns in words):
+    if all(len(columns) == 4 and columns[1] in ("0", "Q0") and _is_number(columns[3]) for columns in words):
         return "qrels"
-    return _of_tabs(rows)
+    return _detect_tabs(rows)
 
 
-def _of_tabs(rows: list[list[str]]) -> str | None:
+def _detect_tabs(rows: list[list[str]]) -> str | None:
     """The format of tab-separated columns: a run, a collection or candidates."""
     width = len(rows[0])
     if any(len(row) != width for row in rows):
         return None
     last = [row[-1] for row in rows]
-    if width == 3 and all(_number(word) for word in last):
+    if width == 3 and all(_is_number(word) for word in last):
         third_column = [row[2] for row in rows if row[0] == rows[0][0]]
         if third_column == [str(rank) for rank in range(1, len(third_column) + 1)]:
             return "msmarco-run" if len(rows) > 1 else None
         return "tevatron-run" if any("." in word or "e" in word for word in last) else None
-    if width == 4 and rows[0][2] == "1" and all(_number(word) for word in last):
+    if width == 4 and rows[0][2] == "1" and all(_is_number(word) for word in last):
         return "colbert-run"
     if width == 4 and all(" " in row[2] and " " in row[3] for row in rows):
         return "top1000"
     return "tsv" if width == 2 and any(" " in row[1] for row in rows) else None
 
 
-def _number(word: str) -> bool:
+def _is_number(word: str) -> bool:
     with suppress(ValueError):
         float(word)
         return True

@@ -8,43 +8,43 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from moeir.architectures.base import KINDS
-from moeir.architectures.checkpoint import facts_of
+from moeir.architectures.base import REPRESENTATION_CLASSES
+from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
 from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format
-from moeir.formats.vectors import Vector, checkpoint_of, names_of
-from moeir.representations.base import Representation, Writer
+from moeir.formats.vectors import Vector, find_checkpoint, load_terms
+from moeir.representations.base import Representation, RepresentationWriter
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 
-TOGETHER = 4096  # texts per write
-LARGEST_HALF = 65504.0
+BATCH_TEXTS = 4096  # texts per write
+FLOAT16_MAX = 65504.0
 
 
 class Encodings(Format):
     """Output of `moeir encode`. `expert`: which one, if there are several of the kind. Writing needs --model, the checkpoint."""
 
     kind: ClassVar[str] = "vectors"
-    folder: ClassVar[bool] = True
+    is_folder: ClassVar[bool] = True
 
     def __init__(self, *, expert: str | None = None) -> None:
         self._expert = expert
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Vector]:
-        parts = shards.parts(path)
-        shards.verified(path)
+        parts = shards.shard_folders(path)
+        shards.verify_encodings(path)
         counts = manifests.read_manifest(parts[0])["counts"]
-        expert = self._chosen(counts["experts"], str(path))
+        expert = self._select_expert(counts["experts"], str(path))
         for other in counts["experts"]:
             if other != expert:
-                conversion.lose(str(path), f"expert {other}")
-        names = names_of(checkpoint_of(parts[0], counts["checkpoint"], conversion.model)) if counts["experts"][expert] == "sparse" else []
+                conversion.drop_or_refuse(str(path), f"expert {other}")
+        names = load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if counts["experts"][expert] == "sparse" else []
         for part in parts:
-            representation: Any = KINDS[counts["experts"][expert]].open(part / expert)
+            representation: Any = REPRESENTATION_CLASSES[counts["experts"][expert]].open(part / expert)
             for row, text_id in enumerate(manifests.read_lines(part / "ids.txt")):
                 text = (conversion.corpus or {}).get(text_id)
-                yield _vector(representation, row, text_id, names, "" if text is None else text.content)
+                yield _read_vector(representation, row, text_id, names, "" if text is None else text.content)
 
     def write(self, items: Iterator[Vector], path: Path, conversion: Conversion) -> int:
         if conversion.model is None:
@@ -53,27 +53,27 @@ class Encodings(Format):
         if first is None:
             raise DataError("the input has no vector")
         kind = "dense" if first.terms is None else "sparse"
-        manifest = manifests.verify(conversion.model, "checkpoint")
-        kinds = {name: entry["representation"] for name, entry in facts_of(conversion.model)["experts"].items()}
-        expert = self._chosen(
+        manifest = manifests.verify_artifact(conversion.model, "checkpoint")
+        kinds = {name: entry["representation"] for name, entry in read_metadata(conversion.model)["experts"].items()}
+        expert = self._select_expert(
             {name: representation for name, representation in kinds.items() if representation == kind}, f"--model {conversion.model}"
         )
-        numbers = {name: number for number, name in enumerate(names_of(conversion.model))} if kind == "sparse" else {}
-        writer, ids = Writer(path / expert), list[str]()
-        vectors = _chained(first, items)
-        while batch := list(islice(vectors, TOGETHER)):
-            writer.append(_sparse(batch, numbers) if kind == "sparse" else _dense(batch, conversion))
+        numbers = {name: number for number, name in enumerate(load_terms(conversion.model))} if kind == "sparse" else {}
+        writer, ids = RepresentationWriter(path / expert), list[str]()
+        vectors = _unique_vectors(first, items)
+        while batch := list(islice(vectors, BATCH_TEXTS)):
+            writer.append(_build_sparse(batch, numbers) if kind == "sparse" else _build_dense(batch, conversion))
             for vector in batch:
                 if vector.contents and vector.id not in (conversion.corpus or {}):
-                    conversion.lose(f"text {vector.id!r}", "the words of texts (name the corpus that has them with --corpus)")
+                    conversion.drop_or_refuse(f"drop_or_refuse {vector.id!r}", "the words of texts (name the corpus that has them with --corpus)")
                 ids.append(vector.id)
         writer.close()
         (path / "ids.txt").write_text("".join(f"{text_id}\n" for text_id in ids), encoding="utf-8")
-        conversion.facts = {"texts": len(ids), "dtype": "torch.float32", "experts": {expert: kind}}
-        conversion.facts["digest"] = manifests.digest_of(manifest["files"])
+        conversion.encodings_manifest = {"texts": len(ids), "dtype": "torch.float32", "experts": {expert: kind}}
+        conversion.encodings_manifest["digest"] = manifests.digest_files(manifest["files"])
         return len(ids)
 
-    def _chosen(self, kinds: dict[str, str], where: str) -> str:
+    def _select_expert(self, kinds: dict[str, str], where: str) -> str:
         """The expert named by the option, or the only one of a convertible kind."""
         candidates = {name: kind for name, kind in kinds.items() if kind in ("dense", "sparse")}
         if self._expert is not None and self._expert not in candidates:
@@ -84,7 +84,7 @@ class Encodings(Format):
         return self._expert or next(iter(candidates))
 
 
-def _chained(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
+def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
     seen_ids: set[str] = set()
     for vector in (candidate for part in ([first], rest) for candidate in part):
         if vector.id in seen_ids:
@@ -93,7 +93,7 @@ def _chained(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
         yield vector
 
 
-def _vector(representation: Any, row: int, text_id: str, terms_by_number: Sequence[str], contents: str) -> Vector:
+def _read_vector(representation: Any, row: int, text_id: str, terms_by_number: Sequence[str], contents: str) -> Vector:
     if isinstance(representation, Dense):
         return Vector(text_id, numbers=representation.vectors[row].float().tolist(), contents=contents)
     span = slice(int(representation.starts[row]), int(representation.starts[row + 1]))
@@ -101,23 +101,23 @@ def _vector(representation: Any, row: int, text_id: str, terms_by_number: Sequen
     return Vector(text_id, terms={terms_by_number[term]: weight for term, weight in terms}, contents=contents)
 
 
-def _dense(batch: Sequence[Vector], conversion: Conversion) -> Representation:
+def _build_dense(batch: Sequence[Vector], conversion: Conversion) -> Representation:
     width = len(batch[0].numbers or ())
     for vector in batch:
         if vector.numbers is None or len(vector.numbers) != width:
             raise DataError(f"text {vector.id!r}: expected {width} numbers, as in the texts before")
     vectors = np.array([vector.numbers for vector in batch], dtype=np.float64)
-    if not np.isfinite(vectors).all() or np.abs(vectors).max() > LARGEST_HALF:
-        row = int(np.flatnonzero(~(np.abs(vectors) <= LARGEST_HALF).all(axis=1))[0])
+    if not np.isfinite(vectors).all() or np.abs(vectors).max() > FLOAT16_MAX:
+        row = int(np.flatnonzero(~(np.abs(vectors) <= FLOAT16_MAX).all(axis=1))[0])
         raise DataError(f"text {batch[row].id!r}: a number is not finite, or too large for float16")
     exact = vectors.astype(np.float32)
     inexact = np.flatnonzero((exact.astype(np.float16).astype(np.float32) != exact).any(axis=1))
     if len(inexact):
-        conversion.lose(f"text {batch[int(inexact[0])].id!r}", "digits beyond float16, the precision of stored dense vectors,")
+        conversion.drop_or_refuse(f"drop_or_refuse {batch[int(inexact[0])].id!r}", "digits beyond float16, the precision of stored dense vectors,")
     return Dense(torch.from_numpy(exact))
 
 
-def _sparse(batch: Sequence[Vector], numbers: dict[str, int]) -> Representation:
+def _build_sparse(batch: Sequence[Vector], numbers: dict[str, int]) -> Representation:
     rows, terms, weights = list[int](), list[int](), list[float]()
     for row, vector in enumerate(batch):
         if vector.terms is None:

@@ -15,7 +15,7 @@ class Examples(Format):
     kind: ClassVar[str] = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        return examples.read(path)
+        return examples.read_examples(path)
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         count = 0
@@ -25,8 +25,8 @@ class Examples(Format):
             for example in items:
                 count += 1
                 if any(passage.url for passage in example.passages):
-                    conversion.lose(f"query {example.query_id!r}", "field 'url'")
+                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "field 'url'")
                 yield example
 
-        examples.write(counted(), path)
+        examples.write_examples(counted(), path)
         return count

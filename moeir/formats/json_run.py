@@ -18,29 +18,29 @@ class JsonRun(Format):
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        with lines.opened(path) as numbered:
-            lists = texts.loaded("\n".join(line for _, line in numbered), str(path))
+        with lines.open_lines(path) as numbered:
+            lists = texts.parse_json("\n".join(line for _, line in numbered), str(path))
         if not isinstance(lists, dict) or not all(isinstance(hits, dict) for hits in lists.values()):
             raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}")
-        yield ranked.gathered(_hits(lists, str(path)), str(path))
+        yield ranked.run_from_hits(_iter_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.lose_tag(run, conversion)
-        with lines.writer(path) as output:
+        ranked.drop_tag(run, conversion)
+        with lines.open_writer(path) as output:
             output.write("{")
             for index, query in enumerate(run.queries):
-                hits = {document: float(runs.score_text(score)) for document, score in run.hits(query)}
+                hits = {document: float(runs.format_score(score)) for document, score in run.hits(query)}
                 output.write(("," if index else "") + f"\n{json.dumps(query, ensure_ascii=False)}: {json.dumps(hits, ensure_ascii=False)}")
             output.write("\n}\n")
         return len(run.scores)
 
 
-def _hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[ranked.Hit]:
+def _iter_hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[ranked.LocatedHit]:
     for query, hits in lists.items():
         for document, score in hits.items():
             where = f"{name}: query {query!r}, document {document!r}"
             if isinstance(score, bool) or not isinstance(score, int | float):
                 raise DataError(f"{where}: score is not a number: {score!r}")
-            texts.identifier(query, where)
-            yield where, query, texts.identifier(document, where), runs.score_of(repr(score), where)
+            texts.parse_id(query, where)
+            yield where, query, texts.parse_id(document, where), runs.parse_score(repr(score), where)

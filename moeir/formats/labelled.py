@@ -7,11 +7,11 @@ from typing import ClassVar
 from moeir.errors import DataError
 from moeir.formats import columns
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import checked, named
+from moeir.formats.reading import validate_example, text_with_digest_id
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
-_PASSAGES = (*columns.POSITIVES, "document", "response", "text")
+_PASSAGE_COLUMNS = (*columns.POSITIVE_COLUMNS, "document", "response", "text")
 _LABELS = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
@@ -24,9 +24,9 @@ class Labelled(Format):
         queries: dict[str, Text] = {}
         sides: dict[str, dict[Text, bool]] = {}
         locations: dict[str, str] = {}
-        for where, record in columns.read(path):
-            query, passage = (named(columns.text_of(record, names, where)) for names in (columns.ANCHORS, _PASSAGES))
-            conversion.lose_fields(where, record, (*columns.ANCHORS, *_PASSAGES, "label", "score"))
+        for where, record in columns.read_table(path):
+            query, passage = (text_with_digest_id(columns.first_text_column(record, names, where)) for names in (columns.ANCHOR_COLUMNS, _PASSAGE_COLUMNS))
+            conversion.drop_unread_fields(where, record, (*columns.ANCHOR_COLUMNS, *_PASSAGE_COLUMNS, "label", "score"))
             label = _LABELS.get(str(record.get("label", record.get("score"))))
             if label is None:
                 raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}")
@@ -36,18 +36,18 @@ class Labelled(Format):
                 raise DataError(f"{where}: the passage has another label on an earlier line")
         for name, labels in sides.items():
             if not any(labels.values()):
-                conversion.lose(locations[name], "a query without a positive")
+                conversion.drop_or_refuse(locations[name], "a query without a positive")
                 continue
             positives, negatives = ([text for text, label in labels.items() if label is expected] for expected in (True, False))
             ids, negative_ids = (tuple(text.id for text in side) for side in (positives, negatives))
-            yield checked(Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives)), locations[name])
+            yield validate_example(Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives)), locations[name])
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         def rows() -> Iterator[tuple[str, str, int]]:
             for example in items:
-                columns.lose_scores(example, conversion)
-                query, positives, negatives = columns.plain(example, conversion, path)
+                columns.drop_teacher_scores(example, conversion)
+                query, positives, negatives = columns.flatten_example(example, conversion, path)
                 yield from ((query, passage, 1) for passage in positives)
                 yield from ((query, passage, 0) for passage in negatives)
 
-        return columns.write(("query", "passage", "label"), rows(), path)
+        return columns.write_table(("query", "passage", "label"), rows(), path)

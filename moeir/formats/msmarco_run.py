@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from moeir.formats import ranked
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import rows, write_rows
+from moeir.formats.reading import read_rows, write_rows
 from moeir.records.runs import Run
 
 
@@ -16,12 +16,12 @@ class MsmarcoRun(Format):
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        row_items = rows(path, 3, "query, document, rank")
-        hits = ((where, query, document, ranked.whole(rank, "rank", where)) for where, (query, document, rank) in row_items)
-        yield ranked.gathered(ranked.by_rank(hits), str(path))
+        row_items = read_rows(path, 3, "query, document, rank")
+        hits = ((where, query, document, ranked.parse_whole_number(rank, "rank", where)) for where, (query, document, rank) in row_items)
+        yield ranked.run_from_hits(ranked.scores_from_ranks(hits), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.lose_scores(run, conversion)
-        ranked.lose_tag(run, conversion)
-        return write_rows(((query, document, rank) for query, document, rank, _ in ranked.hits_of(run)), path)
+        ranked.drop_scores(run, conversion)
+        ranked.drop_tag(run, conversion)
+        return write_rows(((query, document, rank) for query, document, rank, _ in ranked.iter_hits(run)), path)

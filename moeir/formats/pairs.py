@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from moeir.formats import columns
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import Grouped, named
+from moeir.formats.reading import GroupByQuery, text_with_digest_id
 from moeir.records.examples import Example
 
 
@@ -16,20 +16,20 @@ class Pairs(Format):
     kind: ClassVar[str] = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        grouped = Grouped(conversion)
-        for where, record in columns.read(path):
-            query, positive = (named(columns.text_of(record, names, where)) for names in (columns.ANCHORS, columns.POSITIVES))
-            conversion.lose_fields(where, record, (*columns.ANCHORS, *columns.POSITIVES))
+        grouped = GroupByQuery(conversion)
+        for where, record in columns.read_table(path):
+            query, positive = (text_with_digest_id(columns.first_text_column(record, names, where)) for names in (columns.ANCHOR_COLUMNS, columns.POSITIVE_COLUMNS))
+            conversion.drop_unread_fields(where, record, (*columns.ANCHOR_COLUMNS, *columns.POSITIVE_COLUMNS))
             grouped.add(where, query, positive, [])
         yield from grouped.examples()
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         def rows() -> Iterator[tuple[str, str]]:
             for example in items:
-                columns.lose_scores(example, conversion)
-                query, positives, negatives = columns.plain(example, conversion, path)
+                columns.drop_teacher_scores(example, conversion)
+                query, positives, negatives = columns.flatten_example(example, conversion, path)
                 if negatives:
-                    conversion.lose(f"query {example.query_id!r}", "negatives")
+                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "negatives")
                 yield from ((query, positive) for positive in positives)
 
-        return columns.write(("anchor", "positive"), rows(), path)
+        return columns.write_table(("anchor", "positive"), rows(), path)

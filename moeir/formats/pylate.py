@@ -4,29 +4,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.checkpoints.files import write_tensors
 from moeir.errors import UsageError
 from moeir.formats import layouts
 from moeir.formats.base import Conversion, Format
 
-WANTED = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
+REQUIRED_OPTIONS = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
 
 
 class Pylate(Format):
     """A folder that PyLate and sentence-transformers 6 open, from a colbert checkpoint with markers and unit vectors."""
 
     kind: ClassVar[str] = "checkpoint"
-    folder: ClassVar[bool] = True
+    is_folder: ClassVar[bool] = True
 
-    def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
         raise UsageError(
             f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its Dense module is not read"
         )
 
-    def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        options = chosen(model, "pylate", conversion)
+        options = colbert_options(model, "pylate", conversion)
         layouts.write_encoder(path, model)
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight
@@ -43,26 +43,26 @@ class Pylate(Format):
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "MaxSim",
-            "query_prefix": model.reader.token(model.architecture.signs.query_marker or 0),
-            "document_prefix": model.reader.token(model.architecture.signs.document_marker or 0),
-            "query_length": model.rules.query_length,
-            "document_length": model.rules.document_length,
+            "query_prefix": model.tokenizer.id_to_token(model.architecture.special_tokens.query_marker or 0),
+            "document_prefix": model.tokenizer.id_to_token(model.architecture.special_tokens.document_marker or 0),
+            "query_length": model.input_config.query_length,
+            "document_length": model.input_config.document_length,
             "attend_to_expansion_tokens": options["attend_masks"],
             "do_query_expansion": options["augmentation"],
             "skiplist_words": []
             if options["punctuation"]
-            else [model.reader.token(token) for token in model.architecture.signs.punctuation],
+            else [model.tokenizer.id_to_token(token) for token in model.architecture.special_tokens.punctuation],
         }
         layouts.write_json(path / "config_sentence_transformers.json", config)
         return 1
 
 
-def chosen(model: OpenCheckpoint, target: str, conversion: Conversion) -> dict[str, Any]:
+def colbert_options(model: RetrievalModel, target: str, conversion: Conversion) -> dict[str, Any]:
     """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
-    _, options = layouts.options_of(model, ("colbert",), target)
-    layouts.refuse(options, WANTED, target)
-    layouts.lose_scale(model, conversion)
-    for side, prefix in layouts.prompts(model).items():
+    _, options = layouts.architecture_options(model, ("colbert",), target)
+    layouts.require_options(options, REQUIRED_OPTIONS, target)
+    layouts.drop_scale(model, conversion)
+    for side, prefix in layouts.prompts_by_side(model).items():
         if prefix:
-            conversion.lose(f"{side} prefix {prefix!r}", "the prefix of texts")
+            conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
     return options

@@ -9,32 +9,32 @@ from moeir.formats.base import Conversion, Format
 from moeir.records import lines, qrels
 
 Judgement = tuple[str, str, int]
-_MARKS = {"space": " ", "tab": "\t"}
+_SEPARATORS = {"space": " ", "tab": "\t"}
 
 
-class Qrels(Format):
+class TrecQrels(Format):
     """Lines `query 0 document grade`: TREC's judgements, and MS MARCO's with `separator=tab`. `separator`: space or tab."""
 
     kind: ClassVar[str] = "qrels"
 
     def __init__(self, *, separator: str = "space") -> None:
-        if separator not in _MARKS:
-            raise UsageError(f"qrels:separator={separator}: expected {' or '.join(_MARKS)}")
-        self._mark = _MARKS[separator]
+        if separator not in _SEPARATORS:
+            raise UsageError(f"qrels:separator={separator}: expected {' or '.join(_SEPARATORS)}")
+        self._separator = _SEPARATORS[separator]
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Judgement]:
-        return judgements(path)
+        return read_judgements(path)
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
         count = 0
-        with lines.writer(path) as output:
+        with lines.open_writer(path) as output:
             for query, document, grade in items:
-                output.write(self._mark.join((query, "0", document, str(grade))) + "\n")
+                output.write(self._separator.join((query, "0", document, str(grade))) + "\n")
                 count += 1
         return count
 
 
-def judgements(path: Path | str) -> Iterator[Judgement]:
+def read_judgements(path: Path | str) -> Iterator[Judgement]:
     """Every judgement of a qrels file of any form."""
-    grades_by_query = qrels.read(path)
+    grades_by_query = qrels.read_qrels(path)
     return ((query, document, grade) for query, grades in grades_by_query.items() for document, grade in grades.items())

@@ -6,10 +6,10 @@ from moeir.errors import DataError
 from moeir.formats.base import Conversion
 from moeir.records.runs import Run
 
-Hit = tuple[str, str, str, float]  # location, query, document, score
+LocatedHit = tuple[str, str, str, float]  # location, query, document, score
 
 
-def gathered(hits: Iterable[Hit], name: str, tag: str = "moeir") -> Run:
+def run_from_hits(hits: Iterable[LocatedHit], name: str, tag: str = "moeir") -> Run:
     """Build a run from hits in any order."""
     queries: dict[str, int] = {}
     names: dict[str, int] = {}
@@ -21,10 +21,10 @@ def gathered(hits: Iterable[Hit], name: str, tag: str = "moeir") -> Run:
         scores.append(score)
     if not locations:
         raise DataError(f"{name}: has no hits")
-    return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, where=locations.__getitem__)
+    return Run.from_columns(list(queries), query_codes, list(names), document_codes, scores, tag, location=locations.__getitem__)
 
 
-def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
+def scores_from_ranks(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[LocatedHit]:
     """Scores for hits that have only ranks, in any order: a query's last hit gets 1, each better one 1 more."""
     lists: dict[str, list[tuple[int, str, str]]] = {}
     for where, query, document, rank in hits:
@@ -37,29 +37,29 @@ def by_rank(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Hit]:
             yield where, query, document, float(len(ranked_hits) - position)
 
 
-def hits_of(run: Run) -> Iterator[tuple[str, str, int, float]]:
+def iter_hits(run: Run) -> Iterator[tuple[str, str, int, float]]:
     """Query, document, rank and score of every hit."""
     for query in run.queries:
         for rank, (document, score) in enumerate(run.hits(query), 1):
             yield query, document, rank, score
 
 
-def lose_scores(run: Run, conversion: Conversion) -> None:
+def drop_scores(run: Run, conversion: Conversion) -> None:
     """Drop or refuse scores; nothing is lost where they are only counted ranks."""
     for query in run.queries:
         hits = run.hits(query)
         if any(score != len(hits) - position for position, (_, score) in enumerate(hits)):
-            conversion.lose(f"query {query!r}", "the scores")
+            conversion.drop_or_refuse(f"drop_or_refuse {query!r}", "the scores")
             return
 
 
-def lose_tag(run: Run, conversion: Conversion) -> None:
+def drop_tag(run: Run, conversion: Conversion) -> None:
     """Drop or refuse the run's tag, unless it is the default."""
     if run.tag != "moeir":
-        conversion.lose(f"tag {run.tag!r}", "the tag of the run")
+        conversion.drop_or_refuse(f"tag {run.tag!r}", "the tag of the run")
 
 
-def whole(word: str, what: str, where: str) -> int:
+def parse_whole_number(word: str, what: str, where: str) -> int:
     """Parse a non-negative whole number."""
     if not word.isdecimal():
         raise DataError(f"{where}: {what} is not a whole number: {word!r}")

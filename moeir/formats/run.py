@@ -9,15 +9,15 @@ from moeir.records import runs
 from moeir.records.runs import Run as Lists
 
 
-class Run(Format):
+class TrecRun(Format):
     """Lines `query Q0 document rank score tag`: TREC's runs, and moeir's."""
 
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Lists]:
-        yield runs.read(path)
+        yield runs.read_run(path)
 
     def write(self, items: Iterator[Lists], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        runs.write(run, path)
+        runs.write_run(run, path)
         return len(run.scores)

@@ -6,27 +6,27 @@ from typing import Any, ClassVar
 
 from safetensors.torch import load_file
 
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.checkpoints.files import read_config, write_tensors
 from moeir.errors import UsageError
 from moeir.formats import layouts
 from moeir.formats.base import Conversion, Format
-from moeir.formats.pylate import chosen
+from moeir.formats.pylate import colbert_options
 
 
 class StanfordColbert(Format):
     """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata), from a BERT colbert checkpoint with published options."""
 
     kind: ClassVar[str] = "checkpoint"
-    folder: ClassVar[bool] = True
+    is_folder: ClassVar[bool] = True
 
-    def read(self, path: Path, conversion: Conversion) -> Iterator[OpenCheckpoint]:
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
         raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its projection is not read")
 
-    def write(self, items: Iterator[OpenCheckpoint], path: Path, conversion: Conversion) -> int:
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        options = chosen(model, "stanford-colbert", conversion)
-        layouts.refuse(options, {"augmentation": True}, "stanford-colbert")
+        options = colbert_options(model, "stanford-colbert", conversion)
+        layouts.require_options(options, {"augmentation": True}, "stanford-colbert")
         layouts.write_encoder(path, model)
         config = read_config(path)
         if config["model_type"] != "bert":
@@ -36,16 +36,16 @@ class StanfordColbert(Format):
         weight = head.projection.weight
         weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
         write_tensors(weights | {"linear.weight": weight.detach().cpu().contiguous()}, path / "model.safetensors")
-        signs = model.architecture.signs
+        signs = model.architecture.special_tokens
         metadata = {
-            "query_token_id": model.reader.token(signs.query_marker or 0),
-            "doc_token_id": model.reader.token(signs.document_marker or 0),
+            "query_token_id": model.tokenizer.id_to_token(signs.query_marker or 0),
+            "doc_token_id": model.tokenizer.id_to_token(signs.document_marker or 0),
             "query_token": "[Q]",
             "doc_token": "[D]",
             "dim": weight.shape[0],
             "similarity": "cosine",
-            "query_maxlen": model.rules.query_length,
-            "doc_maxlen": model.rules.document_length,
+            "query_maxlen": model.input_config.query_length,
+            "doc_maxlen": model.input_config.document_length,
             "mask_punctuation": not options["punctuation"],
             "attend_to_mask_tokens": options["attend_masks"],
         }

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.errors import DataError
-from moeir.formats.base import Conversion, Format, whole
-from moeir.formats.reading import json_lines, write_json_lines
+from moeir.formats.base import Conversion, Format, title_and_text
+from moeir.formats.reading import read_json_lines, write_json_lines
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 
@@ -21,27 +21,27 @@ class Tevatron(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         seen_ids: set[str] = set()
-        for where, record in json_lines(path):
+        for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "positive_passages" not in record:
                 raise DataError(f"{where}: an object with query_id, query, positive_passages and negative_passages was expected")
-            conversion.lose_fields(where, record, _FIELDS)
-            example = examples.parsed(_with_scores(record, where, conversion), where, provenance=False)
+            conversion.drop_unread_fields(where, record, _FIELDS)
+            example = examples.parse_example(_collect_scores(record, where, conversion), where, provenance=False)
             if example.query_id in seen_ids:
                 raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
             seen_ids.add(example.query_id)
             yield example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        return write_json_lines((_record(example, conversion) for example in items), path)
+        return write_json_lines((_to_record(example, conversion) for example in items), path)
 
 
-def _with_scores(record: dict[str, Any], where: str, conversion: Conversion) -> dict[str, Any]:
+def _collect_scores(record: dict[str, Any], where: str, conversion: Conversion) -> dict[str, Any]:
     """The record with the scores of its passages moved into lists of scores."""
     converted = dict(record)
     sides = {side: record.get(f"{side}_passages") or [] for side in _SIDES}
     all_passages = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
     for passage in all_passages:
-        conversion.lose_fields(where, passage, ("docid", "title", "text", "score"))
+        conversion.drop_unread_fields(where, passage, ("docid", "title", "text", "score"))
     if any("score" in passage for passage in all_passages):
         if not all("score" in passage for passage in all_passages):
             raise DataError(f"{where}: only some passages have a score; expected all or none")
@@ -49,22 +49,22 @@ def _with_scores(record: dict[str, Any], where: str, conversion: Conversion) -> 
     return converted
 
 
-def _record(example: Example, conversion: Conversion) -> dict[str, Any]:
+def _to_record(example: Example, conversion: Conversion) -> dict[str, Any]:
     where = f"query {example.query_id!r}"
-    example = conversion.with_texts(example, where)
+    example = conversion.inline_texts(example, where)
     assert example.query is not None
     if example.provenance:
-        conversion.lose(where, "field 'negative_provenance'")
+        conversion.drop_or_refuse(where, "field 'negative_provenance'")
     if any(passage.url for passage in example.passages):
-        conversion.lose(where, "field 'url'")
-    passages, teacher_scores = {passage.id: passage for passage in example.passages}, example.taught
-    record: dict[str, Any] = {"query_id": example.query_id, "query": whole(example.query)}
+        conversion.drop_or_refuse(where, "field 'url'")
+    passages, teacher_scores = {passage.id: passage for passage in example.passages}, example.teacher_scores
+    record: dict[str, Any] = {"query_id": example.query_id, "query": title_and_text(example.query)}
     if example.query.answers:
         record["answers"] = list(example.query.answers)
     for side, ids in (("positive", example.positive_ids), ("negative", example.negative_ids)):
         record[f"{side}_passages"] = [
             {"docid": document, "title": passages[document].title, "text": passages[document].text}
-            | ({"score": float(runs.score_text(teacher_scores[document]))} if teacher_scores else {})
+            | ({"score": float(runs.format_score(teacher_scores[document]))} if teacher_scores else {})
             for document in ids
         ]
     return record

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from moeir.formats import ranked
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import rows, write_rows
+from moeir.formats.reading import read_rows, write_rows
 from moeir.records import runs
 from moeir.records.runs import Run
 
@@ -17,11 +17,11 @@ class TevatronRun(Format):
     kind: ClassVar[str] = "run"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        row_items = rows(path, 3, "query, document, score")
-        hits = ((where, query, document, runs.score_of(score, where)) for where, (query, document, score) in row_items)
-        yield ranked.gathered(hits, str(path))
+        row_items = read_rows(path, 3, "query, document, score")
+        hits = ((where, query, document, runs.parse_score(score, where)) for where, (query, document, score) in row_items)
+        yield ranked.run_from_hits(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.lose_tag(run, conversion)
-        return write_rows(((query, document, runs.score_text(score)) for query, document, _, score in ranked.hits_of(run)), path)
+        ranked.drop_tag(run, conversion)
+        return write_rows(((query, document, runs.format_score(score)) for query, document, _, score in ranked.iter_hits(run)), path)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.errors import UsageError
-from moeir.formats.base import Conversion, Format, whole
-from moeir.formats.reading import read_texts, write_json_lines
+from moeir.formats.base import Conversion, Format, title_and_text
+from moeir.formats.reading import read_unique_texts, write_json_lines
 from moeir.records.texts import Text
 
 _SIDES = ("document", "query")
@@ -23,19 +23,19 @@ class TevatronTexts(Format):
         self._side = side
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Text]:
-        return read_texts(path, conversion)
+        return read_unique_texts(path, conversion)
 
     def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
-        return write_json_lines((self._record(text, conversion) for text in items), path)
+        return write_json_lines((self._to_record(text, conversion) for text in items), path)
 
-    def _record(self, text: Text, conversion: Conversion) -> dict[str, Any]:
+    def _to_record(self, text: Text, conversion: Conversion) -> dict[str, Any]:
         where = f"text {text.id!r}"
         if text.url:
-            conversion.lose(where, "field 'url'")
+            conversion.drop_or_refuse(where, "field 'url'")
         if self._side == "document":
             if text.answers:
-                conversion.lose(where, "field 'answers'")
+                conversion.drop_or_refuse(where, "field 'answers'")
             return {"docid": text.id, "title": text.title, "text": text.text}
         if text.title:
-            conversion.lose(where, "field 'title'")
-        return {"query_id": text.id, "query": whole(text), **({"answers": list(text.answers)} if text.answers else {})}
+            conversion.drop_or_refuse(where, "field 'title'")
+        return {"query_id": text.id, "query": title_and_text(text), **({"answers": list(text.answers)} if text.answers else {})}

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import read_texts
+from moeir.formats.reading import read_unique_texts
 from moeir.records import texts
 from moeir.records.texts import Text
 
 
-class Texts(Format):
+class JsonlTexts(Format):
     """JSON lines {"_id", "title", "text"}, with optional `url` and `answers`: moeir's and BEIR's corpora and queries."""
 
     kind: ClassVar[str] = "texts"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Text]:
-        return read_texts(path, conversion)
+        return read_unique_texts(path, conversion)
 
     def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
         count = 0
@@ -27,5 +27,5 @@ class Texts(Format):
                 count += 1
                 yield text
 
-        texts.write(counted(), path)
+        texts.write_texts(counted(), path)
         return count

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.formats import ranked
-from moeir.formats.base import Conversion, Format, looked_up, one_line, whole
-from moeir.formats.reading import rows, write_rows
+from moeir.formats.base import Conversion, Format, look_up_text, collapse_whitespace, title_and_text
+from moeir.formats.reading import read_rows, write_rows
 from moeir.records.runs import Run
 
 
@@ -17,24 +17,24 @@ class Top1000(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         def hits() -> Iterator[tuple[str, str, str, int]]:
-            for rank, (where, (query, document, query_text, passage)) in enumerate(rows(path, 4, "query, document, query text, passage")):
+            for rank, (where, (query, document, query_text, passage)) in enumerate(read_rows(path, 4, "query, document, query text, passage")):
                 for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
-                    if texts_by_id is None or text_id not in texts_by_id or whole(texts_by_id[text_id]) != text:
-                        conversion.lose(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
+                    if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
+                        conversion.drop_or_refuse(where, f"the drop_or_refuse drop_or_refuse {text_id!r} (drop_or_refuse drop_or_refuse that have it with --drop_or_refuse and --drop_or_refuse)")
                 yield where, query, document, rank
 
-        yield ranked.gathered(ranked.by_rank(hits()), str(path))
+        yield ranked.run_from_hits(ranked.scores_from_ranks(hits()), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.lose_scores(run, conversion)
-        ranked.lose_tag(run, conversion)
-        return write_rows(_rows(run, conversion), path)
+        ranked.drop_scores(run, conversion)
+        ranked.drop_tag(run, conversion)
+        return write_rows(_to_rows(run, conversion), path)
 
 
-def _rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
-    for query, document, _, _ in ranked.hits_of(run):
-        words = whole(looked_up(conversion.queries, query, "--queries", f"query {query!r}", conversion.target))
+def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
+    for query, document, _, _ in ranked.iter_hits(run):
+        words = title_and_text(look_up_text(conversion.queries, query, "--queries", f"look_up_text {query!r}", conversion.target))
         where = f"document {document!r}"
-        passage = whole(looked_up(conversion.corpus, document, "--corpus", where, conversion.target))
-        yield query, document, one_line(words, f"query {query!r}", conversion), one_line(passage, where, conversion)
+        passage = title_and_text(look_up_text(conversion.corpus, document, "--corpus", where, conversion.target))
+        yield query, document, collapse_whitespace(words, f"collapse_whitespace {query!r}", conversion), collapse_whitespace(passage, where, conversion)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.formats.base import Conversion, Format, one_line, one_string
-from moeir.formats.reading import read_texts, write_rows
+from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
+from moeir.formats.reading import read_unique_texts, write_rows
 from moeir.records.texts import Text
 
 
@@ -15,15 +15,15 @@ class Tsv(Format):
     kind: ClassVar[str] = "texts"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Text]:
-        return read_texts(path, conversion)
+        return read_unique_texts(path, conversion)
 
     def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
-        return write_rows((row(text, conversion) for text in items), path)
+        return write_rows((text_to_row(text, conversion) for text in items), path)
 
 
-def row(text: Text, conversion: Conversion) -> tuple[str, str]:
+def text_to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
     """The TSV columns of a text."""
     where = f"text {text.id!r}"
     if text.answers:
-        conversion.lose(where, "field 'answers'")
-    return text.id, one_line(one_string(text, where, conversion), where, conversion)
+        conversion.drop_or_refuse(where, "field 'answers'")
+    return text.id, collapse_whitespace(flatten_title(text, where, conversion), where, conversion)

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from moeir.formats import columns
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import Grouped, named
+from moeir.formats.reading import GroupByQuery, text_with_digest_id
 from moeir.records.examples import Example
 
-_NEGATIVE = re.compile("negative_[0-9]+")
+_NEGATIVE_COLUMN = re.compile("negative_[0-9]+")
 
 
 class Tuples(Format):
@@ -20,12 +20,12 @@ class Tuples(Format):
     kind: ClassVar[str] = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        grouped = Grouped(conversion)
-        for where, record in columns.read(path):
-            query, positive = (named(columns.text_of(record, names, where)) for names in (columns.ANCHORS, columns.POSITIVES))
-            negative_columns = [name for name in record if _NEGATIVE.fullmatch(name)]
-            conversion.lose_fields(where, record, [*columns.ANCHORS, *columns.POSITIVES, *negative_columns])
-            grouped.add(where, query, positive, [named(columns.text_of(record, [name], where)) for name in negative_columns])
+        grouped = GroupByQuery(conversion)
+        for where, record in columns.read_table(path):
+            query, positive = (text_with_digest_id(columns.first_text_column(record, names, where)) for names in (columns.ANCHOR_COLUMNS, columns.POSITIVE_COLUMNS))
+            negative_columns = [name for name in record if _NEGATIVE_COLUMN.fullmatch(name)]
+            conversion.drop_unread_fields(where, record, [*columns.ANCHOR_COLUMNS, *columns.POSITIVE_COLUMNS, *negative_columns])
+            grouped.add(where, query, positive, [text_with_digest_id(columns.first_text_column(record, [name], where)) for name in negative_columns])
         yield from grouped.examples()
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
@@ -34,12 +34,12 @@ class Tuples(Format):
 
         def rows() -> Iterator[tuple[str, ...]]:
             for example in chain([] if first is None else [first], items):
-                columns.lose_scores(example, conversion)
-                query, positives, negatives = columns.plain(example, conversion, path)
+                columns.drop_teacher_scores(example, conversion)
+                query, positives, negatives = columns.flatten_example(example, conversion, path)
                 if len(negatives) != width:
                     counts = f"{len(negatives)} negatives where the first query has {width}"
-                    conversion.lose(f"query {example.query_id!r}", f"a query with another number of negatives ({counts})")
+                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", f"a drop_or_refuse with another drop_or_refuse drop_or_refuse negatives ({counts})")
                 if len(negatives) >= width:
                     yield from ((query, positive, *negatives[:width]) for positive in positives)
 
-        return columns.write(("anchor", "positive", *(f"negative_{number}" for number in range(1, width + 1))), rows(), path)
+        return columns.write_table(("anchor", "positive", *(f"negative_{number}" for number in range(1, width + 1))), rows(), path)

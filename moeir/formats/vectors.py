@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeir.artifacts import manifests
-from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 
 
@@ -19,17 +19,17 @@ class Vector:
     contents: str = ""
 
 
-def names_of(folder: Path) -> list[str]:
+def load_terms(folder: Path) -> list[str]:
     """The vocabulary of a checkpoint: terms by number."""
-    reader = TextReader(folder)
-    return [reader.token(number) for number in range(reader.vocabulary)]
+    reader = TextTokenizer(folder)
+    return [reader.id_to_token(number) for number in range(reader.vocabulary_size)]
 
 
-def checkpoint_of(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
+def find_checkpoint(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
     """The checkpoint of the encodings, at `model` or at the recorded path; ArtifactError if its digest differs."""
     folder = model or (encodings / recorded["path"]).resolve()
     if not folder.is_dir():
         raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; name its folder with --model")
-    if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != recorded["digest"]:
+    if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
         raise ArtifactError(f"{folder}: not the checkpoint {encodings} was made with; name that one with --model")
     return folder

@@ -4,16 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.saturated import saturated_sums
-from moeir.kernels.vocabulary import activations, winners
+from moeir.kernels.saturated import log_saturated_sum
+from moeir.kernels.vocabulary import selected_logits, find_max_positions
 from moeir.representations.sparse import Sparse
 
 POOLINGS = ("max", "sum")
 
 
-class Lexical(nn.Module):
+class LexicalHead(nn.Module):
     """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters.
 
     `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2).
@@ -25,16 +25,16 @@ class Lexical(nn.Module):
             raise UsageError(f"lexical pooling={pooling}: expected {' or '.join(POOLINGS)}")
         self.pooling = pooling
 
-    def forward(self, states: Tensor, tokens: Tokens, encoder: Encoder) -> Sparse:
+    def forward(self, states: Tensor, tokens: PackedTokens, encoder: Encoder) -> Sparse:
         """states [T, H] -> sparse weights over V terms for B texts."""
         head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
         assert head is not None
         transformed = head(states)
         if self.pooling == "sum":
-            texts, terms, weights = saturated_sums(transformed, tokens.layout, words, head.bias)
+            texts, terms, weights = log_saturated_sum(transformed, tokens.layout, words, head.bias)
         else:  # log(1 + x) is monotonic, so the maximum is taken first
-            texts, terms, positions = winners(transformed, tokens.layout, words, head.bias)
-            logits = activations(transformed, words, head.bias, terms, positions)
+            texts, terms, positions = find_max_positions(transformed, tokens.layout, words, head.bias)
+            logits = selected_logits(transformed, words, head.bias, terms, positions)
             if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
                 weights = torch.log1p(logits.relu())
             else:

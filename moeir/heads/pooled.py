@@ -4,14 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 
 POOLINGS = ("cls", "mean")
 
 
-class Pooled(nn.Module):
+class PoolingHead(nn.Module):
     """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens."""
 
     def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
@@ -20,7 +20,7 @@ class Pooled(nn.Module):
             raise UsageError(f"pooling={pooling}: expected one of {', '.join(POOLINGS)}")
         self.pooling, self.normalise = pooling, normalise
 
-    def forward(self, states: Tensor, tokens: Tokens) -> Dense:
+    def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
         """states [T, H] -> vectors [B, H] in float32; `cls` also accepts the states of the first tokens alone, [B, H]."""
         states = states.float()
         if self.pooling == "mean":
@@ -30,8 +30,8 @@ class Pooled(nn.Module):
         return Dense(F.normalize(vectors, dim=-1) if self.normalise else vectors)
 
 
-def _mean(states: Tensor, tokens: Tokens) -> Tensor:
-    attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.silent is None else ~tokens.silent
-    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.owners(), states * attended[:, None])
-    counts = states.new_zeros(len(tokens)).index_add(0, tokens.owners(), attended.float())
+def _mean(states: Tensor, tokens: PackedTokens) -> Tensor:
+    attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.no_attend_mask is None else ~tokens.no_attend_mask
+    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.text_indices(), states * attended[:, None])
+    counts = states.new_zeros(len(tokens)).index_add(0, tokens.text_indices(), attended.float())
     return sums / counts.clamp(min=1.0)[:, None]

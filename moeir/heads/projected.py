@@ -2,12 +2,12 @@
 
 from torch import Tensor, nn
 
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 
 
-class Projected(nn.Module):
+class ProjectionHead(nn.Module):
     """A linear map with bias of the first token, followed by an optional `layer_norm`."""
 
     def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
@@ -19,7 +19,7 @@ class Projected(nn.Module):
         nn.init.zeros_(self.projection.bias)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
 
-    def forward(self, states: Tensor, tokens: Tokens) -> Dense:
+    def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
         """states [T, H] -> vectors [B, D] in float32."""
         vectors = self.projection(states.index_select(0, tokens.starts[:-1])).float()
         return Dense(vectors if self.norm is None else self.norm(vectors).float())

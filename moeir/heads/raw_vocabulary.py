@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 
-class RawVocabularyHead(nn.Module):
+class UntransformedMlmHead(nn.Module):
     """logit = h · Eᵀ + bias (the literal reading of CoT-MoTE eq. 4); replaces an encoder's vocabulary head."""
 
     def __init__(self, vocabulary: int) -> None:

@@ -2,46 +2,46 @@
 
 from torch import Tensor, nn
 
-from moeir.backbones.shape import ACTIVATIONS, Shape
-from moeir.backbones.tokens import Tokens
-from moeir.representations.base import full_precision
+from moeir.backbones.shape import ACTIVATIONS, EncoderConfig
+from moeir.backbones.tokens import PackedTokens
+from moeir.representations.base import float32_scores
 from moeir.representations.dense import Dense
 
 
-class Relevance(nn.Module):
+class ClassificationHead(nn.Module):
     """The family's classification head on the pooled state (unless `linear`), then a linear map to one logit; always in float32."""
 
-    def __init__(self, shape: Shape, *, linear: bool = False, bias: bool = True) -> None:
+    def __init__(self, shape: EncoderConfig, *, linear: bool = False, bias: bool = True) -> None:
         super().__init__()
         hidden, prenorm = shape.hidden, shape.prenorm
-        self.shape = config = None if linear else shape.pair_head
+        self.config = config = None if linear else shape.classification_head
         self.dense, self.norm = None, None
         if config is not None and not config.pooler:
             self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
         if config is not None and config.norm:
             self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
-        self.first = nn.Dropout(config.dropout if config is not None and config.before else 0.0)
+        self.input_dropout = nn.Dropout(config.dropout if config is not None and config.dropout_first else 0.0)
         self.dropout = nn.Dropout(0.0 if config is None else config.dropout)
         self.output = nn.Linear(hidden, 1, bias=bias)
         for module in (self.dense, self.output):
             if module is not None:
-                nn.init.normal_(module.weight, std=shape.spread)
+                nn.init.normal_(module.weight, std=shape.initializer_range)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def forward(self, pooled: Tensor, tokens: Tokens, pooler: nn.Linear | None = None) -> Dense:
+    def forward(self, pooled: Tensor, tokens: PackedTokens, pooler: nn.Linear | None = None) -> Dense:
         """pooled [B, H] -> vectors [B, 1], the score of each pair. `pooler` is the encoder's, where it serves as the dense map (BERT)."""
-        with full_precision(pooled.device):
+        with float32_scores(pooled.device):
             states = pooled.float()
-            if self.shape is not None:
+            if self.config is not None:
                 dense = pooler if self.dense is None else self.dense
                 assert dense is not None
-                states = ACTIVATIONS[self.shape.activation](dense(self.first(states)))
+                states = ACTIVATIONS[self.config.activation](dense(self.input_dropout(states)))
                 states = states if self.norm is None else self.norm(states)
             return Dense(self.output(self.dropout(states)))
 
 
-def one_output(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def binary_to_single_logit(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Reduce a two-class output layer to one logit, second minus first, which ranks pairs as the probability of the second does.
 
     weight [2, H], bias [2] -> [1, H], [1].

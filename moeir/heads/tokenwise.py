@@ -4,15 +4,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import attended_tokens
+from moeir.kernels.attention import find_visible_keys
 from moeir.representations.multivector import MultiVector
 
 PADDINGS = ("neginf", "zero")
 
 
-class Tokenwise(nn.Module):
+class TokenVectorHead(nn.Module):
     """A linear map without bias, the same for queries and documents.
 
     `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents; `padding`: `neginf` leaves
@@ -22,7 +22,7 @@ class Tokenwise(nn.Module):
     def __init__(
         self,
         hidden: int,
-        special_tokens: Signs,
+        special_tokens: SpecialTokens,
         *,
         dimension: int = 128,
         normalise: bool = False,
@@ -42,38 +42,38 @@ class Tokenwise(nn.Module):
         self._separator = None if separator else special_tokens.separator
         self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
 
-    def forward(self, states: Tensor, tokens: Tokens) -> MultiVector:
+    def forward(self, states: Tensor, tokens: PackedTokens) -> MultiVector:
         """states [T, H] -> vectors [T', D] in float32."""
         vectors = self.projection(states).float()
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
-        representation = MultiVector(vectors, tokens.starts, tokens.layout.longest)
+        representation = MultiVector(vectors, tokens.starts, tokens.layout.max_length)
         if len(self.dropped_ids) and (tokens.side != "query" or self._separator is not None):
-            representation = _keeping(representation, self.kept(tokens), tokens)
+            representation = _filter_tokens(representation, self.token_mask(tokens), tokens)
         if self.padding == "zero" and tokens.side != "query":
-            representation = _with_zero(representation)
+            representation = _append_zero_vector(representation)
         return representation
 
-    def kept(self, tokens: Tokens) -> Tensor:
+    def token_mask(self, tokens: PackedTokens) -> Tensor:
         """[T] which tokens have a vector; the first token of a text always has one."""
-        return self._kept(tokens).index_fill(0, tokens.starts[:-1], True)
+        return self._keep_mask(tokens).index_fill(0, tokens.starts[:-1], True)
 
-    def _kept(self, tokens: Tokens) -> Tensor:
+    def _keep_mask(self, tokens: PackedTokens) -> Tensor:
         """[T] which tokens are kept: punctuation is dropped from documents only, the separator from both sides."""
         if tokens.side != "query":
             return ~torch.isin(tokens.ids, self.dropped_ids)
         return tokens.ids != (-1 if self._separator is None else self._separator)
 
 
-def _keeping(texts: MultiVector, keep: Tensor, tokens: Tokens) -> MultiVector:
-    rows, starts = attended_tokens(~keep, tokens.starts)
-    return MultiVector(texts.vectors.index_select(0, rows), starts, texts.longest)
+def _filter_tokens(texts: MultiVector, keep: Tensor, tokens: PackedTokens) -> MultiVector:
+    rows, starts = find_visible_keys(~keep, tokens.starts)
+    return MultiVector(texts.vectors.index_select(0, rows), starts, texts.max_length)
 
 
-def _with_zero(texts: MultiVector) -> MultiVector:
+def _append_zero_vector(texts: MultiVector) -> MultiVector:
     """Append one zero vector to each text: each token shifts by the number of texts before its own."""
     count, total = len(texts), len(texts.vectors)
     shift = torch.arange(count + 1, device=texts.starts.device)
     rows = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
     vectors = texts.vectors.new_zeros(len(texts.vectors) + count, texts.vectors.shape[1])
-    longest = None if texts.longest is None else texts.longest + 1
+    longest = None if texts.max_length is None else texts.max_length + 1
     return MultiVector(vectors.index_copy(0, rows, texts.vectors), texts.starts + shift, longest)

@@ -13,23 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.backbones.encoder import VocabularyHead
-from moeir.heads.raw_vocabulary import RawVocabularyHead
+from moeir.heads.raw_vocabulary import UntransformedMlmHead
 
 SHIFT = 6.0
-TOKENS_FOR_SCALE = 2000
+MAX_SCALE_TOKENS = 2000
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitReport:
     """Quality of a fit: share of tokens whose own word is the strongest term, and share of (token, term) pairs above zero."""
 
-    tokens: int
-    recovered: float
-    positive: float
+    token_count: int
+    top1_share: float
+    positive_share: float
 
 
 @torch.no_grad()
-def fit(
+def fit_mlm_head(
     head: VocabularyHead,
     embeddings: Tensor,
     states: Tensor,
@@ -38,7 +38,7 @@ def fit(
     ridge: float = 1e-2,
     strongest: float = 2.0,
     positive: float = 2e-4,
-) -> Fit:
+) -> FitReport:
     """Set the head's weights from states [n, H] of tokens with ids [n]; embeddings [V, E] is the decoder.
 
     `positive` is the share of (token, term) pairs left above zero: 2e-4 of 30,522 terms are six per token; at least two per token.
@@ -60,7 +60,7 @@ def fit(
     if head.norm.bias is not None:
         head.norm.bias.zero_()
     head.bias.zero_()
-    sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
+    sample = torch.linspace(0, len(ids) - 1, min(len(ids), MAX_SCALE_TOKENS)).long()
     logits = head(states[sample].float()) @ embeddings.float().T  # [n, V]
     means = logits.mean(0)
     logits -= means
@@ -71,20 +71,20 @@ def fit(
     head.norm.weight.fill_(gain)
     head.bias.copy_(-gain * (means + threshold))
     top1_share = (strongest_terms == ids[sample]).float().mean()
-    return Fit(len(ids), float(top1_share), float((logits > 0).float().mean()))
+    return FitReport(len(ids), float(top1_share), float((logits > 0).float().mean()))
 
 
 @torch.no_grad()
-def cut(head: RawVocabularyHead, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> Fit:
+def fit_bias(head: UntransformedMlmHead, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> FitReport:
     """Set the bias of a head without a transform so that each term is above zero for a share `positive` of the tokens."""
-    sample = torch.linspace(0, len(ids) - 1, min(len(ids), TOKENS_FOR_SCALE)).long()
+    sample = torch.linspace(0, len(ids) - 1, min(len(ids), MAX_SCALE_TOKENS)).long()
     logits = states[sample].float() @ embeddings.float().T  # [n, V]
     means = logits.mean(0)
     logits -= means
     threshold = _quantile(logits, 1.0 - max(positive, 2.0 / len(embeddings)))
     head.bias.copy_(-(means + threshold))
     top1_share = (logits.argmax(1) == ids[sample]).float().mean()
-    return Fit(len(ids), float(top1_share), float((logits > threshold).float().mean()))
+    return FitReport(len(ids), float(top1_share), float((logits > threshold).float().mean()))
 
 
 def _quantile(values: Tensor, share: float) -> float:

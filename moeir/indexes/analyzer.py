@@ -44,8 +44,8 @@ LUCENE_STOP_WORDS = frozenset(
         "with",
     )
 )
-STOP_WORDS = {"lucene": LUCENE_STOP_WORDS, "none": frozenset[str]()}
-LONGEST_TOKEN = 255  # StandardTokenizer cuts longer ones
+STOP_WORD_LISTS = {"lucene": LUCENE_STOP_WORDS, "none": frozenset[str]()}
+MAX_TOKEN_LENGTH = 255  # StandardTokenizer cuts longer ones
 POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 
 
@@ -61,7 +61,7 @@ def _word_pattern() -> str:
     return rf"{word}|\p{{LB=SA}}++|[\p{{Script=Han}}\p{{Script=Hiragana}}]{marks}"
 
 
-WORD = regex.compile(_word_pattern())
+WORD_PATTERN = regex.compile(_word_pattern())
 
 
 class EnglishAnalyzer:
@@ -70,11 +70,11 @@ class EnglishAnalyzer:
     def __init__(self, stemmer: str = "porter", stop_words: str = "lucene") -> None:
         if stemmer != "none" and stemmer not in Stemmer.algorithms():
             raise UsageError(f"stemmer {stemmer!r} is unknown; known: none, {', '.join(Stemmer.algorithms())}")
-        if stop_words not in STOP_WORDS:
-            raise UsageError(f"stop_words {stop_words!r} is unknown; known: {', '.join(STOP_WORDS)}")
-        self._stems = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
-        self._stop_words = STOP_WORDS[stop_words]
-        self._known: dict[str, str] = {}
+        if stop_words not in STOP_WORD_LISTS:
+            raise UsageError(f"stop_words {stop_words!r} is unknown; known: {', '.join(STOP_WORD_LISTS)}")
+        self._stemmer = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+        self._stop_words = STOP_WORD_LISTS[stop_words]
+        self._term_cache: dict[str, str] = {}
 
     def terms(self, text: str) -> Sequence[str]:
         """The terms of a text, in order.
@@ -83,17 +83,17 @@ class EnglishAnalyzer:
         ['cat', 'u.', 'flight', '1,000', 'citi']
         """
         terms = []
-        for token in WORD.findall(text):
-            for first in range(0, len(token), LONGEST_TOKEN):
-                term = self._term(token[first : first + LONGEST_TOKEN])
+        for token in WORD_PATTERN.findall(text):
+            for first in range(0, len(token), MAX_TOKEN_LENGTH):
+                term = self._term(token[first : first + MAX_TOKEN_LENGTH])
                 if term:
                     terms.append(term)
         return terms
 
     def _term(self, token: str) -> str:
         """The term of a token, empty for a stop word."""
-        if token not in self._known:
+        if token not in self._term_cache:
             word = (token[:-2] if token.endswith(POSSESSIVES) else token).lower()
             stopped = word in self._stop_words
-            self._known[token] = "" if stopped else word if self._stems is None else self._stems.stemWord(word)
-        return self._known[token]
+            self._term_cache[token] = "" if stopped else word if self._stemmer is None else self._stemmer.stemWord(word)
+        return self._term_cache[token]

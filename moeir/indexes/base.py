@@ -13,7 +13,7 @@ from moeir.artifacts import mapping
 from moeir.errors import ArtifactError, UsageError
 from moeir.records import runs
 
-SETTINGS = "engine.json"
+SETTINGS_FILE = "engine.json"
 NO_ROW = -1
 
 
@@ -27,10 +27,10 @@ class Index(ABC):
 
     kind: ClassVar[str]  # kind of representation: "dense" | "sparse" | "multivector" | "exact-match" | "text"
     exact: ClassVar[bool] = True
-    unfound: ClassVar[float] = -np.inf  # scores at or below this are not retrieved; −∞: every document with a score is
+    score_if_not_found: ClassVar[float] = -np.inf  # scores at or below this are not retrieved; −∞: every document with a score is
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
-        self.order = order
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        self._id_ranks = id_ranks
         self.device = device
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Index(ABC):
         """Append the documents of one shard, in their order."""
 
     @abstractmethod
-    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         """Fill rows int64 [Q, K] and scores float32 [Q, K], blank (-1, −∞) on entry."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Index(ABC):
         """The engine's arrays by file name."""
 
     @abstractmethod
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         """The inverse of `_arrays`; the arrays are memory maps."""
 
     def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,16 +61,16 @@ class Index(ABC):
         """
         if depth < 1:
             raise UsageError(f"depth must be at least 1, not {depth}")
-        if self.order is not None and len(self.order) != len(self):
-            raise ArtifactError(f"the index has {len(self)} documents but {len(self.order)} ids were given")
+        if self._id_ranks is not None and len(self._id_ranks) != len(self):
+            raise ArtifactError(f"the index has {len(self)} documents but {len(self._id_ranks)} ids were given")
         width = min(depth, len(self))
         rows = np.full((len(queries), width), NO_ROW, dtype=np.int64)
         scores = np.full((len(queries), width), -np.inf, dtype=np.float32)
         if width and len(queries):
-            self._found(queries, width, rows, scores)
+            self._search_into(queries, width, rows, scores)
         return rows, scores
 
-    def paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+    def score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """Scores of pairs, query_rows [P] with document_rows [P] -> float32 [P]: identical to the scores of `search`.
 
         A document that search would not retrieve gets `score_if_not_found`; a query that retrieves nothing scores 0.
@@ -79,22 +79,22 @@ class Index(ABC):
             return np.empty(0, dtype=np.float32)
         order = np.argsort(query_rows, kind="stable")
         scores = np.empty(len(order), dtype=np.float32)
-        scores[order] = self._paired(queries, np.asarray(query_rows)[order], np.asarray(document_rows)[order])
+        scores[order] = self._score_pairs(queries, np.asarray(query_rows)[order], np.asarray(document_rows)[order])
         return scores
 
-    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """`score_pairs` for ascending query_rows, at least one."""
         name = type(self).__module__.rpartition(".")[2]
         raise UsageError(f"engine {name} cannot score documents that it did not find, as exact-sum needs; index with an exact engine")
 
-    def tokens_of(self, row: int) -> np.ndarray | None:
+    def token_vectors(self, row: int) -> np.ndarray | None:
         """Stored vectors [M, D] of a document's tokens; None if the engine has none."""
         return None
 
     @property
-    def places(self) -> np.ndarray:
+    def id_ranks(self) -> np.ndarray:
         """Rank of every row's id among the sorted ids, int64 [N]."""
-        return np.arange(len(self), dtype=np.int64) if self.order is None else np.asarray(self.order, dtype=np.int64)
+        return np.arange(len(self), dtype=np.int64) if self._id_ranks is None else np.asarray(self._id_ranks, dtype=np.int64)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -115,10 +115,10 @@ class Index(ABC):
         self._write_settings(folder)
 
     def _write_settings(self, folder: Path) -> None:
-        (folder / SETTINGS).write_text(json.dumps(self.settings(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (folder / SETTINGS_FILE).write_text(json.dumps(self.settings(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
-    def open(cls, folder: Path | str, order: np.ndarray | None = None, device: str = "cpu") -> Self:
+    def open(cls, folder: Path | str, id_ranks: np.ndarray | None = None, device: str = "cpu") -> Self:
         """Open a saved index; arrays stay on disk, memory-mapped."""
         folder = Path(folder)
         settings = read_settings(folder)
@@ -126,13 +126,13 @@ class Index(ABC):
         if settings["engine"] != name:
             raise ArtifactError(f"{folder}: an index of engine {settings['engine']!r}, expected {name!r}")
         try:
-            index = cls(order, device, **settings["options"])
-            arrays = {path.stem: mapping.opened(path) for path in sorted(folder.glob("*.npy"))}
-            index._restore(arrays, folder, settings)
+            index = cls(id_ranks, device, **settings["options"])
+            arrays = {path.stem: mapping.open_memmap(path) for path in sorted(folder.glob("*.npy"))}
+            index._load_arrays(arrays, folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error
         if len(index) != settings["documents"]:
-            raise ArtifactError(f"{folder}: holds {len(index)} documents, {SETTINGS} says {settings['documents']}; run `moeir index` again")
+            raise ArtifactError(f"{folder}: holds {len(index)} documents, {SETTINGS_FILE} says {settings['documents']}; run `moeir index` again")
         return index
 
 
@@ -144,7 +144,7 @@ def keyword_options(engine: type[Index]) -> Sequence[str]:
 
 def read_settings(folder: Path | str) -> dict[str, Any]:
     """The content of an index's `engine.json`: engine, kind, exact, options, documents."""
-    path = Path(folder) / SETTINGS
+    path = Path(folder) / SETTINGS_FILE
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -156,11 +156,11 @@ def read_settings(folder: Path | str) -> dict[str, Any]:
     return settings
 
 
-def place_hits(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+def fill_ranked_hits(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
     """Write one query's hits, in rank order, into its row of the result.
 
     hits int64 [n], values float32 [n] -> rows int64 [K], scores float32 [K]; entries beyond the hits stay blank.
     """
-    order = runs.ranked(values, id_ranks[hits], len(rows))
+    order = runs.rank_order(values, id_ranks[hits], len(rows))
     rows[: len(order)] = hits[order]
     scores[: len(order)] = values[order]

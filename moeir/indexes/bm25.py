@@ -12,10 +12,10 @@ import numpy as np
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer
 from moeir.indexes.base import Index
-from moeir.indexes.inverted import rank_found
-from moeir.indexes.postings import WINDOW, Files, Postings, Texts, kept, write
+from moeir.indexes.inverted import fill_all_ranked_hits
+from moeir.indexes.postings import WINDOW_SIZE, NpyFileSink, Postings, SparseRows, build_in_memory, build_to_sink
 
-VOCABULARY = "vocabulary.json"
+VOCABULARY_FILE = "vocabulary.json"
 TERMS_AT_ONCE = 2**20
 
 
@@ -28,12 +28,12 @@ class Bm25(Index):
     """
 
     kind: ClassVar[str] = "text"
-    unfound: ClassVar[float] = 0.0
-    window = WINDOW
+    score_if_not_found: ClassVar[float] = 0.0
+    window = WINDOW_SIZE
 
     def __init__(
         self,
-        order: np.ndarray | None = None,
+        id_ranks: np.ndarray | None = None,
         device: str = "cpu",
         *,
         k1: float = 0.9,
@@ -41,52 +41,52 @@ class Bm25(Index):
         stemmer: str = "porter",
         stop_words: str = "lucene",
     ) -> None:
-        super().__init__(order, device)
+        super().__init__(id_ranks, device)
         if not 0 <= k1 < float("inf"):
             raise UsageError(f"bm25: k1 must be 0 or more, not {k1}")
         if not 0 <= b <= 1:
             raise UsageError(f"bm25: b must lie between 0 and 1, not {b}")
         self.k1, self.b, self.stemmer, self.stop_words = k1, b, stemmer, stop_words
         self._analyzer = EnglishAnalyzer(stemmer, stop_words)
-        self._terms: dict[str, int] = {}
-        self._distinct, self._counted = array("i"), array("i")  # per document: distinct terms, and words
-        self._found_terms, self._times = array("i"), array("i")  # per document and distinct term: term id, and frequency
+        self._vocabulary: dict[str, int] = {}
+        self._distinct_counts, self._word_counts = array("i"), array("i")  # per document: distinct terms, and words
+        self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency
         self._postings: Postings | None = None
-        self._documents = 0
+        self._document_count = 0
 
     def __len__(self) -> int:
-        return self._documents
+        return self._document_count
 
     def add(self, shard: Sequence[str]) -> None:
-        if self._postings is not None and not self._distinct:
+        if self._postings is not None and not self._distinct_counts:
             raise ArtifactError("an opened bm25 index takes no more documents; build a new one")
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
             counts = Counter(self._analyzer.terms(text))
-            self._found_terms.extend(self._terms.setdefault(term, len(self._terms)) for term in counts)
-            self._times.extend(counts.values())
-            self._distinct.append(len(counts))
-            self._counted.append(counts.total())
-        self._documents = len(self._distinct)
+            self._term_ids.extend(self._vocabulary.setdefault(term, len(self._vocabulary)) for term in counts)
+            self._term_counts.extend(counts.values())
+            self._distinct_counts.append(len(counts))
+            self._word_counts.append(counts.total())
+        self._document_count = len(self._distinct_counts)
         self._postings = None
 
-    def _renumbered(self) -> None:
+    def _sort_vocabulary(self) -> None:
         """Renumber terms alphabetically, so that nothing depends on document order."""
-        names = sorted(self._terms)
+        names = sorted(self._vocabulary)
         ranks = np.empty(len(names), np.int32)
-        ranks[[self._terms[name] for name in names]] = np.arange(len(names))
-        self._terms = {name: rank for rank, name in enumerate(names)}
-        terms = np.asarray(self._found_terms)  # a view: changed in place
+        ranks[[self._vocabulary[name] for name in names]] = np.arange(len(names))
+        self._vocabulary = {name: rank for rank, name in enumerate(names)}
+        terms = np.asarray(self._term_ids)  # a view: changed in place
         for first in range(0, len(terms), TERMS_AT_ONCE):
             part = slice(first, first + TERMS_AT_ONCE)
             terms[part] = ranks[terms[part]]
 
-    def _stretches(self) -> Iterator[Texts]:
+    def _document_windows(self) -> Iterator[SparseRows]:
         """The documents as sparse rows of BM25 weights, one window at a time."""
-        terms, term_counts, word_counts = (np.asarray(column) for column in (self._found_terms, self._times, self._counted))
-        starts = np.concatenate([[0], np.cumsum(self._distinct, dtype=np.int64)])
-        document_frequencies = np.zeros(len(self._terms), np.int64)
+        terms, term_counts, word_counts = (np.asarray(column) for column in (self._term_ids, self._term_counts, self._word_counts))
+        starts = np.concatenate([[0], np.cumsum(self._distinct_counts, dtype=np.int64)])
+        document_frequencies = np.zeros(len(self._vocabulary), np.int64)
         for first in range(0, len(terms), TERMS_AT_ONCE):
             document_frequencies += np.bincount(terms[first : first + TERMS_AT_ONCE], minlength=len(document_frequencies))
         idf = np.log1p((len(self) - document_frequencies + 0.5) / (document_frequencies + 0.5))
@@ -97,37 +97,37 @@ class Bm25(Index):
             part = slice(window_starts[0], window_starts[-1])
             entry_norms = np.repeat(length_norms[first : first + self.window], np.diff(window_starts))
             weights = idf[terms[part]] * term_counts[part] / (term_counts[part] + entry_norms)
-            yield Texts(window_starts - window_starts[0], terms[part].astype(np.int64), weights.astype(np.float32))
+            yield SparseRows(window_starts - window_starts[0], terms[part].astype(np.int64), weights.astype(np.float32))
 
-    def _highest(self) -> np.ndarray:
-        highest = np.zeros(len(self._terms), np.float32)
-        for texts in self._stretches():
+    def _max_weights(self) -> np.ndarray:
+        highest = np.zeros(len(self._vocabulary), np.float32)
+        for texts in self._document_windows():
             np.maximum.at(highest, texts.terms, texts.weights)
         return highest
 
-    def _weighed(self) -> Postings:
+    def _built_postings(self) -> Postings:
         if self._postings is None:
-            self._renumbered()
-            self._postings = Postings(**kept(self._stretches(), self._highest()), window=self.window, signed=False)
+            self._sort_vocabulary()
+            self._postings = Postings(**build_in_memory(self._document_windows(), self._max_weights()), window=self.window, signed=False)
         return self._postings
 
-    def _read(self, queries: Sequence[str]) -> Texts:
+    def _query_rows(self, queries: Sequence[str]) -> SparseRows:
         """Terms of the queries and their frequencies; terms that no document has are dropped."""
-        counters = [Counter(self._terms[term] for term in self._analyzer.terms(text) if term in self._terms) for text in queries]
+        counters = [Counter(self._vocabulary[term] for term in self._analyzer.terms(text) if term in self._vocabulary) for text in queries]
         starts = np.concatenate([[0], np.cumsum([len(terms) for terms in counters])]).astype(np.int64)
         terms = np.array([term for counts in counters for term in counts], dtype=np.int64)
-        return Texts(starts, terms, np.array([count for counts in counters for count in counts.values()], dtype=np.float32))
+        return SparseRows(starts, terms, np.array([count for counts in counters for count in counts.values()], dtype=np.float32))
 
-    def _found(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        postings, id_ranks = self._weighed(), self.places
-        rank_found(*postings.search(self._read(queries), id_ranks, depth), id_ranks, rows, scores)
+    def _search_into(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        postings, id_ranks = self._built_postings(), self.id_ranks
+        fill_all_ranked_hits(*postings.search(self._query_rows(queries), id_ranks, depth), id_ranks, rows, scores)
 
-    def _paired(self, queries: Sequence[str], query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        postings = self._weighed()
-        return postings.paired(self._read(queries), query_rows, document_rows)
+    def _score_pairs(self, queries: Sequence[str], query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        postings = self._built_postings()
+        return postings.score_pairs(self._query_rows(queries), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": len(self._terms), "window": self.window}
+        return {**super().settings(), "vocabulary": len(self._vocabulary), "window": self.window}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {} if self._postings is None else self._postings.arrays()
@@ -136,17 +136,17 @@ class Bm25(Index):
         """Write the index; if it was not searched yet, it is built on disk, one window of documents at a time."""
         super().save(folder)
         if self._postings is None:
-            self._renumbered()
-            with Files(Path(folder)) as files:
-                write(self._stretches(), self._highest(), files)
-        names = sorted(self._terms, key=self._terms.__getitem__)
-        (Path(folder) / VOCABULARY).write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
+            self._sort_vocabulary()
+            with NpyFileSink(Path(folder)) as files:
+                build_to_sink(self._document_windows(), self._max_weights(), files)
+        names = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
+        (Path(folder) / VOCABULARY_FILE).write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        names = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
-        self._terms = {name: rank for rank, name in enumerate(names)}
-        self._documents = settings["documents"]
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        names = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))
+        self._vocabulary = {name: rank for rank, name in enumerate(names)}
+        self._document_count = settings["documents"]
         if len(names) != settings["vocabulary"]:
-            raise ValueError(f"{VOCABULARY} holds {len(names)} terms, not {settings['vocabulary']}")
+            raise ValueError(f"{VOCABULARY_FILE} holds {len(names)} terms, not {settings['vocabulary']}")
         self.window = settings.get("window", self.window)
-        self._postings = Postings.restored(arrays, self.window, False, self._documents, len(names))
+        self._postings = Postings.from_arrays(arrays, self.window, False, self._document_count, len(names))

@@ -17,25 +17,25 @@ from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
-from moeir.indexes.pool import Pool, QuickPool
-from moeir.indexes.storage import Vectors
+from moeir.indexes.pool import TopKPool, CpuTopKPool
+from moeir.indexes.storage import VectorStore
 from moeir.kernels.full_precision import full_precision
 from moeir.kernels.memory import available_bytes
 
 UNIT_ROUNDOFF = 2.0**-24
-COARSE_ROUNDOFF = 2.0**-9  # of bfloat16
-LARGE = 2.0**100  # larger scores are scanned in float32
-BYTES_OF_ELEMENT = 16  # of CUDA memory for each of `elements_at_once`: a score, its factors and its copies
+BF16_ROUNDOFF = 2.0**-9  # of bfloat16
+BF16_SCORE_LIMIT = 2.0**100  # larger scores are scanned in float32
+BYTES_PER_ELEMENT = 16  # of CUDA memory for each of `elements_at_once`: a score, its factors and its copies
 UNDERFLOW = 2.0**-100  # upper bound of what underflow can cost one float32 score of 2^25 products
-LARGEST_FLOAT = float(torch.finfo(torch.float32).max)
+MAX_FLOAT32 = float(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True)
-class Block:
+class QueryBlock:
     """A block of queries: vectors [Q, L, D] float32, zero-padded after the last token; query_rows int64 [Q], their rows in
     the result."""
 
-    lines: np.ndarray
+    query_rows: np.ndarray
     vectors: torch.Tensor
 
     @cached_property
@@ -44,12 +44,12 @@ class Block:
         norms: torch.Tensor = self.vectors.double().norm(dim=2).sum(dim=1)
         return norms
 
-    def part(self, chosen: torch.Tensor) -> "Block":
+    def select(self, chosen: torch.Tensor) -> "QueryBlock":
         """The queries at the given indices [q]."""
-        return Block(self.lines[chosen.cpu().numpy()], self.vectors[chosen])
+        return QueryBlock(self.query_rows[chosen.cpu().numpy()], self.vectors[chosen])
 
 
-def dots(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def exact_dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Inner products of pairs, the same bits on every device: left, right [P, D] float32 or float16 -> float64 [P].
 
     A product of two float32 is exact in float64, and the products are added in a fixed pairwise order.
@@ -57,10 +57,10 @@ def dots(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     >>> exact_dot(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])).tolist()
     [32.0]
     """
-    return halved(left.double() * right.double())
+    return pairwise_sum(left.double() * right.double())
 
 
-def halved(terms: torch.Tensor) -> torch.Tensor:
+def pairwise_sum(terms: torch.Tensor) -> torch.Tensor:
     """Sum over the last dimension by adding the second half to the first until one is left; overwrites `terms`.
 
     Zeros at the end change nothing, so padding changes nothing: [..., D] float64 -> [...] float64.
@@ -75,18 +75,18 @@ def halved(terms: torch.Tensor) -> torch.Tensor:
     return terms[..., 0] + 0.0 if width else terms.new_zeros(terms.shape[:-1])  # −0 becomes 0
 
 
-def slices(count: int, step: int) -> Iterator[slice]:
+def chunk_slices(count: int, step: int) -> Iterator[slice]:
     """Cut range(count) into slices of `step`, at least 1."""
     step = max(1, step)
     return (slice(first, min(first + step, count)) for first in range(0, count, step))
 
 
-def rounding(terms: int) -> float:
+def gamma(terms: int) -> float:
     """γ_n = n·u / (1 − n·u), Higham 2002, §3.1: n float32 roundings, in any order, with or without fused multiply-add."""
     return terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
 
 
-def margin(block: Block, longest: float) -> torch.Tensor:
+def scan_error_bound(block: QueryBlock, max_norm: float) -> torch.Tensor:
     """How far below the K-th best scan score a document of the exact top K can be, float64 [Q].
 
     With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
@@ -95,11 +95,11 @@ def margin(block: Block, longest: float) -> torch.Tensor:
     cover F, the norms and the threshold itself.
     """
     length, width = block.vectors.shape[1:]
-    error: torch.Tensor = rounding(width + length + 8) * block.norms * longest + UNDERFLOW
+    error: torch.Tensor = gamma(width + length + 8) * block.norms * max_norm + UNDERFLOW
     return 2.0 * error
 
 
-def coarse_margin(block: Block, longest: float, lost: float) -> torch.Tensor:
+def bf16_error_bound(block: QueryBlock, max_norm: float, max_bf16_error: float) -> torch.Tensor:
     """`scan_error_bound` for vectors rounded to bfloat16, products summed in float32 and rounded to bfloat16, float64 [Q].
 
     With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `max_bf16_error`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
@@ -109,13 +109,13 @@ def coarse_margin(block: Block, longest: float, lost: float) -> torch.Tensor:
     query_error = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
     norms = rounded.norm(dim=2).sum(dim=1)
     terms = 2 * (sum(block.vectors.shape[1:]) + 8)
-    rounding_error = (rounding(terms) + COARSE_ROUNDOFF * (1.0 + rounding(terms))) * norms * (longest + lost)
-    error: torch.Tensor = query_error * longest + norms * lost + rounding_error + UNDERFLOW * max(longest, 1.0)
-    return 2.0 * error * (1.0 + rounding(8))
+    rounding_error = (gamma(terms) + BF16_ROUNDOFF * (1.0 + gamma(terms))) * norms * (max_norm + max_bf16_error)
+    error: torch.Tensor = query_error * max_norm + norms * max_bf16_error + rounding_error + UNDERFLOW * max(max_norm, 1.0)
+    return 2.0 * error * (1.0 + gamma(8))
 
 
 @contextmanager
-def exact_products(device: torch.device) -> Iterator[None]:
+def full_precision_matmul(device: torch.device) -> Iterator[None]:
     """Context: float32 matmul in full float32, bfloat16 matmul accumulated in float32, no gradients."""
     reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
     cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -126,7 +126,7 @@ def exact_products(device: torch.device) -> Iterator[None]:
         cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
-class TwoStep(base.Index):
+class TwoStepIndex(base.Index):
     """Scan in float32 or bfloat16, keep every document within the error bound of the K-th, score those exactly, rank them.
 
     The pool of candidates starts at depth + slack. If its last entry is still within the bound (many equal scores), the
@@ -139,8 +139,8 @@ class TwoStep(base.Index):
     slack: int | None = None  # None: enough for the usual error bound
     coarse = False  # the scan may multiply in bfloat16
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
-        super().__init__(order, device)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks, device)
         try:
             self._device = torch.device(device)
         except RuntimeError:
@@ -150,88 +150,88 @@ class TwoStep(base.Index):
         if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
             raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
-        self.longest, self.lost = 0.0, 0.0  # largest ‖d‖, and largest ‖d − d̂‖ with d̂ = d in bfloat16
+        self.max_norm, self.max_bf16_error = 0.0, 0.0  # largest ‖d‖, and largest ‖d − d̂‖ with d̂ = d in bfloat16
 
-    def _fit(self, vectors: Vectors) -> None:
+    def _fit_to_memory(self, vectors: VectorStore) -> None:
         """On CUDA, limit `elements_at_once` to the memory left beside the vectors."""
         if self._device.type == "cuda":
-            vectors.load()
-            self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_OF_ELEMENT))
+            vectors.load_to_device()
+            self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_PER_ELEMENT))
 
     def pairs_at_once(self, width: int) -> int:
         """How many pairs of vectors of this width may be multiplied in float64 at a time."""
         return max(1, self.elements_at_once // (16 * max(width, 1)))
 
     @abstractmethod
-    def _blocks(self, queries: Any) -> Iterator[Block]:
+    def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         """The queries that have at least one token, in blocks on the device."""
 
     @abstractmethod
-    def _scan(self, block: Block, pool: Pool) -> None:
+    def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
         """Push a float32 score of every document into the pool."""
 
     @abstractmethod
-    def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Scores of pairs (query in the block [P], document row [P]), queries ascending -> float64 [P]."""
 
-    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        id_ranks = self.places
-        with exact_products(self._device):
-            for block in self._blocks(queries):
-                self._refuse(block)
-                extra = self.slack if self.slack is not None else 64 + (depth if self._coarse(block) else 0)
-                self._search(block, depth, depth + extra, id_ranks, rows, scores)
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        id_ranks = self.id_ranks
+        with full_precision_matmul(self._device):
+            for block in self._query_blocks(queries):
+                self._check_finite(block)
+                extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
+                self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
 
-    def _coarse(self, block: Block) -> bool:
+    def _scans_in_bf16(self, block: QueryBlock) -> bool:
         """Whether the scan of these queries multiplies in bfloat16."""
-        return self.coarse and bool((block.norms * max(self.longest, 1.0) < LARGE).all())
+        return self.coarse and bool((block.norms * max(self.max_norm, 1.0) < BF16_SCORE_LIMIT).all())
 
-    def _refuse(self, block: Block) -> None:
-        invalid = ~(block.norms * max(self.longest, 1.0) < LARGEST_FLOAT)
+    def _check_finite(self, block: QueryBlock) -> None:
+        invalid = ~(block.norms * max(self.max_norm, 1.0) < MAX_FLOAT32)
         if invalid.any():
-            query_row = int(block.lines[int(invalid.int().argmax())])
+            query_row = int(block.query_rows[int(invalid.int().argmax())])
             raise DataError(f"query {query_row}: NaN, infinity, or a score too large for float32")
 
-    def _search(self, block: Block, depth: int, size: int, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+    def _search_block(self, block: QueryBlock, depth: int, size: int, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
         size, max_queries = min(size, len(self)), max(1, self.elements_at_once // (4 * size))
-        if len(block.lines) > max_queries:
-            for part in slices(len(block.lines), max_queries):
-                self._search(block.part(torch.arange(part.start, part.stop)), depth, size, id_ranks, rows, scores)
+        if len(block.query_rows) > max_queries:
+            for part in chunk_slices(len(block.query_rows), max_queries):
+                self._search_block(block.select(torch.arange(part.start, part.stop)), depth, size, id_ranks, rows, scores)
             return
-        queries = len(block.lines)
-        pool = QuickPool(queries, size) if self._device.type == "cpu" else Pool(queries, size, self._device)
+        queries = len(block.query_rows)
+        pool = CpuTopKPool(queries, size) if self._device.type == "cpu" else TopKPool(queries, size, self._device)
         self._scan(block, pool)
-        coarse = self._coarse(block)
-        margins = coarse_margin(block, self.longest, self.lost) if coarse else margin(block, self.longest)
+        coarse = self._scans_in_bf16(block)
+        margins = bf16_error_bound(block, self.max_norm, self.max_bf16_error) if coarse else scan_error_bound(block, self.max_norm)
         is_candidate, certain = pool.candidates(depth, margins)
         is_candidate &= certain[:, None]
         query, position = is_candidate.nonzero(as_tuple=True)
         candidates = pool.rows[query, position]
-        values = self._exact(block, query, candidates).float().cpu().numpy()
+        values = self._exact_scores(block, query, candidates).float().cpu().numpy()
         hits, ends = candidates.cpu().numpy(), is_candidate.sum(dim=1).cumsum(0).tolist()
         is_certain = certain.tolist()
         for i in (i for i in range(queries) if is_certain[i]):
-            hit_range, query_row = slice(ends[i - 1] if i else 0, ends[i]), block.lines[i]
-            is_hit = values[hit_range] > self.unfound
-            base.place_hits(hits[hit_range][is_hit], values[hit_range][is_hit], id_ranks, rows[query_row], scores[query_row])
+            hit_range, query_row = slice(ends[i - 1] if i else 0, ends[i]), block.query_rows[i]
+            is_hit = values[hit_range] > self.score_if_not_found
+            base.fill_ranked_hits(hits[hit_range][is_hit], values[hit_range][is_hit], id_ranks, rows[query_row], scores[query_row])
         if uncertain := [i for i in range(queries) if not is_certain[i]]:
-            self._search(block.part(torch.tensor(uncertain)), depth, 4 * size, id_ranks, rows, scores)
+            self._search_block(block.select(torch.tensor(uncertain)), depth, 4 * size, id_ranks, rows, scores)
 
-    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        with exact_products(self._device):
-            for block in self._blocks(queries):
-                self._refuse(block)
+        with full_precision_matmul(self._device):
+            for block in self._query_blocks(queries):
+                self._check_finite(block)
                 block_positions = np.full(len(queries), base.NO_ROW, dtype=np.int64)
-                block_positions[block.lines] = np.arange(len(block.lines))
+                block_positions[block.query_rows] = np.arange(len(block.query_rows))
                 pairs = np.flatnonzero(block_positions[query_rows] != base.NO_ROW)
                 pairs = pairs[np.argsort(block_positions[query_rows[pairs]], kind="stable")]
-                scores[pairs] = self.unfound
-                pairs = pairs[self._findable(document_rows[pairs])]
+                scores[pairs] = self.score_if_not_found
+                pairs = pairs[self._findable_mask(document_rows[pairs])]
                 query, rows = (torch.from_numpy(part[pairs]).to(self._device) for part in (block_positions[query_rows], document_rows))
-                scores[pairs] = self._exact(block, query, rows).float().cpu().numpy()
+                scores[pairs] = self._exact_scores(block, query, rows).float().cpu().numpy()
         return scores
 
-    def _findable(self, rows: np.ndarray) -> np.ndarray:
+    def _findable_mask(self, rows: np.ndarray) -> np.ndarray:
         """Which documents can be retrieved at all: rows [n] -> bool [n]."""
         return np.ones(len(rows), dtype=bool)

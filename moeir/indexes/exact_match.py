@@ -8,24 +8,24 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from moeir.artifacts.journals import GrowingArray
+from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
-from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halved, rounding, slices
-from moeir.indexes.ragged import spread
-from moeir.indexes.storage import ROWS_AT_ONCE, Vectors
+from moeir.indexes.candidates import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, exact_dot, pairwise_sum, gamma, chunk_slices
+from moeir.indexes.ragged import padded_positions
+from moeir.indexes.storage import ROWS_AT_ONCE, VectorStore
 
-NO_TERM, BYTES_OF_ROW = -1, 4
+NO_TERM, BYTES_PER_ROW = -1, 4
 
 
 @dataclass(frozen=True)
-class TermBlock(Block):
+class TermQueryBlock(QueryBlock):
     """A block of queries with each token's term as its number in the index, int64 [Q, L]; NO_TERM for padding and unknown terms."""
 
     terms: torch.Tensor
 
-    def part(self, chosen: torch.Tensor) -> "TermBlock":
-        return TermBlock(self.lines[chosen.cpu().numpy()], self.vectors[chosen], self.terms[chosen.cpu()])
+    def select(self, chosen: torch.Tensor) -> "TermQueryBlock":
+        return TermQueryBlock(self.query_rows[chosen.cpu().numpy()], self.vectors[chosen], self.terms[chosen.cpu()])
 
     def by_term(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         """Yield each term with the queries [a] and vectors [a, D] of its tokens, on the device."""
@@ -40,7 +40,7 @@ class TermBlock(Block):
             yield term, query[begin:end], tokens[begin:end]
 
 
-class ExactMatch(TwoStep, Index):
+class ExactMatchIndex(TwoStepIndex, Index):
     """Exact sum over a query's tokens of the best inner product with a token of the same term, on any device.
 
     Document vectors are stored as float16, ordered by term; queries stay float32. A term adds at least 0; a score is the float64 sum of
@@ -48,22 +48,22 @@ class ExactMatch(TwoStep, Index):
     """
 
     kind: ClassVar[str] = "exact-match"
-    unfound: ClassVar[float] = 0.0
+    score_if_not_found: ClassVar[float] = 0.0
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
-        super().__init__(order, device)
-        self._vectors = Vectors(self._device, beside=BYTES_OF_ROW)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks, device)
+        self._vectors = VectorStore(self._device, extra_bytes_per_row=BYTES_PER_ROW)
         self._shards: list[tuple[torch.Tensor, torch.Tensor]] = []  # terms and rows of the tokens, in order of addition
-        self._places: torch.Tensor | None = None  # row of each posting's vector; None: vectors are in the order of the postings
+        self._vector_rows: torch.Tensor | None = None  # row of each posting's vector; None: vectors are in the order of the postings
         self._terms = self._starts = self._rows = torch.zeros(0, dtype=torch.int64)
-        self._own_rows: torch.Tensor | None = None  # `_rows` on the device of the vectors
-        self._built, self._documents = False, 0
+        self._device_row_cache: torch.Tensor | None = None  # `_rows` on the device of the vectors
+        self._is_built, self._document_count = False, 0
 
     def __len__(self) -> int:
-        return self._documents
+        return self._document_count
 
     def add(self, shard: Any) -> None:
-        if self._built and not self._shards:
+        if self._is_built and not self._shards:
             raise ArtifactError("an opened exact-match index takes no more documents; build a new one")
         first, starts = len(self), shard.starts.cpu().long()
 
@@ -74,33 +74,33 @@ class ExactMatch(TwoStep, Index):
         self._vectors.add(shard.vectors[: int(starts[-1])], owner)
         rows = torch.repeat_interleave(torch.arange(first, first + len(starts) - 1, dtype=torch.int32), starts.diff())
         self._shards.append((shard.terms[: int(starts[-1])].cpu().int(), rows))
-        self._documents, self._built, self.longest = first + len(starts) - 1, False, self._vectors.longest
+        self._document_count, self._is_built, self.max_norm = first + len(starts) - 1, False, self._vectors.max_norm
 
     def _build(self) -> None:
         """Build postings from the shards: by term, then row, then position in the text."""
-        if not self._built and self._shards:
+        if not self._is_built and self._shards:
             terms, rows = (torch.cat(column) for column in zip(*self._shards, strict=True))
-            self._places = terms.argsort(stable=True)
-            self._rows = rows[self._places]
-            self._terms, counts = terms[self._places].unique_consecutive(return_counts=True)
+            self._vector_rows = terms.argsort(stable=True)
+            self._rows = rows[self._vector_rows]
+            self._terms, counts = terms[self._vector_rows].unique_consecutive(return_counts=True)
             self._starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            self._own_rows = None
-        self._built = True
+            self._device_row_cache = None
+        self._is_built = True
 
-    def _rows_at_home(self) -> torch.Tensor:
+    def _device_rows(self) -> torch.Tensor:
         """Document rows of all postings, on the device of the vectors."""
-        if self._own_rows is None:
-            self._own_rows = self._rows.to(self._vectors.home)
-        return self._own_rows
+        if self._device_row_cache is None:
+            self._device_row_cache = self._rows.to(self._vectors.storage_device)
+        return self._device_row_cache
 
-    def _stored(self, postings: slice | torch.Tensor) -> torch.Tensor:
+    def _posting_vectors(self, postings: slice | torch.Tensor) -> torch.Tensor:
         """Vectors float16 [n, D] of postings, by slice or by number [n], on the device."""
-        if self._places is None:
+        if self._vector_rows is None:
             return self._vectors[postings]
-        return self._vectors[self._places[postings if isinstance(postings, slice) else postings.cpu()]]
+        return self._vectors[self._vector_rows[postings if isinstance(postings, slice) else postings.cpu()]]
 
     def settings(self) -> dict[str, Any]:
-        counts = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.longest}
+        counts = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.max_norm}
         return {**super().settings(), **counts}
 
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -109,42 +109,42 @@ class ExactMatch(TwoStep, Index):
 
     def save(self, folder: Path | str) -> None:
         super().save(folder)
-        target = GrowingArray(Path(folder) / "vectors.npy", np.float16, self._vectors.width)
-        for part in slices(len(self._rows), ROWS_AT_ONCE):
-            target.append(self._stored(part).cpu().numpy())
+        target = AppendableNpy(Path(folder) / "vectors.npy", np.float16, self._vectors.width)
+        for part in chunk_slices(len(self._rows), ROWS_AT_ONCE):
+            target.append(self._posting_vectors(part).cpu().numpy())
         target.close()
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         self._terms, self._starts, self._rows = (torch.from_numpy(np.asarray(arrays[name])) for name in ("terms", "starts", "rows"))
         self._vectors.restore(arrays["vectors"], settings["longest"])
-        self._documents, self._built, self.longest = settings["documents"], True, self._vectors.longest
+        self._document_count, self._is_built, self.max_norm = settings["documents"], True, self._vectors.max_norm
         posting_count = int(self._starts[-1]) if len(self._starts) else 0
         if not posting_count == len(self._rows) == len(self._vectors) or len(self._starts) not in (0, len(self._terms) + 1):
             raise ValueError(f"{len(self._vectors)} vectors, {len(self._rows)} rows, starts.npy counts {posting_count}")
 
-    def _blocks(self, queries: Any) -> Iterator[Block]:
+    def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         self._build()
         self._vectors.check_width(queries.vectors.shape[1])
-        self._fit(self._vectors)
+        self._fit_to_memory(self._vectors)
         starts = queries.starts.cpu().long()
         lengths = starts.diff()
         query_rows = lengths.argsort(stable=True)
         query_rows = query_rows[lengths[query_rows] > 0]
         step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
-        for part in (query_rows[cut] for cut in slices(len(query_rows), step)):
-            positions, real = spread(starts[part], lengths[part])
+        for part in (query_rows[cut] for cut in chunk_slices(len(query_rows), step)):
+            positions, real = padded_positions(starts[part], lengths[part])
             vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
             terms = queries.terms.cpu()[positions].to(self._terms.dtype)
             term_numbers = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
             real &= self._terms[term_numbers] == terms if len(self._terms) else False
             vectors = vectors.masked_fill(~real[..., None].to(self._device), 0.0)
-            yield TermBlock(part.numpy(), vectors, term_numbers.masked_fill(~real, NO_TERM))
+            yield TermQueryBlock(part.numpy(), vectors, term_numbers.masked_fill(~real, NO_TERM))
 
-    def _scan(self, block: Block, pool: Pool) -> None:
-        assert isinstance(block, TermBlock)
-        step = self.documents_at_once or self.elements_at_once // (4 * max(len(block.lines), self._vectors.width))
-        for part in slices(len(self), step):
-            scores = torch.zeros(len(block.lines), part.stop - part.start, device=self._device)
+    def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
+        assert isinstance(block, TermQueryBlock)
+        step = self.documents_at_once or self.elements_at_once // (4 * max(len(block.query_rows), self._vectors.width))
+        for part in chunk_slices(len(self), step):
+            scores = torch.zeros(len(block.query_rows), part.stop - part.start, device=self._device)
             reached = torch.zeros_like(scores, dtype=torch.int32)
             for term, query, tokens in block.by_term():
                 self._scan_term(term, tokens, query, part, scores, reached)
@@ -154,13 +154,13 @@ class ExactMatch(TwoStep, Index):
         self, term: int, tokens: torch.Tensor, query: torch.Tensor, part: slice, scores: torch.Tensor, reached: torch.Tensor
     ) -> None:
         """Add the scores of one term's tokens [a, D], of queries [a], to documents `part`; mark those that may have a product above 0."""
-        bound = (rounding(tokens.shape[1] + 8) * tokens.double().norm(dim=1) * self.longest + UNDERFLOW).float()
+        bound = (gamma(tokens.shape[1] + 8) * tokens.double().norm(dim=1) * self.max_norm + UNDERFLOW).float()
         start = int(self._starts[term])
         term_rows = self._rows[start : int(self._starts[term + 1])]
         first, last = torch.searchsorted(term_rows, torch.tensor([part.start, part.stop], dtype=term_rows.dtype)).tolist()
-        for begin, end in _whole_rows(term_rows, first, last, self.elements_at_once // (4 * max(tokens.shape))):
-            rows, groups = self._rows_at_home()[start + begin : start + end].unique_consecutive(return_inverse=True)
-            similarity = self._stored(slice(start + begin, start + end)).float() @ tokens.T  # [p, a]
+        for begin, end in _row_aligned_ranges(term_rows, first, last, self.elements_at_once // (4 * max(tokens.shape))):
+            rows, groups = self._device_rows()[start + begin : start + end].unique_consecutive(return_inverse=True)
+            similarity = self._posting_vectors(slice(start + begin, start + end)).float() @ tokens.T  # [p, a]
             best = similarity.new_full((len(rows), len(tokens)), float("-inf"))
             best.scatter_reduce_(0, groups.to(self._device)[:, None].expand_as(similarity), similarity, "amax")
             possible = best.T + bound[:, None] >= 0
@@ -168,38 +168,38 @@ class ExactMatch(TwoStep, Index):
             scores.index_put_(positions, best.T.clamp(min=0.0), accumulate=True)  # a term adds at least 0
             reached.index_put_(positions, possible.int(), accumulate=True)
 
-    def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        assert isinstance(block, TermBlock)
+    def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        assert isinstance(block, TermQueryBlock)
         scores = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
-        query, rows = query.cpu(), rows.to(self._vectors.home, self._rows.dtype)
+        query, rows = query.cpu(), rows.to(self._vectors.storage_device, self._rows.dtype)
         length = block.terms.shape[1]
-        for part in slices(len(rows), self.elements_at_once // (16 * length)):
+        for part in chunk_slices(len(rows), self.elements_at_once // (16 * length)):
             first, last = int(query[part.start]), int(query[part.stop - 1]) + 1
             best = torch.zeros(part.stop - part.start, length, dtype=torch.float64, device=self._device)
             for query_index in range(first, last):
                 pair_range = slice(*torch.searchsorted(query[part], torch.tensor([query_index, query_index + 1])).tolist())
                 for position, term in enumerate(block.terms[query_index].tolist()):
                     if term != NO_TERM:
-                        best[pair_range, position] = self._best(term, block.vectors[query_index, position], rows[part][pair_range])
-            scores[part] = halved(best)
+                        best[pair_range, position] = self._best_products(term, block.vectors[query_index, position], rows[part][pair_range])
+            scores[part] = pairwise_sum(best)
         return scores
 
-    def _best(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _best_products(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Largest product of one token [D] with its term's tokens in each document, at least 0: rows [n] -> float64 [n]."""
         start = int(self._starts[term])
-        term_rows = self._rows_at_home()[start : int(self._starts[term + 1])]
+        term_rows = self._device_rows()[start : int(self._starts[term + 1])]
         first, last = (torch.searchsorted(term_rows, rows, right=right) for right in (False, True))
         counts = last - first
         document_indices = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
         postings = torch.arange(len(document_indices), device=rows.device) + (last - counts.cumsum(0))[document_indices] + start
         best = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
-        for part in slices(len(document_indices), self.pairs_at_once(len(token))):
-            products = dots(token.expand(part.stop - part.start, -1), self._stored(postings[part]))
+        for part in chunk_slices(len(document_indices), self.pairs_at_once(len(token))):
+            products = exact_dot(token.expand(part.stop - part.start, -1), self._posting_vectors(postings[part]))
             best.scatter_reduce_(0, document_indices[part].to(self._device), products, "amax")
         return best
 
 
-def _whole_rows(rows: torch.Tensor, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
+def _row_aligned_ranges(rows: torch.Tensor, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
     """Cut ascending rows[first:last] into ranges of about `most` entries that never split a row.
 
     >>> list(_row_aligned_ranges(torch.tensor([0, 0, 1, 1, 1, 2]), 0, 6, 3))

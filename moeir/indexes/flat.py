@@ -10,15 +10,15 @@ import torch
 from moeir.artifacts import mapping
 from moeir.indexes import halves
 from moeir.indexes.base import Index
-from moeir.indexes.candidates import Block, Pool, TwoStep, dots, slices
-from moeir.indexes.storage import Vectors, bits
-from moeir.kernels.bfloat16 import multiplies_bfloat16
+from moeir.indexes.candidates import QueryBlock, TopKPool, TwoStepIndex, exact_dot, chunk_slices
+from moeir.indexes.storage import VectorStore, as_uint16
+from moeir.kernels.bfloat16 import has_native_bfloat16
 
-FEWEST = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
-FEW_ROWS = 2**16  # documents scanned at a time for fewer queries than that
+MIN_MATMUL_ROWS = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
+ROWS_FOR_FEW_QUERIES = 2**16  # documents scanned at a time for fewer queries than that
 
 
-class Flat(TwoStep, Index):
+class Flat(TwoStepIndex, Index):
     """Exact inner product of dense vectors, on any device.
 
     Documents are stored as float16, as in encodings; queries stay float32. The scan uses bfloat16 on hardware that multiplies it; the
@@ -27,10 +27,10 @@ class Flat(TwoStep, Index):
 
     kind: ClassVar[str] = "dense"
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
-        super().__init__(order, device)
-        self._vectors = Vectors(self._device)
-        self.coarse = multiplies_bfloat16(device)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks, device)
+        self._vectors = VectorStore(self._device)
+        self.coarse = has_native_bfloat16(device)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -38,10 +38,10 @@ class Flat(TwoStep, Index):
     def add(self, shard: Any) -> None:
         first = len(self)
         self._vectors.add(shard.vectors, lambda row: f"row {first + row}: its vector")
-        self.longest, self.lost = self._vectors.longest, self._vectors.lost
+        self.max_norm, self.max_bf16_error = self._vectors.max_norm, self._vectors.max_bf16_error
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "dimension": self._vectors.width, "longest": self.longest, "lost": self.lost}
+        return {**super().settings(), "dimension": self._vectors.width, "longest": self.max_norm, "lost": self.max_bf16_error}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {}
@@ -50,59 +50,59 @@ class Flat(TwoStep, Index):
         super().save(folder)
         self._vectors.save(Path(folder) / "vectors.npy")
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         self._vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
-        self.longest, self.lost = self._vectors.longest, self._vectors.lost
+        self.max_norm, self.max_bf16_error = self._vectors.max_norm, self._vectors.max_bf16_error
 
-    def _blocks(self, queries: Any) -> Iterator[Block]:
+    def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         vectors = queries.vectors
         self._vectors.check_width(vectors.shape[1])
-        self._fit(self._vectors)
+        self._fit_to_memory(self._vectors)
         step = self.queries_at_once or min(1024, self.elements_at_once // max(vectors.shape[1], 1))
-        for part in slices(len(vectors), step):
-            yield Block(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
+        for part in chunk_slices(len(vectors), step):
+            yield QueryBlock(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
 
-    def _coarse(self, block: Block) -> bool:
-        return (self._device.type == "cuda" or len(block.lines) >= FEWEST) and super()._coarse(block)
+    def _scans_in_bf16(self, block: QueryBlock) -> bool:
+        return (self._device.type == "cuda" or len(block.query_rows) >= MIN_MATMUL_ROWS) and super()._scans_in_bf16(block)
 
-    def _scan(self, block: Block, pool: Pool) -> None:
-        if self._device.type == "cpu" and len(block.lines) < FEWEST:
-            self._scan_for_few(block, pool)
+    def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
+        if self._device.type == "cpu" and len(block.query_rows) < MIN_MATMUL_ROWS:
+            self._scan_few_queries(block, pool)
             return
-        coarse = self._coarse(block)
+        coarse = self._scans_in_bf16(block)
         dtype = torch.bfloat16 if coarse else torch.float32
         queries = block.vectors[:, 0].to(dtype)
         widest = max(self._vectors.width, len(queries))
         step = self.documents_at_once or max(64, self.elements_at_once // (4 * widest))
-        read, scores = self._vectors.reader(max(step, FEWEST), coarse), torch.empty(0)
-        for part in slices(len(self), step):
+        read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse), torch.empty(0)
+        for part in chunk_slices(len(self), step):
             documents = read(part)
             if scores.shape != (len(queries), len(documents)):
                 scores = torch.empty(len(queries), len(documents), dtype=dtype, device=self._device)
             torch.mm(queries, documents.T, out=scores)
             pool.push(scores, torch.arange(part.start, part.stop, device=self._device))
 
-    def _scan_for_few(self, block: Block, pool: Pool) -> None:
+    def _scan_few_queries(self, block: QueryBlock, pool: TopKPool) -> None:
         """Scan for a few queries: memory bandwidth dominates, so documents are read once, in float16."""
         queries = block.vectors[:, 0].contiguous().numpy()
         for first, shard in self._vectors.shards():
-            for part in slices(len(shard), self.documents_at_once or FEW_ROWS):
+            for part in chunk_slices(len(shard), self.documents_at_once or ROWS_FOR_FEW_QUERIES):
                 scores = torch.empty(len(queries), part.stop - part.start)
-                halves.few_products(bits(shard[part]), queries, scores.numpy())
+                halves.scan_few_queries(as_uint16(shard[part]), queries, scores.numpy())
                 pool.push(scores, torch.arange(first + part.start, first + part.stop))
-                mapping.read(shard[part].nbytes)
+                mapping.note_pages_read(shard[part].nbytes)
 
-    def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         if self._device.type == "cpu":
             queries, values = block.vectors[:, 0].contiguous().numpy(), scores.numpy()
             for first, shard in self._vectors.shards():
-                for positions in mapping.parted(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
+                for positions in mapping.bounded_chunks(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
                     shard_scores = np.empty(len(positions))
-                    halves.pair_products(bits(shard), queries, query.numpy()[positions], rows.numpy()[positions] - first, shard_scores)
+                    halves.exact_pair_dots(as_uint16(shard), queries, query.numpy()[positions], rows.numpy()[positions] - first, shard_scores)
                     values[positions] = shard_scores
             return scores
-        rows = rows.to(self._vectors.home)
-        for part in slices(len(rows), self.pairs_at_once(self._vectors.width)):
-            scores[part] = dots(block.vectors[query[part], 0], self._vectors[rows[part]])
+        rows = rows.to(self._vectors.storage_device)
+        for part in chunk_slices(len(rows), self.pairs_at_once(self._vectors.width)):
+            scores[part] = exact_dot(block.vectors[query[part], 0], self._vectors[rows[part]])
         return scores

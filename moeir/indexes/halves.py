@@ -8,60 +8,60 @@ from typing import Any
 import numba
 import numpy as np
 
-from moeir.indexes.lanes import LANES, lane_products
-from moeir.kernels.compiling import compiled
+from moeir.indexes.lanes import LANES, dot_32
+from moeir.kernels.compiling import njit_cached
 
-SIGN, REST, SMALLEST_NORMAL, INFINITE = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x400), np.uint16(0x7C00)
-REBIASED = np.uint16((127 - 15) << 7)
-FLOAT_REBIASED = np.uint32((127 - 15) << 23)
+SIGN_BIT, MAGNITUDE_BITS, SMALLEST_NORMAL, EXPONENT_BITS = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x400), np.uint16(0x7C00)
+BF16_BIAS_SHIFT = np.uint16((127 - 15) << 7)
+FLOAT32_BIAS_SHIFT = np.uint32((127 - 15) << 23)
 
 
-@compiled()
+@njit_cached()
 def to_bfloat16(float16_bits: Any, bfloat16_bits: Any) -> None:
     """Round to bfloat16, ties to even; subnormal float16 numbers become 0: bits uint16 [n, D] -> bits uint16 [n, D]."""
     for row in range(len(float16_bits)):
-        round_row(float16_bits[row], bfloat16_bits[row])
+        row_to_bfloat16(float16_bits[row], bfloat16_bits[row])
 
 
-@compiled()
-def round_row(source: Any, target: Any) -> None:
+@njit_cached()
+def row_to_bfloat16(source: Any, target: Any) -> None:
     """`to_bfloat16` of one vector."""
     for i in range(len(source)):
-        rest = np.uint16(source[i] & REST)
+        rest = np.uint16(source[i] & MAGNITUDE_BITS)
         even = np.uint16((rest >> np.uint16(3)) & np.uint16(1))
-        nearest = np.uint16(np.uint16((rest + np.uint16(3) + even) >> np.uint16(3)) + REBIASED)
-        target[i] = np.uint16((nearest if rest >= SMALLEST_NORMAL else np.uint16(0)) | (source[i] & SIGN))
+        nearest = np.uint16(np.uint16((rest + np.uint16(3) + even) >> np.uint16(3)) + BF16_BIAS_SHIFT)
+        target[i] = np.uint16((nearest if rest >= SMALLEST_NORMAL else np.uint16(0)) | (source[i] & SIGN_BIT))
 
 
-@compiled()
-def to_single(float16_bits: Any, bits: Any, values: Any) -> None:
+@njit_cached()
+def to_float32(float16_bits: Any, bits: Any, values: Any) -> None:
     """Convert to float32: bits uint16 [D] -> values float32 [D], of which `bits` uint32 [D] is a view."""
     small = np.uint16(0)
     for i in range(len(float16_bits)):
-        rest, sign = np.uint32(float16_bits[i] & REST), np.uint32(float16_bits[i] & SIGN) << np.uint32(16)
-        bits[i] = sign | ((rest << np.uint32(13)) + FLOAT_REBIASED)
-        small = np.uint16(small | np.uint16((float16_bits[i] & REST) < SMALLEST_NORMAL))
+        rest, sign = np.uint32(float16_bits[i] & MAGNITUDE_BITS), np.uint32(float16_bits[i] & SIGN_BIT) << np.uint32(16)
+        bits[i] = sign | ((rest << np.uint32(13)) + FLOAT32_BIAS_SHIFT)
+        small = np.uint16(small | np.uint16((float16_bits[i] & MAGNITUDE_BITS) < SMALLEST_NORMAL))
     if small:
         for i in range(len(float16_bits)):
-            rest = float16_bits[i] & REST
+            rest = float16_bits[i] & MAGNITUDE_BITS
             if rest < SMALLEST_NORMAL:
                 single = np.float32(rest) * np.float32(2.0**-24)
-                values[i] = -single if float16_bits[i] & SIGN else single
+                values[i] = -single if float16_bits[i] & SIGN_BIT else single
 
 
-@compiled(parallel=True)
-def measure(float16_bits: Any, norms: Any, lost: Any) -> None:
+@njit_cached(parallel=True)
+def norms_and_bf16_error(float16_bits: Any, norms: Any, lost: Any) -> None:
     """‖d‖ of each row, NaN if it has NaN or infinity, and ‖d − d̂‖ with d̂ = d in bfloat16: [n, D] -> float64 [n], [n]."""
     for row in numba.prange(len(float16_bits)):
         source, width = float16_bits[row], float16_bits.shape[1]
         bits, rounded, coarse_bits = np.empty(width, np.uint32), np.empty(width, np.uint16), np.empty(width, np.uint32)
         values, coarse = bits.view(np.float32), coarse_bits.view(np.float32)
-        to_single(source, bits, values)
-        round_row(source, rounded)
+        to_float32(source, bits, values)
+        row_to_bfloat16(source, rounded)
         square, off, finite = 0.0, 0.0, True
         for i in range(width):
             coarse_bits[i] = np.uint32(rounded[i]) << np.uint32(16)
-            finite &= (source[i] & INFINITE) != INFINITE
+            finite &= (source[i] & EXPONENT_BITS) != EXPONENT_BITS
         for i in range(width):
             square += np.float64(values[i]) ** 2
             off += (np.float64(values[i]) - np.float64(coarse[i])) ** 2
@@ -69,8 +69,8 @@ def measure(float16_bits: Any, norms: Any, lost: Any) -> None:
         lost[row] = np.sqrt(off)
 
 
-@compiled()
-def halve(terms: Any, width: int) -> float:
+@njit_cached()
+def pairwise_sum_loop(terms: Any, width: int) -> float:
     """`two_step.pairwise_sum` of terms float64 [width], which it overwrites."""
     span = 1
     while span < width:
@@ -83,34 +83,34 @@ def halve(terms: Any, width: int) -> float:
     return terms[0] + 0.0 if width else 0.0  # −0 becomes 0
 
 
-@compiled(parallel=True)
-def pair_products(float16_bits: Any, queries: Any, query: Any, rows: Any, scores: Any) -> None:
+@njit_cached(parallel=True)
+def exact_pair_dots(float16_bits: Any, queries: Any, query: Any, rows: Any, scores: Any) -> None:
     """`two_step.exact_dot` of chosen pairs: bits [N, D], queries float32 [Q, D], query [P], rows [P] -> scores float64 [P]."""
     width = queries.shape[1]
     for pair in numba.prange(len(rows)):
         bits, terms = np.empty(width, np.uint32), np.empty(width, np.float64)
         values, other = bits.view(np.float32), queries[query[pair]]
-        to_single(float16_bits[rows[pair]], bits, values)
+        to_float32(float16_bits[rows[pair]], bits, values)
         for i in range(width):
             terms[i] = np.float64(other[i]) * np.float64(values[i])
-        scores[pair] = halve(terms, width)
+        scores[pair] = pairwise_sum_loop(terms, width)
 
 
-@compiled(parallel=True)
-def few_products(float16_bits: Any, queries: Any, scores: Any) -> None:
+@njit_cached(parallel=True)
+def scan_few_queries(float16_bits: Any, queries: Any, scores: Any) -> None:
     """float32 products of few queries with all documents, read once: bits [n, D], queries float32 [Q, D] -> scores float32 [Q, n]."""
     for part in numba.prange((len(float16_bits) + 255) // 256):
         bits, score = np.empty((1, float16_bits.shape[1]), np.uint32), np.empty(1, np.float32)
         values = bits.view(np.float32)
         for row in range(256 * part, min(256 * part + 256, len(float16_bits))):
-            to_single(float16_bits[row], bits[0], values[0])
+            to_float32(float16_bits[row], bits[0], values[0])
             for query in range(len(queries)):
-                rough_products(queries[query], values, score)
+                approx_dots(queries[query], values, score)
                 scores[query, row] = score[0]
 
 
-@compiled(parallel=True)
-def late_products(float16_bits: Any, starts: Any, lane_tokens: Any, bounds: Any, query: Any, rows: Any, scores: Any) -> None:
+@njit_cached(parallel=True)
+def exact_maxsim_pairs(float16_bits: Any, starts: Any, lane_tokens: Any, bounds: Any, query: Any, rows: Any, scores: Any) -> None:
     """Exact MaxSim Σ_i max_j of chosen pairs, −∞ without tokens: float16_bits [T, D], starts [N + 1] -> float64 [P].
 
     `lane_tokens` float32 [Q, L/32, D, 32] holds the queries' tokens i, 32 adjacent. `bounds` [Q, L]: how far below a token's largest
@@ -126,20 +126,20 @@ def late_products(float16_bits: Any, starts: Any, lane_tokens: Any, bounds: Any,
         bits = np.empty((count, width), np.uint32)
         values, approximate, best = bits.view(np.float32), np.empty((count, LANES), np.float32), np.full(LANES * blocks, -np.inf)
         for j in range(count):
-            to_single(float16_bits[first + j], bits[j], values[j])
+            to_float32(float16_bits[first + j], bits[j], values[j])
         for block in range(blocks):
-            lane_products(lane_tokens[query_row, block], values, approximate)
-            best_products(lane_tokens[query_row, block], values, approximate, bounds[query_row, LANES * block :], best[LANES * block :])
+            dot_32(lane_tokens[query_row, block], values, approximate)
+            exact_token_maxima(lane_tokens[query_row, block], values, approximate, bounds[query_row, LANES * block :], best[LANES * block :])
         token_count = 0
         for i in range(bounds.shape[1]):
             if bounds[query_row, i] >= 0.0:
                 best[token_count] = best[i]
                 token_count += 1
-        scores[pair] = halve(best, token_count)
+        scores[pair] = pairwise_sum_loop(best, token_count)
 
 
-@compiled()
-def best_products(lane_tokens: Any, values: Any, approximate: Any, bounds: Any, best: Any) -> None:
+@njit_cached()
+def exact_token_maxima(lane_tokens: Any, values: Any, approximate: Any, bounds: Any, best: Any) -> None:
     """Largest exact product of each of 32 tokens, lane_tokens [D, 32], with rows of values [n, D]; approximate [n, 32] -> best [≥ 32]."""
     thresholds, terms = np.full(LANES, np.float32(-np.inf)), np.empty(len(lane_tokens), np.float64)
     for j in range(len(approximate)):
@@ -156,11 +156,11 @@ def best_products(lane_tokens: Any, values: Any, approximate: Any, bounds: Any, 
             if approximate[j, i] >= thresholds[i]:
                 for dimension in range(len(terms)):
                     terms[dimension] = np.float64(lane_tokens[dimension, i]) * np.float64(values[j, dimension])
-                best[i] = max(best[i], halve(terms, len(terms)))
+                best[i] = max(best[i], pairwise_sum_loop(terms, len(terms)))
 
 
-@compiled(fastmath=True)
-def rough_products(token: Any, values: Any, approximate: Any) -> None:
+@njit_cached(fastmath=True)
+def approx_dots(token: Any, values: Any, approximate: Any) -> None:
     """Products of token [D] with every row of values [n, D], summed in any order -> approximate [n]."""
     for j in range(len(values)):
         row, total = values[j], np.float32(0.0)
@@ -169,8 +169,8 @@ def rough_products(token: Any, values: Any, approximate: Any) -> None:
         approximate[j] = total
 
 
-@compiled()
-def best_of_texts(products: Any, starts: Any, first: int, count: int, tokens: int, scores: Any) -> None:
+@njit_cached()
+def maxsim_scan(products: Any, starts: Any, first: int, count: int, tokens: int, scores: Any) -> None:
     """MaxSim Σ_i max_j of bfloat16 products, as bits int16 [t, Q · L], for texts first to first + count -> scores float32 [Q, count].
 
     A query has `tokens` columns. Texts without tokens get −∞. The maximum is taken over integer keys of the same order as the numbers.

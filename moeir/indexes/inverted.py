@@ -8,8 +8,8 @@ import numpy as np
 
 from moeir.artifacts import mapping
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.base import NO_ROW, Index, place_hits
-from moeir.indexes.postings import WINDOW, Files, Postings, Texts, kept, write
+from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
+from moeir.indexes.postings import WINDOW_SIZE, NpyFileSink, Postings, SparseRows, build_in_memory, build_to_sink
 
 ROWS_AT_ONCE = 2**15
 
@@ -24,72 +24,72 @@ class Inverted(Index):
     """
 
     kind: ClassVar[str] = "sparse"
-    unfound: ClassVar[float] = 0.0
-    window = WINDOW
+    score_if_not_found: ClassVar[float] = 0.0
+    window = WINDOW_SIZE
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu", *, quantise: int | None = None) -> None:
-        super().__init__(order, device)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, quantise: int | None = None) -> None:
+        super().__init__(id_ranks, device)
         if quantise not in (None, 8):
             raise UsageError(f"inverted: quantise must be 8 or none, not {quantise}")
         self.quantise = quantise
         self.exact = quantise is None  # type: ignore[misc]  # of this instance
         self.vocabulary: int | None = None
         self._shards: list[Any] = []
-        self._highest, self._signed = np.zeros(0, np.float32), False
+        self._max_weights, self._signed = np.zeros(0, np.float32), False
         self._postings: Postings | None = None
-        self._documents = 0
+        self._document_count = 0
 
     def __len__(self) -> int:
-        return self._documents
+        return self._document_count
 
     def add(self, shard: Any) -> None:
         if self._postings is not None and not self._shards:
             raise ArtifactError("an opened inverted index takes no more documents; build a new one")
-        self._check(shard)
+        self._check_vocabulary(shard)
         highest, signed = np.zeros(shard.vocabulary, np.float32), False
         for first in range(0, len(shard), ROWS_AT_ONCE):
-            texts = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), self._documents, "row")
+            texts = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), self._document_count, "row")
             np.maximum.at(highest, texts.terms, texts.weights)
             signed |= bool((texts.weights < 0).any())
-        self._highest = np.maximum(highest, self._highest) if self.vocabulary is not None else highest
+        self._max_weights = np.maximum(highest, self._max_weights) if self.vocabulary is not None else highest
         self._signed |= signed
         self.vocabulary = shard.vocabulary
         self._shards.append(shard)
-        self._documents += len(shard)
+        self._document_count += len(shard)
         self._postings = None
 
-    def _check(self, shard: Any) -> None:
+    def _check_vocabulary(self, shard: Any) -> None:
         if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
             raise ArtifactError(
                 f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
             )
 
-    def _stretches(self) -> Iterator[Texts]:
+    def _document_windows(self) -> Iterator[SparseRows]:
         """The documents, one window at a time."""
         for first in range(0, len(self), self.window):
             parts, begin = [], 0
             for shard in self._shards:
                 row_range = max(first - begin, 0), min(first + self.window - begin, len(shard))
                 if row_range[0] < row_range[1]:
-                    parts.append(texts_of(shard, *row_range, begin, "row"))
+                    parts.append(sparse_rows(shard, *row_range, begin, "row"))
                 begin += len(shard)
-            yield Texts.joined(parts)
+            yield SparseRows.concatenate(parts)
 
-    def _inverted(self) -> Postings:
+    def _built_postings(self) -> Postings:
         if self._postings is None:
-            arrays = kept(self._stretches(), self._highest, steps_only=not self.exact)
+            arrays = build_in_memory(self._document_windows(), self._max_weights, steps_only=not self.exact)
             self._postings = Postings(**arrays, window=self.window, signed=self._signed)
         return self._postings
 
-    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        self._check(queries)
-        id_ranks = self.places
-        hits, values = self._inverted().search(texts_of(queries, 0, len(queries), 0, "query"), id_ranks, depth)
-        rank_found(hits, values, id_ranks, rows, scores)
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        self._check_vocabulary(queries)
+        id_ranks = self.id_ranks
+        hits, values = self._built_postings().search(sparse_rows(queries, 0, len(queries), 0, "query"), id_ranks, depth)
+        fill_all_ranked_hits(hits, values, id_ranks, rows, scores)
 
-    def _paired(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        self._check(queries)
-        return self._inverted().paired(texts_of(queries, 0, len(queries), 0, "query"), query_rows, document_rows)
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        self._check_vocabulary(queries)
+        return self._built_postings().score_pairs(sparse_rows(queries, 0, len(queries), 0, "query"), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary, "window": self.window, "signed": self._signed}
@@ -101,22 +101,22 @@ class Inverted(Index):
         """Write the index; if it was not searched yet, it is built on disk, one window of documents at a time."""
         super().save(folder)
         if self._postings is None and self._shards:
-            with Files(Path(folder)) as files:
-                write(self._stretches(), self._highest, files, steps_only=not self.exact)
+            with NpyFileSink(Path(folder)) as files:
+                build_to_sink(self._document_windows(), self._max_weights, files, steps_only=not self.exact)
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self.vocabulary, self._documents = settings["vocabulary"], settings["documents"]
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self.vocabulary, self._document_count = settings["vocabulary"], settings["documents"]
         if self.vocabulary is not None:
             self.window, self._signed = settings["window"], settings["signed"]
-            self._postings = Postings.restored(arrays, self.window, self._signed, self._documents, self.vocabulary)
+            self._postings = Postings.from_arrays(arrays, self.window, self._signed, self._document_count, self.vocabulary)
 
 
-def texts_of(sparse: Any, begin: int, end: int, first: int, label: str) -> Texts:
+def sparse_rows(sparse: Any, begin: int, end: int, first: int, label: str) -> SparseRows:
     """Rows begin to end of a representation, checked, without entries of weight 0; `label` and `first` (number of row 0) are for errors."""
     starts = np.asarray(sparse.starts[begin : end + 1].cpu().numpy(), dtype=np.int64)
     entries = slice(int(starts[0]), int(starts[-1]))
     terms, weights = sparse.terms[entries].cpu().numpy(), sparse.weights[entries].detach().float().cpu().numpy()
-    mapping.read(terms.nbytes + weights.nbytes)
+    mapping.note_pages_read(terms.nbytes + weights.nbytes)
     starts = starts - starts[0]
     outside = (terms < 0) | (terms >= sparse.vocabulary)
     for invalid, problem in ((~np.isfinite(weights), "a weight is NaN or infinite"), (outside, "a term is outside the vocabulary")):
@@ -127,11 +127,11 @@ def texts_of(sparse: Any, begin: int, end: int, first: int, label: str) -> Texts
     if not is_nonzero.all():
         starts = np.concatenate([[0], np.cumsum(is_nonzero)])[starts]
         terms, weights = terms[is_nonzero], weights[is_nonzero]
-    return Texts(starts, terms.astype(np.int64), weights)
+    return SparseRows(starts, terms.astype(np.int64), weights)
 
 
-def rank_found(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+def fill_all_ranked_hits(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
     """Write the hits of `Postings.search` in rank order: hits, values [Q, n], id_ranks [N] -> rows, scores [Q, K]."""
     for query_row, (query_hits, query_values) in enumerate(zip(hits, values, strict=True)):
         is_hit = query_hits != NO_ROW
-        place_hits(query_hits[is_hit], query_values[is_hit], id_ranks, rows[query_row], scores[query_row])
+        fill_ranked_hits(query_hits[is_hit], query_values[is_hit], id_ranks, rows[query_row], scores[query_row])

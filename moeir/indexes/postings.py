@@ -9,24 +9,24 @@ import numba
 import numpy as np
 
 from moeir.artifacts import mapping
-from moeir.artifacts.journals import GrowingArray
+from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes.base import NO_ROW
-from moeir.indexes.impacts import BLOCK, STEPS
-from moeir.indexes.scoring import SLOTS, pairs, search
-from moeir.kernels.compiling import compiled
+from moeir.indexes.impacts import SCAN_BLOCK, STEPS
+from moeir.indexes.scoring import HASH_SLOTS, score_pairs, search_postings
+from moeir.kernels.compiling import njit_cached
 
-WINDOW = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
-LARGEST, LEAST = 1e38, 1e-30  # float32 tells scores apart within this range
-MOST_TERMS = 2**14  # of a query that is scanned
+WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
+MAX_SCORE, MIN_SCORE = 1e38, 1e-30  # float32 tells scores apart within this range
+MAX_SCANNED_TERMS = 2**14  # of a query that is scanned
 DTYPES = {
     "lists": np.int64, "windows": np.int32, "begins": np.int64, "ends": np.int64, "offsets": np.uint16, "steps": np.uint8,
     "starts": np.int64, "terms": np.int32, "weights": np.float32, "highest": np.float32,
 }  # fmt: skip
-LISTED = ("windows", "begins", "ends")
+LIST_COLUMNS = ("windows", "begins", "ends")
 Sink = Callable[[str, np.ndarray], None]
 
 
-class Texts(NamedTuple):
+class SparseRows(NamedTuple):
     """Documents or queries: starts int64 [B + 1], terms [nnz], weights float32 [nnz], none of them 0."""
 
     starts: np.ndarray
@@ -34,7 +34,7 @@ class Texts(NamedTuple):
     weights: np.ndarray
 
     @classmethod
-    def joined(cls, parts: "list[Texts]") -> "Texts":
+    def concatenate(cls, parts: "list[SparseRows]") -> "SparseRows":
         """The rows of all parts, end to end; at least one part."""
         if len(parts) == 1:
             return parts[0]
@@ -42,12 +42,12 @@ class Texts(NamedTuple):
         columns = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
         return cls(np.concatenate([[0], np.cumsum(lengths)]), *columns)
 
-    def ascending(self) -> "Texts":
+    def sort_terms(self) -> "SparseRows":
         """The same rows with ascending terms."""
         text_indices = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
         if not ((np.diff(self.terms) >= 0) | (np.diff(text_indices) > 0)).all():
             order = np.lexsort((self.terms, text_indices))
-            return Texts(self.starts, self.terms[order], self.weights[order])
+            return SparseRows(self.starts, self.terms[order], self.weights[order])
         return self
 
 
@@ -78,20 +78,20 @@ class Postings:
         return {name: getattr(self, name) for name in DTYPES}
 
     @classmethod
-    def restored(cls, arrays: dict[str, np.ndarray], window: int, signed: bool, documents: int, vocabulary: int) -> "Postings":
+    def from_arrays(cls, arrays: dict[str, np.ndarray], window: int, signed: bool, documents: int, vocabulary: int) -> "Postings":
         """From memory maps; ValueError if their lengths disagree."""
         if missing := [name for name in DTYPES if name not in arrays]:
             raise ValueError(f"{', '.join(missing)}: missing, or written by an earlier version")
         postings = cls(**{name: np.asarray(arrays[name]) for name in DTYPES}, window=window, signed=signed)
         entries, lists = int(postings.starts[-1]), int(postings.lists[-1])
         expected_lengths = {"starts": documents + 1, "lists": vocabulary + 1, "highest": vocabulary}
-        expected_lengths |= dict.fromkeys(("terms", "weights", "offsets", "steps"), entries) | dict.fromkeys(LISTED, lists)
+        expected_lengths |= dict.fromkeys(("terms", "weights", "offsets", "steps"), entries) | dict.fromkeys(LIST_COLUMNS, lists)
         if mismatched := [name for name, length in expected_lengths.items() if len(arrays[name]) != length]:
             names = ", ".join(mismatched)
             raise ValueError(f"{names}: not of {documents} documents, {vocabulary} terms, {lists} lists, {entries} postings")
         return postings
 
-    def search(self, queries: Texts, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The `depth` best documents of each query, unsorted and perhaps with others -> rows int64 [Q, n], scores float32 [Q, n].
 
         Ties at the cut go to the highest id rank. Unused entries hold row -1 and score −∞.
@@ -101,24 +101,24 @@ class Postings:
         splits = max(1, min(threads // max(count, 1), windows // 2))  # with fewer queries than threads, threads share a query's windows
         rows = np.full((count * splits, depth), NO_ROW, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        starts, terms, weights = self._asked(queries)
-        span = min(self.window, -(-len(id_ranks) // BLOCK) * BLOCK)
-        search(
+        starts, terms, weights = self._prepare_queries(queries)
+        span = min(self.window, -(-len(id_ranks) // SCAN_BLOCK) * SCAN_BLOCK)
+        search_postings(
             *(self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps, self.starts, self.terms, self.weights),
-            *(self._shift, self._scales, starts, terms, self._given(terms, weights), self._scannable(starts, terms, weights)),
-            *(id_ranks, span, _slots(starts), min(len(rows), 4 * threads), rows, scores),
+            *(self._shift, self._scales, starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights)),
+            *(id_ranks, span, _hash_slots(starts), min(len(rows), 4 * threads), rows, scores),
         )
-        mapping.read(sum(array.nbytes for array in self.arrays().values()))
+        mapping.note_pages_read(sum(array.nbytes for array in self.arrays().values()))
         return rows.reshape(count, -1), scores.reshape(count, -1)
 
-    def paired(self, queries: Texts, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+    def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        starts, terms, weights = self._asked(queries)
+        starts, terms, weights = self._prepare_queries(queries)
         parts = min(len(scores), 4 * numba.get_num_threads())
         pair_arguments = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), parts)
         document_columns = (self.starts, self.terms, self.weights, self._shift)
-        pairs(*document_columns, starts, terms, self._given(terms, weights), _slots(starts), *pair_arguments, scores)
+        score_pairs(*document_columns, starts, terms, self._query_weights(terms, weights), _hash_slots(starts), *pair_arguments, scores)
         return scores
 
     def _scannable(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -126,8 +126,8 @@ class Postings:
         text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         max_scores = np.bincount(text_indices, weights=weights * self.highest[terms], minlength=len(starts) - 1)
         negative_counts = np.bincount(text_indices, weights=weights < 0, minlength=len(starts) - 1)
-        in_range: np.ndarray = (max_scores < LARGEST) & ((max_scores > LEAST) | (max_scores == 0))
-        return in_range & (negative_counts == 0) & (np.diff(starts) < MOST_TERMS) & (not self.signed)
+        in_range: np.ndarray = (max_scores < MAX_SCORE) & ((max_scores > MIN_SCORE) | (max_scores == 0))
+        return in_range & (negative_counts == 0) & (np.diff(starts) < MAX_SCANNED_TERMS) & (not self.signed)
 
     @property
     def _shift(self) -> float:
@@ -138,13 +138,13 @@ class Postings:
         """Value of each term's largest step in the units of `_query_weights`."""
         return np.full(len(self.highest), STEPS, np.float32) if self._shift else self.highest
 
-    def _given(self, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _query_weights(self, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Query weights per unit of a document's stored weight, float64 [nnz]."""
         return weights * (self.highest[terms] / np.float64(STEPS)) if self._shift else weights
 
-    def _asked(self, queries: Texts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _prepare_queries(self, queries: SparseRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Starts, ascending distinct terms, and float64 weights of queries; repeated terms are summed."""
-        starts, terms, weights = queries.ascending()
+        starts, terms, weights = queries.sort_terms()
         text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         is_first = np.append(True, (np.diff(terms) != 0) | (np.diff(text_indices) > 0))[: len(terms)]
         weights = weights.astype(np.float64)
@@ -154,24 +154,24 @@ class Postings:
         return starts.astype(np.int64), terms.astype(np.int64), weights
 
 
-def _slots(starts: np.ndarray) -> int:
+def _hash_slots(starts: np.ndarray) -> int:
     most = int(np.diff(starts).max(initial=0))
-    return max(SLOTS, 1 << (4 * most).bit_length())
+    return max(HASH_SLOTS, 1 << (4 * most).bit_length())
 
 
-class Files:
+class NpyFileSink:
     """A sink that appends to `.npy` files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._arrays: dict[str, GrowingArray] = {}
+        self._arrays: dict[str, AppendableNpy] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __call__(self, name: str, block: np.ndarray) -> None:
         if name not in self._arrays:
-            self._arrays[name] = GrowingArray(self._folder / f"{name}.npy", block.dtype)
+            self._arrays[name] = AppendableNpy(self._folder / f"{name}.npy", block.dtype)
         self._arrays[name].append(block)
 
     def __exit__(self, *error: object) -> None:
@@ -179,14 +179,14 @@ class Files:
             array.close()
 
 
-def kept(document_windows: Iterable[Texts], highest: np.ndarray, *, steps_only: bool = False) -> dict[str, np.ndarray]:
+def build_in_memory(document_windows: Iterable[SparseRows], highest: np.ndarray, *, steps_only: bool = False) -> dict[str, np.ndarray]:
     """Build the arrays of `Postings` in memory."""
     blocks: dict[str, list[np.ndarray]] = {name: [] for name in DTYPES}
-    write(document_windows, highest, lambda name, block: blocks[name].append(block), steps_only=steps_only)
+    build_to_sink(document_windows, highest, lambda name, block: blocks[name].append(block), steps_only=steps_only)
     return {name: np.concatenate(column) for name, column in blocks.items()}
 
 
-def write(document_windows: Iterable[Texts], highest: np.ndarray, sink: Sink, *, steps_only: bool = False) -> None:
+def build_to_sink(document_windows: Iterable[SparseRows], highest: np.ndarray, sink: Sink, *, steps_only: bool = False) -> None:
     """Build the arrays of `Postings` from windows of documents and append them to a sink, block by block."""
     vocabulary, entry_count = len(highest), 0
     types = DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
@@ -194,9 +194,9 @@ def write(document_windows: Iterable[Texts], highest: np.ndarray, sink: Sink, *,
     for name in ("offsets", "steps", "terms", "weights", "starts"):
         sink(name, np.zeros(int(name == "starts"), types[name]))
     for window, texts in enumerate(document_windows):
-        starts, terms, weights = texts.ascending()
-        steps = _steps(weights, highest[terms])
-        offsets, sorted_steps, counts = _arranged(starts, terms, steps, vocabulary)
+        starts, terms, weights = texts.sort_terms()
+        steps = _quantise_weights(weights, highest[terms])
+        offsets, sorted_steps, counts = _sort_by_impact(starts, terms, steps, vocabulary)
         present = np.flatnonzero(counts)
         ends = entry_count + np.cumsum(counts[present])
         directory.append({"windows": np.full(len(present), window), "begins": ends - counts[present], "ends": ends, "of": present})
@@ -204,21 +204,21 @@ def write(document_windows: Iterable[Texts], highest: np.ndarray, sink: Sink, *,
         for name, block in (blocks | {"starts": entry_count + starts[1:]}).items():
             sink(name, block.astype(types[name], copy=False))
         entry_count += len(terms)
-    columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in directory)]) for name in (*LISTED, "of")}
+    columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in directory)]) for name in (*LIST_COLUMNS, "of")}
     order = np.argsort(columns["of"], kind="stable")
-    for name in LISTED:
+    for name in LIST_COLUMNS:
         sink(name, columns[name][order].astype(types[name]))
     sink("lists", np.concatenate([[0], np.cumsum(np.bincount(columns["of"], minlength=vocabulary))]).astype(np.int64))
     sink("highest", highest)
 
 
-def _steps(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:
+def _quantise_weights(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:
     above = np.maximum(highest.astype(np.float64), np.finfo(np.float32).smallest_subnormal)
     return np.ceil(weights.astype(np.float64) * STEPS / above).clip(1, STEPS).astype(np.uint8)
 
 
-@compiled()
-def _arranged(starts: Any, terms: Any, steps: Any, vocabulary: int) -> tuple[Any, Any, Any]:
+@njit_cached()
+def _sort_by_impact(starts: Any, terms: Any, steps: Any, vocabulary: int) -> tuple[Any, Any, Any]:
     """Order a window's postings by term, then step descending, then document: offsets, steps, and postings per term [V]."""
     cursors, counts = np.zeros(257, np.int64), np.zeros(vocabulary + 1, np.int64)
     for entry in range(len(terms)):

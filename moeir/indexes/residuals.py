@@ -11,17 +11,17 @@ import numba
 import numpy as np
 import torch
 
-from moeir.indexes.storage import Vectors, bits
-from moeir.kernels.bfloat16 import multiplies_bfloat16
-from moeir.kernels.compiling import compiled
+from moeir.indexes.storage import VectorStore, as_uint16
+from moeir.kernels.bfloat16 import has_native_bfloat16
+from moeir.kernels.compiling import njit_cached
 
-WORDS, BITS, GROUP = 256, 8, 8  # codewords, bits of a code, and the most dimensions in a group
-SAMPLE_PER_CENTROID, SAMPLE_OF_WORDS, ROUNDS = 24, 2**15, 6
+CODEWORDS, BITS_PER_CODE, GROUP_DIMENSIONS = 256, 8, 8  # codewords, bits of a code, and the most dimensions in a group
+SAMPLE_PER_CENTROID, CODEBOOK_SAMPLE, KMEANS_ROUNDS = 24, 2**15, 6
 ROWS_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True)
-class Quantiser:
+class ResidualCodec:
     """centroids float32 [C, D]; rotation float32 [D, 8 · S] of residuals into S = ⌈D / 4⌉ groups; words float32 [S, 256, 8].
 
     A group holds principal components worth 8 bits together, those of largest variance first; unused columns are zero.
@@ -32,52 +32,52 @@ class Quantiser:
     words: np.ndarray
 
     @classmethod
-    def trained(cls, vectors: Vectors, count: int, seed: int) -> "Quantiser":
+    def train(cls, vectors: VectorStore, count: int, seed: int) -> "ResidualCodec":
         """Train on a seeded sample of the vectors: `count` centroids, or one for each vector of the sample if fewer."""
         generator = np.random.default_rng(seed)
         sample_rows = np.sort(generator.choice(len(vectors), min(len(vectors), SAMPLE_PER_CENTROID * count), replace=False))
         sample = vectors[torch.from_numpy(sample_rows)].float()
         centroids = sample[torch.from_numpy(np.sort(generator.choice(len(sample), min(count, len(sample)), replace=False)))].clone()
-        for _ in range(ROUNDS if count < len(sample) else 0):
-            codes = nearest(sample, centroids)
+        for _ in range(KMEANS_ROUNDS if count < len(sample) else 0):
+            codes = nearest_centroids(sample, centroids)
             counts = np.bincount(codes, minlength=len(centroids))
             sums = np.zeros(centroids.shape, np.float64)
-            _add(sample.numpy(), codes, sums)
+            _sum_by_code(sample.numpy(), codes, sums)
             is_used = counts > 0
             centroids[torch.from_numpy(is_used)] = torch.from_numpy((sums[is_used] / counts[is_used, None]).astype(np.float32))
-        codebook_rows = np.sort(generator.choice(len(sample), min(len(sample), SAMPLE_OF_WORDS), replace=False))
-        residuals = sample.numpy()[codebook_rows] - centroids.numpy()[nearest(sample[torch.from_numpy(codebook_rows)], centroids)]
-        rotation = dealt(residuals)
-        return cls(centroids.numpy(), rotation, _fitted_words(residuals @ rotation, generator))
+        codebook_rows = np.sort(generator.choice(len(sample), min(len(sample), CODEBOOK_SAMPLE), replace=False))
+        residuals = sample.numpy()[codebook_rows] - centroids.numpy()[nearest_centroids(sample[torch.from_numpy(codebook_rows)], centroids)]
+        rotation = allocate_dimensions(residuals)
+        return cls(centroids.numpy(), rotation, _train_codebooks(residuals @ rotation, generator))
 
     @classmethod
-    def untrained(cls, width: int) -> "Quantiser":
+    def empty(cls, width: int) -> "ResidualCodec":
         """A codec for no vectors [0, D]: no centroids."""
         groups = -(-width // 4)
-        shapes = ((0, width), (width, GROUP * groups), (groups, WORDS, GROUP))
+        shapes = ((0, width), (width, GROUP_DIMENSIONS * groups), (groups, CODEWORDS, GROUP_DIMENSIONS))
         return cls(*(np.zeros(shape, np.float32) for shape in shapes))
 
-    def encoded(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Vectors [n, D] -> nearest centroids int32 [n], and residual bytes uint8 [n, S]."""
         codes = np.empty(len(vectors), np.int32)
         residuals = np.empty((len(vectors), len(self.words)), np.uint8)
         centroids, transposed_words = torch.from_numpy(self.centroids), self.words.transpose(0, 2, 1).copy()
         for first in range(0, len(vectors), ROWS_AT_ONCE):
             part = vectors[first : first + ROWS_AT_ONCE].float()
-            codes[first : first + len(part)] = part_codes = nearest(part, centroids)
-            _nearest_words(
+            codes[first : first + len(part)] = part_codes = nearest_centroids(part, centroids)
+            _nearest_codewords(
                 (part.numpy() - self.centroids[part_codes]) @ self.rotation, transposed_words, residuals[first : first + len(part)]
             )
         return codes, residuals
 
-    def decoded(self, codes: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    def decode(self, codes: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """The inverse of `encode`, up to quantisation: float32 [n, D]."""
         decoded_residuals = np.stack([self.words[group][residuals[:, group]] for group in range(len(self.words))], axis=1)
         vectors: np.ndarray = self.centroids[codes] + decoded_residuals.reshape(len(codes), self.rotation.shape[1]) @ self.rotation.T
         return vectors
 
 
-def dealt(residuals: np.ndarray) -> np.ndarray:
+def allocate_dimensions(residuals: np.ndarray) -> np.ndarray:
     """Allocate principal components of residuals [n, D] to ⌈D / 4⌉ groups of equal bits, largest variance first: float32 [D, 8 · S].
 
     A component of variance λ is worth ½ log₂(λ / θ) bits, with θ such that all are worth 8 bits per group (reverse water-filling, Cover
@@ -90,19 +90,19 @@ def dealt(residuals: np.ndarray) -> np.ndarray:
     width = residuals.shape[1]
     groups = -(-width // 4)
     variances, directions = (part[..., ::-1] for part in np.linalg.eigh(residuals.T.astype(np.float64) @ residuals))
-    component_bits = _worth(np.maximum(variances, 1e-30), BITS * groups)
-    rotation, component, remaining_bits = np.zeros((width, GROUP * groups), np.float32), 0, float(component_bits.sum())
+    component_bits = _bit_allocation(np.maximum(variances, 1e-30), BITS_PER_CODE * groups)
+    rotation, component, remaining_bits = np.zeros((width, GROUP_DIMENSIONS * groups), np.float32), 0, float(component_bits.sum())
     for group in range(groups):
         group_bits, slots = 0.0, 0
         target = remaining_bits / (groups - group)
-        while component < width and slots < GROUP and (slots == 0 or group_bits + component_bits[component] / 2 <= target):
-            rotation[:, GROUP * group + slots] = directions[:, component]
+        while component < width and slots < GROUP_DIMENSIONS and (slots == 0 or group_bits + component_bits[component] / 2 <= target):
+            rotation[:, GROUP_DIMENSIONS * group + slots] = directions[:, component]
             group_bits, slots, component = group_bits + component_bits[component], slots + 1, component + 1
         remaining_bits -= group_bits
     return rotation
 
 
-def _worth(variances: np.ndarray, bits: int) -> np.ndarray:
+def _bit_allocation(variances: np.ndarray, bits: int) -> np.ndarray:
     low, high = np.log2(variances.min()) - 2.0 * bits, np.log2(variances.max())
     for _ in range(60):
         level = (low + high) / 2
@@ -111,9 +111,9 @@ def _worth(variances: np.ndarray, bits: int) -> np.ndarray:
     return component_bits
 
 
-def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> np.ndarray:
+def nearest_centroids(vectors: torch.Tensor, centroids: torch.Tensor) -> np.ndarray:
     """Nearest centroid of each vector, by bfloat16 products on CPUs that have them: [n, D], [C, D] -> int32 [n]."""
-    dtype = torch.bfloat16 if multiplies_bfloat16("cpu") else torch.float32
+    dtype = torch.bfloat16 if has_native_bfloat16("cpu") else torch.float32
     half_squared_norms = (0.5 * centroids.double().square().sum(dim=1)).float().numpy()
     rows = max(64, 2**21 // max(len(centroids), 1))
     products, transposed_centroids = torch.empty(rows, len(centroids), dtype=dtype), centroids.to(dtype).T
@@ -122,13 +122,13 @@ def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> np.ndarray:
         part = vectors[first : first + rows]
         padded_part[: len(part)] = part
         torch.mm(padded_part, transposed_centroids, out=products)
-        stored, shift = (bits(products), 16) if dtype == torch.bfloat16 else (products.view(torch.int32).numpy(), 0)
-        _nearest_rows(stored, np.int32(shift), half_squared_norms, codes[first : first + len(part)])
+        stored, shift = (as_uint16(products), 16) if dtype == torch.bfloat16 else (products.view(torch.int32).numpy(), 0)
+        _nearest_centroid_loop(stored, np.int32(shift), half_squared_norms, codes[first : first + len(part)])
     return codes
 
 
-@compiled(parallel=True, fastmath={"nnan", "nsz"})
-def _nearest_rows(product_bits: Any, shift: Any, half_squared_norms: Any, codes: Any) -> None:
+@njit_cached(parallel=True, fastmath={"nnan", "nsz"})
+def _nearest_centroid_loop(product_bits: Any, shift: Any, half_squared_norms: Any, codes: Any) -> None:
     for row in numba.prange(len(codes)):
         wide = np.empty(len(half_squared_norms), np.int32)
         for i in range(len(half_squared_norms)):
@@ -145,43 +145,43 @@ def _nearest_rows(product_bits: Any, shift: Any, half_squared_norms: Any, codes:
                 break
 
 
-@compiled()
-def _add(vectors: Any, codes: Any, sums: Any) -> None:
+@njit_cached()
+def _sum_by_code(vectors: Any, codes: Any, sums: Any) -> None:
     for row in range(len(codes)):
         for i in range(vectors.shape[1]):
             sums[codes[row], i] += vectors[row, i]
 
 
-def _fitted_words(residuals: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _train_codebooks(residuals: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Codewords of rotated residuals [n, 8 · S], by k-means in each group."""
-    groups = residuals.shape[1] // GROUP
-    start = np.sort(generator.choice(len(residuals), WORDS, replace=len(residuals) < WORDS))
-    words = np.ascontiguousarray(residuals[start].reshape(WORDS, groups, GROUP).transpose(1, 0, 2))
+    groups = residuals.shape[1] // GROUP_DIMENSIONS
+    start = np.sort(generator.choice(len(residuals), CODEWORDS, replace=len(residuals) < CODEWORDS))
+    words = np.ascontiguousarray(residuals[start].reshape(CODEWORDS, groups, GROUP_DIMENSIONS).transpose(1, 0, 2))
     codes = np.empty((len(residuals), groups), np.uint8)
-    for _ in range(2 * ROUNDS):
-        _nearest_words(residuals, words.transpose(0, 2, 1).copy(), codes)
+    for _ in range(2 * KMEANS_ROUNDS):
+        _nearest_codewords(residuals, words.transpose(0, 2, 1).copy(), codes)
         for group in range(groups):
-            group_residuals, counts = residuals[:, group * GROUP : (group + 1) * GROUP], np.bincount(codes[:, group], minlength=WORDS)
-            sums = np.stack([np.bincount(codes[:, group], weights=group_residuals[:, i], minlength=WORDS) for i in range(GROUP)])
+            group_residuals, counts = residuals[:, group * GROUP_DIMENSIONS : (group + 1) * GROUP_DIMENSIONS], np.bincount(codes[:, group], minlength=CODEWORDS)
+            sums = np.stack([np.bincount(codes[:, group], weights=group_residuals[:, i], minlength=CODEWORDS) for i in range(GROUP_DIMENSIONS)])
             words[group][counts > 0] = (sums[:, counts > 0] / counts[counts > 0]).T.astype(np.float32)
     return words
 
 
-@compiled(parallel=True, fastmath={"nnan", "nsz"})
-def _nearest_words(residuals: Any, words: Any, codes: Any) -> None:
+@njit_cached(parallel=True, fastmath={"nnan", "nsz"})
+def _nearest_codewords(residuals: Any, words: Any, codes: Any) -> None:
     """Nearest codeword of each group: rotated residuals float32 [n, 8 · S], words [S, 8, 256] -> codes uint8 [n, S]."""
     for row in numba.prange(len(codes)):
-        distances, residual = np.empty(WORDS, np.float32), residuals[row]
+        distances, residual = np.empty(CODEWORDS, np.float32), residuals[row]
         for group in range(len(words)):
             distances[:] = 0.0
-            for slot in range(GROUP):
-                value = residual[GROUP * group + slot]
-                for i in range(WORDS):
+            for slot in range(GROUP_DIMENSIONS):
+                value = residual[GROUP_DIMENSIONS * group + slot]
+                for i in range(CODEWORDS):
                     distances[i] += (words[group, slot, i] - value) ** 2
             least = np.float32(np.inf)
-            for i in range(WORDS):
+            for i in range(CODEWORDS):
                 least = min(least, distances[i])
-            for i in range(WORDS):
+            for i in range(CODEWORDS):
                 if distances[i] == least:
                     codes[row, group] = i
                     break

@@ -9,14 +9,14 @@ import numba
 import numpy as np
 
 from moeir.indexes import impacts
-from moeir.kernels.compiling import compiled
+from moeir.kernels.compiling import njit_cached
 
-SLOTS = 2**16  # of the hash table of a query's terms
-SLACK = 1.0 + 2.0**-20  # upper bound of the relative rounding error in float64 and to float32
+HASH_SLOTS = 2**16  # of the hash table of a query's terms
+ROUNDING_SLACK = 1.0 + 2.0**-20  # upper bound of the relative rounding error in float64 and to float32
 
 
-@compiled()
-def offer(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score: Any) -> int:
+@njit_cached()
+def heap_push(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score: Any) -> int:
     """Push into a bounded heap whose root is the worst by (score, id rank); return the new number of entries."""
     id_rank = id_ranks[row]
     if count < len(rows):
@@ -47,8 +47,8 @@ def offer(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score: An
     return count
 
 
-@compiled()
-def _install(terms: Any, slots: Any) -> None:
+@njit_cached()
+def _fill_hash(terms: Any, slots: Any) -> None:
     """Fill a hash table with a query's terms: slots, a power of two, hold index + 1 at the term's slot or the next free one."""
     for term_index in range(len(terms)):
         slot = terms[term_index] & (len(slots) - 1)
@@ -57,8 +57,8 @@ def _install(terms: Any, slots: Any) -> None:
         slots[slot] = term_index + 1
 
 
-@compiled()
-def _clear(terms: Any, slots: Any) -> None:
+@njit_cached()
+def _clear_hash(terms: Any, slots: Any) -> None:
     for term_index in range(len(terms)):
         slot = terms[term_index] & (len(slots) - 1)
         while slots[slot] > 0:
@@ -66,8 +66,8 @@ def _clear(terms: Any, slots: Any) -> None:
             slot = (slot + 1) & (len(slots) - 1)
 
 
-@compiled()
-def _score(row: int, forward: Any, shift: float, terms: Any, weights: Any, slots: Any) -> tuple[float, bool]:
+@njit_cached()
+def _score_document(row: int, forward: Any, shift: float, terms: Any, weights: Any, slots: Any) -> tuple[float, bool]:
     """The score of a document, and whether it shares a term with the query."""
     starts, document_terms, values = forward
     total, shared = 0.0, False
@@ -83,38 +83,38 @@ def _score(row: int, forward: Any, shift: float, terms: Any, weights: Any, slots
     return total + 0.0, shared  # −0 becomes 0
 
 
-@compiled()
-def _candidates(
+@njit_cached()
+def _scan_windows(
     windows: Any, documents: int, lists: Any, directory: Any, postings: Any,
     terms: Any, table: Any, error: int, depth: int, pruned: bool, sums: Any, rows: Any, scans: Any,
 ) -> tuple[Any, Any, int, int, bool]:  # fmt: skip
     """Candidates for the best K in the windows (first, stride): rows, upper bounds of their scans, their number; a lower bound of the K-th
     best scan; and whether the candidates are proven to contain the best K, which fails if more was omitted than the K-th best scan."""
-    bins, state = np.zeros((impacts.TOP >> impacts.FINE) + 1, np.int64), np.zeros(2, np.int64)
+    bins, state = np.zeros((impacts.MAX_SCAN >> impacts.BIN_BITS) + 1, np.int64), np.zeros(2, np.int64)
     cursors, cuts = np.empty(len(terms), np.int64), np.zeros(len(terms), np.int64)
     for term_index in range(len(terms)):
         cursors[term_index] = lists[terms[term_index]]
     count, candidate_count, most_omitted = (documents + len(sums) - 1) // len(sums), 0, 0
     for window in range(windows[0], count, windows[1]):
         if candidate_count + len(sums) > len(rows):
-            candidate_count = impacts.thinned(rows, scans, candidate_count, (state[1] << impacts.FINE) - error)
+            candidate_count = impacts.prune_candidates(rows, scans, candidate_count, (state[1] << impacts.BIN_BITS) - error)
             if candidate_count + len(sums) > len(rows):
                 rows = np.concatenate((rows, np.empty(len(rows), rows.dtype)))
                 scans = np.concatenate((scans, np.empty(len(scans), scans.dtype)))
         sums[:] = 0
-        omitted = impacts.scan(window, terms, lists, cursors, directory, postings, cuts, table, sums)
+        omitted = impacts.scan_window(window, terms, lists, cursors, directory, postings, cuts, table, sums)
         most_omitted, first = max(most_omitted, omitted), window * len(sums)
-        candidate_count = impacts.gather(sums, first, omitted, error, depth, bins, state, candidate_count, rows, scans)
+        candidate_count = impacts.collect_candidates(sums, first, omitted, error, depth, bins, state, candidate_count, rows, scans)
         if pruned and window == windows[0] and window + windows[1] < count and state[1] > 0:
-            tails = impacts.tails_of(window, terms, lists, cursors, directory, postings[1])
+            tails = impacts.tail_counts(window, terms, lists, cursors, directory, postings[1])
             share = (count - 1 - window) / windows[1]
-            impacts.choose_cuts(share, error, depth, bins, state, tails, impacts.reaching(sums, len(bins)), table, cuts)
-    best = state[1] << impacts.FINE
-    return rows, scans, impacts.thinned(rows, scans, candidate_count, best - error), best, most_omitted == 0 or best - error > most_omitted
+            impacts.choose_cutoffs(share, error, depth, bins, state, tails, impacts.cumulative_histogram(sums, len(bins)), table, cuts)
+    best = state[1] << impacts.BIN_BITS
+    return rows, scans, impacts.prune_candidates(rows, scans, candidate_count, best - error), best, most_omitted == 0 or best - error > most_omitted
 
 
-@compiled()
-def _best(
+@njit_cached()
+def _rerank_candidates(
     candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, slots: Any,
     id_ranks: Any, rows: Any, scores: Any,
 ) -> None:  # fmt: skip
@@ -122,14 +122,14 @@ def _best(
     count = 0
     for first in (True, False):
         for i in range(len(candidates)):
-            if (scans[i] >= best) == first and (count < len(rows) or scans[i] * unit * SLACK >= scores[0]):
-                score, shared = _score(candidates[i], forward, shift, terms, weights, slots)
+            if (scans[i] >= best) == first and (count < len(rows) or scans[i] * unit * ROUNDING_SLACK >= scores[0]):
+                score, shared = _score_document(candidates[i], forward, shift, terms, weights, slots)
                 if shared:
-                    count = offer(rows, scores, id_ranks, count, candidates[i], np.float32(score))
+                    count = heap_push(rows, scores, id_ranks, count, candidates[i], np.float32(score))
 
 
-@compiled(parallel=True)
-def search(
+@njit_cached(parallel=True)
+def search_postings(
     lists: Any, windows: Any, begins: Any, ends: Any, offsets: Any, steps: Any,
     document_starts: Any, document_terms: Any, document_weights: Any, shift: float, highest: Any,
     starts: Any, terms: Any, weights: Any, scanned: Any, id_ranks: Any, span: int, slots: int, parts: int, rows: Any, scores: Any,
@@ -147,32 +147,32 @@ def search(
             query = heap // splits
             query_terms, query_weights = terms[starts[query] : starts[query + 1]], weights[starts[query] : starts[query + 1]]
             best_rows, best_scores = rows[heap], scores[heap]
-            _install(query_terms, table_of_terms)
+            _fill_hash(query_terms, table_of_terms)
             if scanned[query]:
                 table = np.empty((len(query_terms), impacts.STEPS + 1), np.uint16)
-                unit, error = impacts.contributions(highest, query_terms, query_weights, table)
+                unit, error = impacts.quantise_query(highest, query_terms, query_weights, table)
                 for pruned in (True, False):
-                    candidates, scans, candidate_count, best, proven = _candidates(
+                    candidates, scans, candidate_count, best, proven = _scan_windows(
                         (heap % splits, splits), len(id_ranks), lists, directory, postings, query_terms, table, error, rows.shape[1],
                         pruned, sums, candidates, scans,
                     )  # fmt: skip
                     if proven:
                         break
-                _best(
+                _rerank_candidates(
                     candidates[:candidate_count], scans[:candidate_count], best, unit, forward, shift, query_terms, query_weights,
                     table_of_terms, id_ranks, best_rows, best_scores,
                 )  # fmt: skip
             else:
                 every = np.arange(heap % splits, len(id_ranks), splits).astype(np.int32)
                 any_scan = np.ones(len(every), np.int32)
-                _best(
+                _rerank_candidates(
                     every, any_scan, 0, np.inf, forward, shift, query_terms, query_weights, table_of_terms, id_ranks, best_rows, best_scores
                 )
-            _clear(query_terms, table_of_terms)
+            _clear_hash(query_terms, table_of_terms)
 
 
-@compiled(parallel=True)
-def pairs(
+@njit_cached(parallel=True)
+def score_pairs(
     document_starts: Any, document_terms: Any, document_weights: Any, shift: float, starts: Any, terms: Any, weights: Any, slots: int,
     queries: Any, rows: Any, parts: int, scores: Any,
 ) -> None:  # fmt: skip
@@ -182,9 +182,9 @@ def pairs(
         current_query, query_terms, query_weights = -1, terms[:0], weights[:0]
         for pair in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
             if queries[pair] != current_query:
-                _clear(query_terms, table_of_terms)
+                _clear_hash(query_terms, table_of_terms)
                 current_query = queries[pair]
                 begin, end = starts[current_query], starts[current_query + 1]
                 query_terms, query_weights = terms[begin:end], weights[begin:end]
-                _install(query_terms, table_of_terms)
-            scores[pair] = np.float32(_score(rows[pair], forward, shift, query_terms, query_weights, table_of_terms)[0])
+                _fill_hash(query_terms, table_of_terms)
+            scores[pair] = np.float32(_score_document(rows[pair], forward, shift, query_terms, query_weights, table_of_terms)[0])

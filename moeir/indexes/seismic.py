@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from moeir.errors import ArtifactError, UsageError
-from moeir.indexes.base import Index, place_hits
-from moeir.indexes.inverted import ROWS_AT_ONCE, texts_of
-from moeir.indexes.postings import Texts
+from moeir.indexes.base import Index, fill_ranked_hits
+from moeir.indexes.inverted import ROWS_AT_ONCE, sparse_rows
+from moeir.indexes.postings import SparseRows
 
-FILE = "postings"
+INDEX_FILE = "postings"
 
 
 class Seismic(Index):
@@ -31,9 +31,9 @@ class Seismic(Index):
     exact: ClassVar[bool] = False
 
     def __init__(
-        self, order: np.ndarray | None = None, device: str = "cpu", *, postings: int = 3500, query_terms: int = 20, caution: float = 0.7
+        self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, postings: int = 3500, query_terms: int = 20, caution: float = 0.7
     ) -> None:
-        super().__init__(order, device)
+        super().__init__(id_ranks, device)
         if postings < 1 or query_terms < 1 or not 0 < caution <= 1:
             raise UsageError("seismic: postings and query_terms must be at least 1, caution above 0 and at most 1")
         if importlib.util.find_spec("seismic") is None:
@@ -42,64 +42,64 @@ class Seismic(Index):
         self.vocabulary: int | None = None
         self._shards: list[Any] = []
         self._index: Any = None
-        self._documents, self._opened = 0, False
+        self._document_count, self._read_only = 0, False
 
     def __len__(self) -> int:
-        return self._documents
+        return self._document_count
 
     def add(self, shard: Any) -> None:
-        if self._opened:
+        if self._read_only:
             raise ArtifactError("an opened seismic index takes no more documents; build a new one")
-        self._check(shard)
+        self._check_vocabulary(shard)
         self.vocabulary = shard.vocabulary
         self._shards.append(shard)
-        self._documents += len(shard)
+        self._document_count += len(shard)
         self._index = None
 
-    def _check(self, shard: Any) -> None:
+    def _check_vocabulary(self, shard: Any) -> None:
         if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
             raise ArtifactError(
                 f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
             )
 
     @property
-    def _engine(self) -> Any:
+    def _engine_class(self) -> Any:
         package = importlib.import_module("seismic")
         return package.SeismicIndexRaw if (self.vocabulary or 0) <= 2**16 else package.SeismicIndexRawLV
 
-    def _built(self) -> Any:
+    def _built_index(self) -> Any:
         """Seismic's own index, built from a binary file: the number of documents, then length, terms and weights of each."""
         if self._index is None:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "documents.bin"
                 with open(path, "wb") as file:
                     file.write(np.uint32(len(self)).tobytes())
-                    for texts in self._blocks():
+                    for texts in self._document_blocks():
                         for begin, end in pairwise(texts.starts):
                             parts = (np.array([end - begin], "<u4"), texts.terms[begin:end].astype("<u4"), texts.weights[begin:end])
                             file.write(b"".join(part.tobytes() for part in parts))
-                with stdout_aside():
-                    self._index = self._engine.build(str(path), n_postings=self.postings)
+                with stdout_to_stderr():
+                    self._index = self._engine_class.build(str(path), n_postings=self.postings)
         return self._index
 
-    def _blocks(self) -> Iterator[Texts]:
+    def _document_blocks(self) -> Iterator[SparseRows]:
         row = 0
         for shard in self._shards:
             for first in range(0, len(shard), ROWS_AT_ONCE):
-                yield texts_of(shard, first, min(first + ROWS_AT_ONCE, len(shard)), row, "row").ascending()
+                yield sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), row, "row").sort_terms()
             row += len(shard)
 
-    def _found(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        self._check(queries)
-        starts, terms, weights = texts_of(queries, 0, len(queries), 0, "query").ascending()
-        index, id_ranks = self._built(), self.places
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        self._check_vocabulary(queries)
+        starts, terms, weights = sparse_rows(queries, 0, len(queries), 0, "query").sort_terms()
+        index, id_ranks = self._built_index(), self.id_ranks
         for query_row, (begin, end) in enumerate(pairwise(starts)):
             if begin == end:
                 continue
             query_terms = terms[begin:end].astype(np.int32), weights[begin:end].astype(np.float32)
             results = index.search(*query_terms, depth, self.query_terms, self.caution, 0, True)
             hits = np.array([row for _, row in results], dtype=np.int64)
-            place_hits(hits, np.array([score for score, _ in results], dtype=np.float32), id_ranks, rows[query_row], scores[query_row])
+            fill_ranked_hits(hits, np.array([score for score, _ in results], dtype=np.float32), id_ranks, rows[query_row], scores[query_row])
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary}
@@ -111,18 +111,18 @@ class Seismic(Index):
         """Write `engine.json` and Seismic's own file."""
         super().save(folder)
         if len(self):
-            index = self._built()
-            with stdout_aside():
-                index.save(str(Path(folder) / FILE))
+            index = self._built_index()
+            with stdout_to_stderr():
+                index.save(str(Path(folder) / INDEX_FILE))
 
-    def _restore(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self.vocabulary, self._documents, self._opened = settings["vocabulary"], settings["documents"], True
-        if self._documents:
-            self._index = self._engine.load(str(next(folder.glob(f"{FILE}*"), folder / FILE)))
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        self.vocabulary, self._document_count, self._read_only = settings["vocabulary"], settings["documents"], True
+        if self._document_count:
+            self._index = self._engine_class.load(str(next(folder.glob(f"{INDEX_FILE}*"), folder / INDEX_FILE)))
 
 
 @contextmanager
-def stdout_aside() -> Iterator[None]:
+def stdout_to_stderr() -> Iterator[None]:
     """Redirect what a compiled library prints to stderr; stdout is for data."""
     saved_stdout = os.dup(1)
     os.dup2(2, 1)

@@ -7,25 +7,25 @@ import numpy as np
 import torch
 
 from moeir.artifacts import mapping
-from moeir.artifacts.journals import GrowingArray
+from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes import halves
 from moeir.kernels.memory import available_bytes
 
 ROWS_AT_ONCE = 2**14
-WORKSPACE = 2**32  # bytes of CUDA memory reserved for a search's scores, or half of what is available if less
+SEARCH_WORKSPACE = 2**32  # bytes of CUDA memory reserved for a search's scores, or half of what is available if less
 
 
-class Vectors:
+class VectorStore:
     """Vectors d [N, D] float16, with max_norm, the largest ‖d‖, and max_bf16_error, the largest ‖d − bfloat16(d)‖.
 
     On CUDA they are copied to the device if they fit, with `extra_bytes_per_row` more bytes each for the engine's own arrays; otherwise
     they stay on the host, and reads go through pinned memory.
     """
 
-    def __init__(self, device: torch.device, beside: int = 0) -> None:
-        self.device, self._beside = device, beside
-        self.longest, self.lost = 0.0, 0.0
+    def __init__(self, device: torch.device, extra_bytes_per_row: int = 0) -> None:
+        self.device, self._extra_bytes_per_row = device, extra_bytes_per_row
+        self.max_norm, self.max_bf16_error = 0.0, 0.0
         self._shards: list[torch.Tensor] = []
         self._resident: torch.Tensor | None = None
 
@@ -35,14 +35,14 @@ class Vectors:
     def __getitem__(self, rows: slice | torch.Tensor) -> torch.Tensor:
         """Rows by slice or by number (best on `storage_device`), on the device."""
         if self.device.type == "cuda":
-            all_rows = self._whole()
+            all_rows = self._all_rows()
             vectors = all_rows[rows if isinstance(rows, slice) else rows.to(all_rows.device)]
             if not vectors.is_cuda:
                 vectors = vectors.pin_memory().to(self.device, non_blocking=True)
-                mapping.read(vectors.nbytes)
+                mapping.note_pages_read(vectors.nbytes)
             return vectors
         if isinstance(rows, slice):
-            pieces = [shard[part] for shard, part, _ in self._pieces(rows)]
+            pieces = [shard[part] for shard, part, _ in self._shard_slices(rows)]
             return pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, self.width, dtype=torch.float16), *pieces])
         if len(self._shards) == 1:
             return self._shards[0][rows]
@@ -52,15 +52,15 @@ class Vectors:
             vectors[is_in_shard] = shard[rows[is_in_shard] - first]
         return vectors
 
-    def load(self) -> None:
+    def load_to_device(self) -> None:
         """On CUDA: copy them to the device now, if they fit there."""
         if self.device.type == "cuda":
-            self._whole()
+            self._all_rows()
 
     @property
-    def home(self) -> torch.device:
+    def storage_device(self) -> torch.device:
         """Where the vectors are, and row numbers should be: the device if they fit there, otherwise the host."""
-        return self._whole().device if self.device.type == "cuda" else self.device
+        return self._all_rows().device if self.device.type == "cuda" else self.device
 
     @property
     def width(self) -> int:
@@ -76,29 +76,29 @@ class Vectors:
         self.check_width(vectors.shape[1])
         shard = vectors.detach().to("cpu", torch.float16).contiguous()
         for first in range(0, len(shard), ROWS_AT_ONCE):
-            part = bits(shard[first : first + ROWS_AT_ONCE])
+            part = as_uint16(shard[first : first + ROWS_AT_ONCE])
             norms, lost = np.empty(len(part)), np.empty(len(part))
-            halves.measure(part, norms, lost)
+            halves.norms_and_bf16_error(part, norms, lost)
             if np.isnan(norms).any():
                 raise DataError(f"{describe_row(first + int(np.isnan(norms).argmax()))} holds NaN, infinity or more than float16 can hold")
-            self.longest, self.lost = max(self.longest, float(norms.max())), max(self.lost, float(lost.max()))
-            mapping.read(part.nbytes)
+            self.max_norm, self.max_bf16_error = max(self.max_norm, float(norms.max())), max(self.max_bf16_error, float(lost.max()))
+            mapping.note_pages_read(part.nbytes)
         self._shards.append(shard)
         self._resident = None
 
     def save(self, path: Path) -> None:
         """Write one `.npy`, shard by shard."""
-        target = GrowingArray(path, np.float16, self.width)
+        target = AppendableNpy(path, np.float16, self.width)
         for shard in self._shards:
             for first in range(0, len(shard), ROWS_AT_ONCE):
                 part = shard[first : first + ROWS_AT_ONCE].numpy()
                 target.append(part)
-                mapping.read(part.nbytes)
+                mapping.note_pages_read(part.nbytes)
         target.close()
 
-    def restore(self, vectors: np.ndarray, longest: float, lost: float = 0.0) -> None:
+    def restore(self, vectors: np.ndarray, max_norm: float, max_bf16_error: float = 0.0) -> None:
         """Use the memory map of a saved file."""
-        self._shards, self.longest, self.lost = [torch.from_numpy(np.asarray(vectors))], longest, lost
+        self._shards, self.max_norm, self.max_bf16_error = [torch.from_numpy(np.asarray(vectors))], max_norm, max_bf16_error
 
     def shards(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Each shard [n, D], in place, with the number of its first row."""
@@ -118,18 +118,18 @@ class Vectors:
         buffer = torch.zeros(max(rows, 1), self.width, dtype=dtype)
 
         def read(part: slice) -> torch.Tensor:
-            for shard, shard_rows, first in self._pieces(part):
+            for shard, shard_rows, first in self._shard_slices(part):
                 target = buffer[first : first + shard_rows.stop - shard_rows.start]
                 if coarse:
-                    halves.to_bfloat16(bits(shard[shard_rows]), bits(target))
+                    halves.to_bfloat16(as_uint16(shard[shard_rows]), as_uint16(target))
                 else:
                     target.copy_(shard[shard_rows])
-                mapping.read(2 * target.numel())
+                mapping.note_pages_read(2 * target.numel())
             return buffer
 
         return read
 
-    def _pieces(self, rows: slice) -> Iterator[tuple[torch.Tensor, slice, int]]:
+    def _shard_slices(self, rows: slice) -> Iterator[tuple[torch.Tensor, slice, int]]:
         """The shards of a slice: shard, its rows in the slice, and how many rows of the slice come before them."""
         start, stop, _ = rows.indices(len(self))
         for first, shard in self.shards():
@@ -137,20 +137,20 @@ class Vectors:
             if shard_rows.start < shard_rows.stop:
                 yield shard, shard_rows, first + shard_rows.start - start
 
-    def _whole(self) -> torch.Tensor:
+    def _all_rows(self) -> torch.Tensor:
         """On CUDA: all vectors as one tensor, on the device if they fit there."""
         if self._resident is None:
             if len(self._shards) != 1:
                 self._shards = [torch.cat(self._shards)]
             self._resident = self._shards[0]
             available = available_bytes(self.device)
-            if self._resident.nbytes + self._beside * len(self._resident) <= available - min(WORKSPACE, available // 2):
+            if self._resident.nbytes + self._extra_bytes_per_row * len(self._resident) <= available - min(SEARCH_WORKSPACE, available // 2):
                 self._resident = self._resident.to(self.device)
-                mapping.read(self._resident.nbytes)
+                mapping.note_pages_read(self._resident.nbytes)
         return self._resident
 
 
-def bits(numbers: torch.Tensor) -> np.ndarray:
+def as_uint16(numbers: torch.Tensor) -> np.ndarray:
     """A view of float16 or bfloat16 numbers as uint16 bits."""
     bit_array: np.ndarray = numbers.view(torch.int16).numpy().view(np.uint16)
     return bit_array

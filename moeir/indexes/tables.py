@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from moeir.indexes.lanes import LANES, best_sums, lane_products
-from moeir.kernels.compiling import compiled
+from moeir.indexes.lanes import LANES, max_lookup_sum_32, dot_32
+from moeir.kernels.compiling import njit_cached
 
-ROOM, SMALL_ROOM = 32000.0, 127.0  # largest sum of lookups in int16, before rounding, and largest lookup of a byte in int8
+INT16_RANGE, INT8_RANGE = 32000.0, 127.0  # largest sum of lookups in int16, before rounding, and largest lookup of a byte in int8
 
 
-@compiled(nogil=True)
-def search(
+@njit_cached(nogil=True)
+def search_codes(
     tokens: Any,
     centroids: Any,
     rotation: Any,
@@ -37,38 +37,38 @@ def search(
     Candidates are the texts with a token at one of each query token's `nprobe` best centroids; the best `candidates` of them by those
     centroids are scored with the first quarter of their bytes, the best `full_count` of those in full.
     """
-    centroid_table, codeword_table, step, probed_centroids = tabled(tokens, centroids, rotation, words, nprobe)
-    hits, values = gathered(centroid_table, probed_centroids, len(tokens), list_starts, list_rows, len(starts) - 1)
-    hits = hits[first(hits, values, id_ranks, candidates)]
+    centroid_table, codeword_table, step, probed_centroids = query_tables(tokens, centroids, rotation, words, nprobe)
+    hits, values = gather_candidates(centroid_table, probed_centroids, len(tokens), list_starts, list_rows, len(starts) - 1)
+    hits = hits[top_k(hits, values, id_ranks, candidates)]
     if len(hits) > full_count:
         for i in range(len(hits)):
             token_range = slice(starts[hits[i]], starts[hits[i] + 1])
-            values[i] = by_bytes(centroid_table, codeword_table, codes[token_range], leading[token_range], residuals[:0])
-        hits = hits[first(hits, values[: len(hits)], id_ranks, full_count)]
+            values[i] = score_codes(centroid_table, codeword_table, codes[token_range], leading[token_range], residuals[:0])
+        hits = hits[top_k(hits, values[: len(hits)], id_ranks, full_count)]
     for i in range(len(hits)):
         token_range = slice(starts[hits[i]], starts[hits[i] + 1])
-        values[i] = by_bytes(centroid_table, codeword_table, codes[token_range], leading[token_range], residuals[token_range])
-    best = first(hits, values[: len(hits)], id_ranks, len(rows))
+        values[i] = score_codes(centroid_table, codeword_table, codes[token_range], leading[token_range], residuals[token_range])
+    best = top_k(hits, values[: len(hits)], id_ranks, len(rows))
     for i in range(len(best)):
         rows[i] = hits[best[i]]
         scores[i] = np.float32(values[best[i]] * step)
     return len(best)
 
 
-@compiled(nogil=True)
-def paired(
+@njit_cached(nogil=True)
+def score_texts(
     tokens: Any, centroids: Any, rotation: Any, words: Any, starts: Any, codes: Any, leading: Any, residuals: Any, rows: Any, scores: Any
 ) -> None:
     """Scores of chosen texts for one query, identical to those of `search_codes`: rows [P] -> scores float32 [P], −∞ without tokens."""
-    centroid_table, codeword_table, step, _ = tabled(tokens, centroids, rotation, words, 1)
+    centroid_table, codeword_table, step, _ = query_tables(tokens, centroids, rotation, words, 1)
     for i in range(len(rows)):
         token_range = slice(starts[rows[i]], starts[rows[i] + 1])
-        steps = by_bytes(centroid_table, codeword_table, codes[token_range], leading[token_range], residuals[token_range])
+        steps = score_codes(centroid_table, codeword_table, codes[token_range], leading[token_range], residuals[token_range])
         scores[i] = np.float32(steps * step) if token_range.stop > token_range.start else np.float32(-np.inf)
 
 
-@compiled()
-def tabled(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe: int) -> Any:
+@njit_cached()
+def query_tables(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe: int) -> Any:
     """A query's centroid_table int16 [L/32, C, 32], codeword_table int8 [L/32, S, 256, 32], step size, best centroids [L/32, 32, n]."""
     length, width = tokens.shape
     blocks, groups, slots = (length + LANES - 1) // LANES, len(words), words.shape[2]
@@ -81,18 +81,18 @@ def tabled(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe: int) 
         for i in range(LANES * block, min(LANES * block + LANES, length)):
             for dimension in range(width):
                 lane_tokens[block, dimension, i - LANES * block] = tokens[i, dimension]
-        lane_products(lane_tokens[block], centroids, centroid_products[block])
-        lane_products(lane_tokens[block], rotation.T.copy(), rotated[block])
-        largest(centroid_products[block], max_sums)
+        dot_32(lane_tokens[block], centroids, centroid_products[block])
+        dot_32(lane_tokens[block], rotation.T.copy(), rotated[block])
+        max_abs(centroid_products[block], max_sums)
         for group in range(groups):
-            lane_products(rotated[block, slots * group : slots * group + slots], words[group], codeword_products[block, group])
-            largest(codeword_products[block, group], max_values)
+            dot_32(rotated[block, slots * group : slots * group + slots], words[group], codeword_products[block, group])
+            max_abs(codeword_products[block, group], max_values)
             for i in range(LANES):
                 max_sums[i] += max_values[i]
-                step = max(step, np.float64(max_values[i]) / SMALL_ROOM)
+                step = max(step, np.float64(max_values[i]) / INT8_RANGE)
         for i in range(LANES):
-            step = max(step, np.float64(max_sums[i]) / ROOM)
-        best_rows(centroid_products[block], best[block])
+            step = max(step, np.float64(max_sums[i]) / INT16_RANGE)
+        top_rows(centroid_products[block], best[block])
     centroid_table, codeword_table = np.empty(centroid_products.shape, np.int16), np.empty(codeword_products.shape, np.int8)
     scale, flat, whole = np.float32(1.0 / step), centroid_products.ravel(), centroid_table.ravel()
     for i in range(len(flat)):
@@ -103,8 +103,8 @@ def tabled(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe: int) 
     return centroid_table, codeword_table, step, best
 
 
-@compiled()
-def largest(values: Any, maxima: Any) -> None:
+@njit_cached()
+def max_abs(values: Any, maxima: Any) -> None:
     """Largest absolute value of each column: values [n, 32] -> maxima [32]."""
     maxima[:] = 0.0
     for row in range(len(values)):
@@ -112,8 +112,8 @@ def largest(values: Any, maxima: Any) -> None:
             maxima[i] = max(maxima[i], abs(values[row, i]))
 
 
-@compiled()
-def best_rows(values: Any, best: Any) -> None:
+@njit_cached()
+def top_rows(values: Any, best: Any) -> None:
     """Rows of the n largest values of each column, descending, ties by first row: values [C, 32] -> best [32, n]."""
     count = best.shape[1]
     top_values, least = np.full(best.shape, np.float32(-np.inf), np.float32), np.full(LANES, np.float32(-np.inf))
@@ -132,8 +132,8 @@ def best_rows(values: Any, best: Any) -> None:
                 least[i] = top_values[i, count - 1]
 
 
-@compiled()
-def gathered(centroid_table: Any, best: Any, tokens: int, list_starts: Any, list_rows: Any, documents: int) -> Any:
+@njit_cached()
+def gather_candidates(centroid_table: Any, best: Any, tokens: int, list_starts: Any, list_rows: Any, documents: int) -> Any:
     """Texts with a token at one of these centroids, ascending, and their scores by centroids: best [L/32, 32, n] -> int64, int32 [hits].
 
     A query token adds its product with a text's best centroid minus that with its n-th best centroid, the estimate for tokens outside the
@@ -154,8 +154,8 @@ def gathered(centroid_table: Any, best: Any, tokens: int, list_starts: Any, list
     return hits, sums[hits]
 
 
-@compiled()
-def first(hits: Any, values: Any, id_ranks: Any, count: int) -> Any:
+@njit_cached()
+def top_k(hits: Any, values: Any, id_ranks: Any, count: int) -> Any:
     """Indices of the `count` hits with the largest values int32 [n]; ties at the cut go to the highest id rank."""
     if len(hits) <= count:
         return np.arange(len(hits))
@@ -169,15 +169,15 @@ def first(hits: Any, values: Any, id_ranks: Any, count: int) -> Any:
     return np.flatnonzero(keep)
 
 
-@compiled()
-def by_bytes(centroid_table: Any, codeword_table: Any, codes: Any, leading: Any, residuals: Any) -> int:
+@njit_cached()
+def score_codes(centroid_table: Any, codeword_table: Any, codes: Any, leading: Any, residuals: Any) -> int:
     """MaxSim Σ_i max_j in steps with a text's token vectors [n], decoded from leading bytes [n, s] and the other bytes [n, S − s].
 
     Either may be empty, [0, s] or [0, S − s]; without both, only the centroids count.
     """
     total, best = 0, np.empty(LANES, np.int16)
     for block in range(len(centroid_table)):
-        best_sums(centroid_table[block], codeword_table[block], codes, leading, residuals, best)
+        max_lookup_sum_32(centroid_table[block], codeword_table[block], codes, leading, residuals, best)
         for i in range(LANES):
             total += best[i]
     return total

@@ -9,24 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PADDED_TO = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
-WIDEST_HEAD = 256  # largest head width of the variable-length kernel
-HALF = (torch.float16, torch.bfloat16)
-Group = tuple[int, int, int]  # neighbouring texts of equal length: first token, number of texts, length
+COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
+MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
+HALF_PRECISION_DTYPES = (torch.float16, torch.bfloat16)
+LengthGroup = tuple[int, int, int]  # neighbouring texts of equal length: first token, number of texts, length
 
 
 @dataclass(frozen=True)
-class Padding:
+class PaddedBatch:
     """The packed tokens of B texts as a padded batch of L columns: `rows` [B * L] the token at each slot (padding repeats token 0),
     `token_slots` [T] the slot of each token, `key_mask` [B, L] true at slots that are attended to."""
 
     rows: Tensor
-    kept: Tensor
-    attended: Tensor
+    token_slots: Tensor
+    key_mask: Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackedLayout:
     """Boundaries of the texts in a packed batch; derived tensors are computed once and shared by all layers.
 
     `lengths` (host) are in the order of the tokens, `starts` [B+1]; `no_attend_mask` [T] marks tokens that attend but are not attended to.
@@ -35,18 +35,18 @@ class Layout:
 
     lengths: tuple[int, ...]
     starts: Tensor
-    silent: Tensor | None = None
-    attended: tuple[Tensor, Tensor] | None = None
-    _angles: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
-    _masks: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    no_attend_mask: Tensor | None = None
+    precomputed_keys: tuple[Tensor, Tensor] | None = None
+    _angle_cache: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    _mask_cache: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Number of tokens of the longest text."""
         return max(self.lengths, default=0)
 
     @cached_property
-    def owners(self) -> Tensor:
+    def text_indices(self) -> Tensor:
         """[T] the index of each token's text."""
         texts = torch.arange(len(self.lengths), device=self.starts.device)
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=sum(self.lengths))
@@ -54,42 +54,42 @@ class Layout:
     @cached_property
     def positions(self) -> Tensor:
         """[T] the position of each token in its text, from 0."""
-        return torch.arange(len(self.owners), device=self.starts.device) - self.starts.index_select(0, self.owners)
+        return torch.arange(len(self.text_indices), device=self.starts.device) - self.starts.index_select(0, self.text_indices)
 
     @cached_property
-    def padding(self) -> Padding:
+    def padding(self) -> PaddedBatch:
         """The texts as a padded batch; its number of columns is a multiple of `COLUMN_MULTIPLE`."""
-        columns = -(-self.longest // PADDED_TO) * PADDED_TO
+        columns = -(-self.max_length // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
         positions = self.starts[:-1, None] + torch.arange(columns, device=self.starts.device)
         real = positions < self.starts[1:, None]
         rows = torch.where(real, positions, 0).flatten()
-        attended = real if self.silent is None else real & ~self.silent.index_select(0, rows).view_as(real)
-        return Padding(rows, self.owners * columns + self.positions, attended)
+        attended = real if self.no_attend_mask is None else real & ~self.no_attend_mask.index_select(0, rows).view_as(real)
+        return PaddedBatch(rows, self.text_indices * columns + self.positions, attended)
 
     @cached_property
     def cumulative_lengths(self) -> tuple[Tensor, Tensor]:
         """int32 text boundaries [B+1] for the variable-length kernel: among all tokens, and among those attended to."""
         starts = self.starts.int()
-        return starts, starts if self.silent is None else self.attended_tokens[1].int()
+        return starts, starts if self.no_attend_mask is None else self.visible_keys[1].int()
 
     @cached_property
-    def attended_tokens(self) -> tuple[Tensor, Tensor]:
+    def visible_keys(self) -> tuple[Tensor, Tensor]:
         """The rows of tokens that are attended to, and the start of each text among them [B+1]."""
-        assert self.silent is not None
-        return attended_tokens(self.silent, self.starts) if self.attended is None else self.attended
+        assert self.no_attend_mask is not None
+        return find_visible_keys(self.no_attend_mask, self.starts) if self.precomputed_keys is None else self.precomputed_keys
 
     def rotary_angles(self, theta: float, width: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine [T, 1, width / 2] of each token's rotary angles: position times theta^(-2 i / width) (Su et al. 2021)."""
-        if (theta, width) not in self._angles:
+        if (theta, width) not in self._angle_cache:
             steps = torch.arange(0, width, 2, dtype=torch.float32, device=self.starts.device)
             angles = self.positions.float()[:, None, None] * (1.0 / theta ** (steps / width))
-            self._angles[theta, width] = angles.cos(), angles.sin()
-        return self._angles[theta, width]
+            self._angle_cache[theta, width] = angles.cos(), angles.sin()
+        return self._angle_cache[theta, width]
 
     @cached_property
-    def equal_length_groups(self) -> list[Group]:
+    def equal_length_groups(self) -> list[LengthGroup]:
         """Groups of neighbouring texts of equal length."""
-        groups: list[Group] = []
+        groups: list[LengthGroup] = []
         row = 0
         for length in self.lengths:
             if groups and groups[-1][2] == length:
@@ -102,32 +102,32 @@ class Layout:
 
     def group_masks(self, half_window: int | None) -> list[Tensor | None]:
         """The attention mask of each group, in the form of `_attention_mask`."""
-        if ("groups", half_window) not in self._masks:
+        if ("groups", half_window) not in self._mask_cache:
             device = self.starts.device
-            self._masks["groups", half_window] = [
-                _attention_mask(None if self.silent is None else ~_rows(self.silent, group), group[2], half_window, device)
+            self._mask_cache["groups", half_window] = [
+                _attention_mask(None if self.no_attend_mask is None else ~_group_rows(self.no_attend_mask, group), group[2], half_window, device)
                 for group in self.equal_length_groups
             ]
-        masks: list[Tensor | None] = self._masks["groups", half_window]
+        masks: list[Tensor | None] = self._mask_cache["groups", half_window]
         return masks
 
     def padded_mask(self, half_window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive attention mask of the padded batch: 0 or −∞, [B, 1, 1 or L, L]."""
-        if (half_window, dtype) not in self._masks:
-            attended = self.padding.attended
-            self._masks[half_window, dtype] = additive(_attention_mask(attended, attended.shape[1], half_window, attended.device), dtype)
-        mask: Tensor = self._masks[half_window, dtype]
+        if (half_window, dtype) not in self._mask_cache:
+            attended = self.padding.key_mask
+            self._mask_cache[half_window, dtype] = additive_mask(_attention_mask(attended, attended.shape[1], half_window, attended.device), dtype)
+        mask: Tensor = self._mask_cache[half_window, dtype]
         return mask
 
 
-def attended_tokens(silent: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+def find_visible_keys(no_attend_mask: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of the tokens that `no_attend_mask` [T] does not mark, and the start of each text among them, [B+1].
 
     >>> attended_tokens(torch.tensor([False, True, False]), torch.tensor([0, 2, 3]))
     (tensor([0, 2]), tensor([0, 1, 2]))
     """
-    counts = F.pad((~silent).long().cumsum(0), (1, 0))
-    return (~silent).nonzero()[:, 0], counts.index_select(0, starts)
+    counts = F.pad((~no_attend_mask).long().cumsum(0), (1, 0))
+    return (~no_attend_mask).nonzero()[:, 0], counts.index_select(0, starts)
 
 
 def apply_rotary(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def apply_rotary(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return rotated.to(states.dtype)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, window: int | None = None, dropout: float = 0.0) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int | None = None, dropout: float = 0.0) -> Tensor:
     """Scaled dot-product attention within each text, and within `window` // 2 tokens on either side if there is a window.
 
     query, key, value [T, heads, width] -> [T, heads, width]; each weight is dropped with probability `dropout` (Vaswani et al. 2017). On
@@ -148,24 +148,24 @@ def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, window:
     CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the same. A token whose
     window holds only tokens of `no_attend_mask` attends to itself.
     """
-    half_window = None if window is None or layout.longest <= window // 2 + 1 else window // 2
+    half_window = None if window is None or layout.max_length <= window // 2 + 1 else window // 2
     if query.is_cuda:
-        keeps_distances = half_window is None or layout.silent is None  # removing keys would change distances between tokens
-        if not dropout and keeps_distances and has_varlen(query):
-            return _varlen(query, key, value, layout, layout.cumulative_lengths[0], layout.longest, half_window)
+        keeps_distances = half_window is None or layout.no_attend_mask is None  # removing keys would change distances between tokens
+        if not dropout and keeps_distances and supports_varlen(query):
+            return _varlen_attention(query, key, value, layout, layout.cumulative_lengths[0], layout.max_length, half_window)
         return padded_sdpa(query, key, value, layout, layout.padded_mask(half_window, query.dtype), dropout)
     return grouped_sdpa(query, key, value, layout, layout.group_masks(half_window), dropout)
 
 
-def first_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
+def cls_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, dropout: float = 0.0) -> Tensor:
     """Attention of each text's first ([CLS]) token only: query [B, heads, width], key and value [T, heads, width] -> [B, heads, width]."""
     if not query.is_cuda:
-        return grouped_sdpa(query, key, value, layout, layout.group_masks(None), dropout, firsts=True)
-    if not dropout and has_varlen(query):
+        return grouped_sdpa(query, key, value, layout, layout.group_masks(None), dropout, cls_only=True)
+    if not dropout and supports_varlen(query):
         texts = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
-        return _varlen(query, key, value, layout, texts, 1, None)
+        return _varlen_attention(query, key, value, layout, texts, 1, None)
     padding = layout.padding
-    k, v = (_padded(part, padding, len(query)) for part in (key, value))
+    k, v = (_pad_heads(part, padding, len(query)) for part in (key, value))
     mask = layout.padded_mask(None, query.dtype)
     return F.scaled_dot_product_attention(query[:, :, None], k, v, attn_mask=mask, dropout_p=dropout)[:, :, 0]
 
@@ -174,11 +174,11 @@ def grouped_sdpa(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    layout: Layout,
+    layout: PackedLayout,
     masks: Sequence[Tensor | None],
     dropout: float = 0.0,
     *,
-    firsts: bool = False,
+    cls_only: bool = False,
 ) -> Tensor:
     """For a CPU: attention of packed texts in groups of equal length, [T, heads, width] -> [T, heads, width].
 
@@ -188,7 +188,7 @@ def grouped_sdpa(
     """
     groups = layout.equal_length_groups
     keys = [texts * length for _, texts, length in groups]
-    queries = [texts for _, texts, _ in groups] if firsts else keys
+    queries = [texts for _, texts, _ in groups] if cls_only else keys
     outputs = []
     parts = (query.split(queries), key.split(keys), value.split(keys))
     for (_, texts, _), mask, q, k, v in zip(groups, masks, *parts, strict=True):
@@ -197,31 +197,31 @@ def grouped_sdpa(
     return torch.cat(outputs) if outputs else torch.zeros_like(query)
 
 
-def padded_sdpa(query: Tensor, key: Tensor, value: Tensor, layout: Layout, mask: Tensor, dropout: float = 0.0) -> Tensor:
+def padded_sdpa(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, mask: Tensor, dropout: float = 0.0) -> Tensor:
     """For CUDA: attention of packed texts as one padded batch, [T, heads, width] -> [T, heads, width].
 
     `mask` is added to the scores and broadcast to [B, heads, L, L].
     """
     padding, texts = layout.padding, len(layout.lengths)
-    q, k, v = (_padded(part, padding, texts) for part in (query, key, value))
+    q, k, v = (_pad_heads(part, padding, texts) for part in (query, key, value))
     output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1)
-    packed: Tensor = _Unpad.apply(output, padding.rows, padding.kept)
+    packed: Tensor = _UnpadTokens.apply(output, padding.rows, padding.token_slots)
     return packed
 
 
-def additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """A boolean mask, true where a token attends, as an additive mask: 0 or −∞."""
     assert mask is not None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
-def _padded(part: Tensor, padding: Padding, texts: int) -> Tensor:
+def _pad_heads(part: Tensor, padding: PaddedBatch, texts: int) -> Tensor:
     """[T, heads, width] -> [B, heads, L, width]."""
-    padded: Tensor = _Pad.apply(part, padding.rows, padding.kept)
+    padded: Tensor = _PadTokens.apply(part, padding.rows, padding.token_slots)
     return padded.unflatten(0, (texts, -1)).transpose(1, 2)
 
 
-class _Pad(torch.autograd.Function):
+class _PadTokens(torch.autograd.Function):
     """Packed rows [T, ...] to padded ones [B * L, ...]. Padding has no gradient, so the backward pass is a lookup, not a sum."""
 
     @staticmethod
@@ -234,7 +234,7 @@ class _Pad(torch.autograd.Function):
         return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
 
 
-class _Unpad(torch.autograd.Function):
+class _UnpadTokens(torch.autograd.Function):
     """Padded rows [B * L, ...] to packed ones [T, ...]; the gradient of padding is 0."""
 
     @staticmethod
@@ -261,35 +261,35 @@ def _attention_mask(attended: Tensor | None, length: int, half_window: int | Non
     return visible | ((distance == 0) & ~visible.any(-1, keepdim=True))  # a row without any key would give a NaN softmax
 
 
-def _rows(packed: Tensor, group: Group) -> Tensor:
+def _group_rows(packed: Tensor, group: LengthGroup) -> Tensor:
     """[texts, L] a group's slice of [T]."""
     first, texts, length = group
     return packed[first : first + texts * length].view(texts, length)
 
 
 @cache
-def _capability(device: torch.device) -> tuple[int, int]:
+def _compute_capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-def has_varlen(query: Tensor) -> bool:
+def supports_varlen(query: Tensor) -> bool:
     """Whether the variable-length kernel supports these heads: half precision, a supported width, compute capability 8.0 or more."""
     width = query.shape[-1]
-    return query.dtype in HALF and width <= WIDEST_HEAD and width % 8 == 0 and _capability(query.device) >= (8, 0)
+    return query.dtype in HALF_PRECISION_DTYPES and width <= MAX_HEAD_WIDTH and width % 8 == 0 and _compute_capability(query.device) >= (8, 0)
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, starts: Tensor, longest: int, half_window: int | None) -> Tensor:
+def _varlen_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, starts: Tensor, longest: int, half_window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: 1.3 s, spent only on CUDA
 
-    if layout.silent is not None:
-        rows = layout.attended_tokens[0]
+    if layout.no_attend_mask is not None:
+        rows = layout.visible_keys[0]
         key, value = key.index_select(0, rows), value.index_select(0, rows)
     window = (-1, -1) if half_window is None else (half_window, half_window)
-    output: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.longest, window_size=window)
+    output: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.max_length, window_size=window)
     return output
 
 
-def varlen_flops() -> dict[Any, Any]:
+def varlen_flop_formulas() -> dict[Any, Any]:
     """Formulas for torch's FlopCounterMode: two products of every token with those of its own text, and five for the gradients."""
     from torch.nn.attention import varlen  # noqa: F401 - registers the operations used below
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from moeir.kernels.compiling import compiled
+from moeir.kernels.compiling import njit_cached
 
-_BYTE, _PAIR = np.uint64(255), np.uint64(65535)
-_VALUES = 2048  # most values of a digit
-_DIGIT = 11  # most bits of a digit
+_BYTE_MASK, _PAIR_MASK = np.uint64(255), np.uint64(65535)
+_MAX_DIGIT_VALUES = 2048  # most values of a digit
+_DIGIT_BITS = 11  # most bits of a digit
 
 
-@compiled()
-def take(keys: Any, first: int, distinct: Any, rows: Any, count: int) -> int:
+@njit_cached()
+def append_changed(keys: Any, first: int, distinct: Any, rows: Any, count: int) -> int:
     """Append to distinct [most, m], which holds `count` keys, the keys [n, m] that differ from the one before; return the new count.
 
     rows [most]: the row of each appended key; the first of `keys` is row `first`.
@@ -32,32 +32,32 @@ def take(keys: Any, first: int, distinct: Any, rows: Any, count: int) -> int:
     return count
 
 
-@compiled()
-def seen(keys: Any, pairs: Any) -> None:
+@njit_cached()
+def mark_used_values(keys: Any, pairs: Any) -> None:
     """Mark in pairs [4 · m, 65536] which values each byte pair of keys [n, m] takes, the lowest pair of a number first."""
     for row in range(len(keys)):
         for column in range(keys.shape[1]):
             key = keys[row, column]
             for pair in range(4):
-                pairs[4 * column + pair, np.int64(key >> np.uint64(16 * pair) & _PAIR)] = True
+                pairs[4 * column + pair, np.int64(key >> np.uint64(16 * pair) & _PAIR_MASK)] = True
 
 
-@compiled()
-def pack(keys: Any, tables: Any, packed: Any) -> None:
+@njit_cached()
+def pack_keys(keys: Any, tables: Any, packed: Any) -> None:
     """Write to packed [n] numbers that sort as keys [n, m] do, with the row in the low bits; tables [4 · m, 65536]: bits of byte pairs."""
     for row in range(len(keys)):
         number = np.uint64(row)
         for column in range(keys.shape[1]):
             key = keys[row, column]
             for pair in range(4):
-                number |= tables[4 * column + pair, np.int64(key >> np.uint64(16 * pair) & _PAIR)]
+                number |= tables[4 * column + pair, np.int64(key >> np.uint64(16 * pair) & _PAIR_MASK)]
         packed[row] = number
 
 
-@compiled()
-def in_order(packed: Any, spare: Any, first: int, last: int) -> tuple[Any, Any]:
+@njit_cached()
+def radix_sort_bits(packed: Any, spare: Any, first: int, last: int) -> tuple[Any, Any]:
     """Radix sort of numbers [n] by their bits from `first` to `last`, lowest digit first: the sorted one of two arrays, and the other."""
-    passes = max(-(-(last - first) // _DIGIT), 1)
+    passes = max(-(-(last - first) // _DIGIT_BITS), 1)
     size = max(-(-(last - first) // passes), 1)
     mask = np.uint64((1 << size) - 1)
     for begin in range(first, last, size):
@@ -73,8 +73,8 @@ def in_order(packed: Any, spare: Any, first: int, last: int) -> tuple[Any, Any]:
     return packed, spare
 
 
-@compiled()
-def unpack(packed: Any, first: int, shifts: Any, masks: Any, values: Any, keys: Any, ranks: Any) -> int:
+@njit_cached()
+def unpack_keys(packed: Any, first: int, shifts: Any, masks: Any, values: Any, keys: Any, ranks: Any) -> int:
     """Write to ranks [n] each row's rank among the distinct keys, and the distinct keys to keys [n, m]; return how many.
 
     packed [n] ascends, rows below bit `first`; shifts, masks [4 · m] and values [4 · m, most]: the bits of each byte pair, and their value.
@@ -95,8 +95,8 @@ def unpack(packed: Any, first: int, shifts: Any, masks: Any, values: Any, keys: 
     return rank + 1
 
 
-@compiled()
-def _digit(counts: Any, byte: int, tables: Any, shifts: Any) -> tuple[int, int]:
+@njit_cached()
+def _choose_digit(counts: Any, byte: int, tables: Any, shifts: Any) -> tuple[int, int]:
     """Choose a digit of up to three bytes from `byte` up with few enough values; return the byte after them, and the number of values.
 
     counts [8, 256]: how often a byte has a value; tables [3, 256], shifts [3]: what each byte's value adds to the digit.
@@ -107,7 +107,7 @@ def _digit(counts: Any, byte: int, tables: Any, shifts: Any) -> tuple[int, int]:
         used = 0
         for value in range(256):
             used += counts[byte, value] > 0
-        if byte_count and size * used > _VALUES:
+        if byte_count and size * used > _MAX_DIGIT_VALUES:
             break
         rank = 0
         for value in range(256):
@@ -119,8 +119,8 @@ def _digit(counts: Any, byte: int, tables: Any, shifts: Any) -> tuple[int, int]:
     return byte, size
 
 
-@compiled()
-def ascending(keys: Any, spare: Any, order: Any, spare_order: Any) -> tuple[Any, Any]:
+@njit_cached()
+def radix_sort_bytes(keys: Any, spare: Any, order: Any, spare_order: Any) -> tuple[Any, Any]:
     """Radix sort of keys [n, m] from the last byte to the first: the sorted keys and their old rows [n], in one of two arrays each.
 
     order [n]: 0, 1, 2, …; values that a byte never takes do not count, so that ten digits are ten values.
@@ -132,22 +132,22 @@ def ascending(keys: Any, spare: Any, order: Any, spare_order: Any) -> tuple[Any,
         for row in range(count):
             key = keys[row, word]
             for byte in range(8):
-                counts[byte, np.int64(key >> np.uint64(8 * byte) & _BYTE)] += 1
+                counts[byte, np.int64(key >> np.uint64(8 * byte) & _BYTE_MASK)] += 1
         byte = 0
         while byte < 8:
-            byte, size = _digit(counts, byte, tables, shifts)
+            byte, size = _choose_digit(counts, byte, tables, shifts)
             if size < 2:
                 continue
             low, middle, high = tables[0], tables[1], tables[2]
             offsets = np.zeros(size + 1, np.int64)
             for row in range(count):
                 key = keys[row, word]
-                digit = low[key >> shifts[0] & _BYTE] + middle[key >> shifts[1] & _BYTE] + high[key >> shifts[2] & _BYTE]
+                digit = low[key >> shifts[0] & _BYTE_MASK] + middle[key >> shifts[1] & _BYTE_MASK] + high[key >> shifts[2] & _BYTE_MASK]
                 offsets[digit + 1] += 1
             offsets = np.cumsum(offsets)
             for row in range(count):
                 key = keys[row, word]
-                digit = low[key >> shifts[0] & _BYTE] + middle[key >> shifts[1] & _BYTE] + high[key >> shifts[2] & _BYTE]
+                digit = low[key >> shifts[0] & _BYTE_MASK] + middle[key >> shifts[1] & _BYTE_MASK] + high[key >> shifts[2] & _BYTE_MASK]
                 target = offsets[digit]
                 offsets[digit] = target + 1
                 for column in range(width):
@@ -157,8 +157,8 @@ def ascending(keys: Any, spare: Any, order: Any, spare_order: Any) -> tuple[Any,
     return keys, order
 
 
-@compiled()
-def number(keys: Any, order: Any, ranks: Any) -> int:
+@njit_cached()
+def rank_keys(keys: Any, order: Any, ranks: Any) -> int:
     """Write to ranks [n] the rank of each key among the distinct ones, which move to the front of keys [n, m]; return how many."""
     rank = -1
     for row in range(len(keys)):
@@ -173,8 +173,8 @@ def number(keys: Any, order: Any, ranks: Any) -> int:
     return rank + 1
 
 
-@compiled()
-def merge(first: Any, second: Any, union: Any, first_ranks: Any, second_ranks: Any) -> int:
+@njit_cached()
+def merge_keys(first: Any, second: Any, union: Any, first_ranks: Any, second_ranks: Any) -> int:
     """Merge two ascending lists of distinct keys into union [n, m], with each list's ranks in it; return the number of keys.
 
     Here the keys are bytes in memory order, lowest address first.
@@ -188,7 +188,7 @@ def merge(first: Any, second: Any, union: Any, first_ranks: Any, second_ranks: A
             order = -1
         else:
             for column in range(width):
-                left, right = _swapped(first[first_row, column]), _swapped(second[second_row, column])
+                left, right = _swap_bytes(first[first_row, column]), _swap_bytes(second[second_row, column])
                 if left != right:
                     order = -1 if left < right else 1
                     break
@@ -204,8 +204,8 @@ def merge(first: Any, second: Any, union: Any, first_ranks: Any, second_ranks: A
     return count
 
 
-@compiled()
-def _swapped(word: Any) -> Any:
+@njit_cached()
+def _swap_bytes(word: Any) -> Any:
     """Reverse the order of the eight bytes."""
     word = (word & np.uint64(0x00FF00FF00FF00FF)) << np.uint64(8) | (word >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
     word = (word & np.uint64(0x0000FFFF0000FFFF)) << np.uint64(16) | (word >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)

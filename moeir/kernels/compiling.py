@@ -12,7 +12,7 @@ import numba
 numba.config.THREADING_LAYER = "workqueue"  # OpenMP's would change torch's number of threads, and so its rounding
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def njit_cached(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """numba's `njit`, cached on disk if a cache folder is writable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ PAIRS_AT_ONCE = 2**16
 
 
 @torch.no_grad()
-def best_matches(
+def find_best_matches(
     queries: Tensor, query_terms: Tensor, documents: Tensor, document_terms: Tensor, document_rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The pairs (query token, document token) that score: for each query token and document, the best token of the same term, if positive.

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GROUPED = (9, 10)  # major compute capabilities: Hopper and Blackwell
-ALIGNED = 8  # rows: a group starts at a multiple of 16 bytes of bfloat16, also when a gradient reads it column by column
+GROUPED_MM_CAPABILITIES = (9, 10)  # major compute capabilities: Hopper and Blackwell
+ROW_ALIGNMENT = 8  # rows: a group starts at a multiple of 16 bytes of bfloat16, also when a gradient reads it column by column
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class ExpertGroups:
         ([8, 0, 9], [8, 16])
         """
         ranks = (choice[:, None] == torch.arange(experts, device=choice.device)).long().cumsum(0)  # [n, I], from 1
-        padded_counts = (ranks[-1] + ALIGNED - 1) // ALIGNED * ALIGNED
+        padded_counts = (ranks[-1] + ROW_ALIGNMENT - 1) // ROW_ALIGNMENT * ROW_ALIGNMENT
         ends = padded_counts.cumsum(0)
         slots = (ends - padded_counts).index_select(0, choice) + ranks.gather(1, choice[:, None])[:, 0] - 1
-        return cls(choice, slots, ends.int(), len(choice) + experts * ALIGNED)
+        return cls(choice, slots, ends.int(), len(choice) + experts * ROW_ALIGNMENT)
 
 
 def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor | None, groups: ExpertGroups) -> Tensor:
@@ -55,15 +55,15 @@ def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-def has_grouped_linear(rows: Tensor, width: int) -> bool:
+def supports_grouped_linear(rows: Tensor, width: int) -> bool:
     """Whether grouped products run without a host sync: on CUDA of compute capability 9 or 10 (elsewhere torch copies the group lengths to
     the host and multiplies one by one), under bfloat16 autocast, for aligned widths."""
     if not rows.is_cuda or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return False
-    return rows.shape[-1] % ALIGNED == 0 and width % ALIGNED == 0 and _capability(rows.device)[0] in GROUPED
+    return rows.shape[-1] % ROW_ALIGNMENT == 0 and width % ROW_ALIGNMENT == 0 and _capability(rows.device)[0] in GROUPED_MM_CAPABILITIES
 
 
-def grouped_flops() -> dict[Any, Any]:
+def grouped_linear_flop_formulas() -> dict[Any, Any]:
     """Formulas for torch's FlopCounterMode: grouped products by their shapes, [n, K] × [I, K, N] or [K, n] × [n, N]."""
 
     def count(first: Sequence[int], second: Sequence[int], *rest: Any, **more: Any) -> int:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 
-def hash_integers(numbers: Tensor) -> Tensor:
+def splitmix64(numbers: Tensor) -> Tensor:
     """SplitMix64's finaliser on int64, with wrap-around (Steele et al. 2014).
 
     >>> import torch

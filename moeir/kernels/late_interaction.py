@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.kernels.pairs import bags
+from moeir.kernels.pairs import segment_weighted_sum
 
-NUMBERS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # products of tokens; half a megabyte fits the cache of a core
+PRODUCTS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # products of tokens; half a megabyte fits the cache of a core
 WINNERS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 22}  # (query token, document) pairs per block of the backward pass
 
 
 def late_interaction(
-    queries: Tensor, query_starts: Tensor, documents: Tensor, document_starts: Tensor, longest: int | None = None
+    queries: Tensor, query_starts: Tensor, documents: Tensor, document_starts: Tensor, max_length: int | None = None
 ) -> Tensor:
     """MaxSim: the sum over query tokens of the best document token; of ties, the first gets the gradient.
 
@@ -27,9 +27,9 @@ def late_interaction(
     """
     if not len(queries) or len(document_starts) == 1:
         return queries.new_zeros(len(query_starts) - 1, len(document_starts) - 1)
-    if longest is None or not queries.is_cuda:
-        longest = int(document_starts.diff().max())
-    scores: Tensor = _LateInteraction.apply(queries, query_starts, documents, document_starts, longest)
+    if max_length is None or not queries.is_cuda:
+        max_length = int(document_starts.diff().max())
+    scores: Tensor = _LateInteraction.apply(queries, query_starts, documents, document_starts, max_length)
     return scores
 
 
@@ -40,7 +40,7 @@ class _LateInteraction(torch.autograd.Function):
         small = longest <= torch.iinfo(torch.int16).max
         winners = torch.zeros(best.shape, dtype=torch.int16 if small else torch.int32, device=best.device)
         if longest:
-            (_padded if queries.is_cuda else _one_by_one)(queries, documents, document_starts, longest, best, winners)
+            (_maxsim_cuda if queries.is_cuda else _maxsim_cpu)(queries, documents, document_starts, longest, best, winners)
         ctx.save_for_backward(queries, query_starts, documents, document_starts, winners)
         token_rows = torch.arange(len(queries), device=best.device)
         return F.embedding_bag(token_rows, best.T.contiguous(), query_starts[:-1], mode="sum")  # in the order of the tokens
@@ -53,23 +53,23 @@ class _LateInteraction(torch.autograd.Function):
         sizes, lengths = query_starts.diff(), document_starts.diff()
         score_gradient = (gradients[0] * (lengths > 0)).T  # [N, Q]
         at_once = max(1, WINNERS_AT_ONCE[queries.device.type] // len(queries))
-        for first, last, begin, end in _runs(document_starts, len(documents), at_once):
+        for first, last, begin, end in _document_blocks(document_starts, len(documents), at_once):
             weights = torch.repeat_interleave(score_gradient[first:last], sizes, 1, output_size=len(queries))  # [n, T]
             starts = (document_starts[first:last, None] - begin).clamp(max=end - begin - 1)  # a document without tokens has weight 0
             rows = winners[first:last] + starts.int()
             part = documents[begin:end]
             query_gradient += F.embedding_bag(rows.T.contiguous(), part, mode="sum", per_sample_weights=weights.T.contiguous())
-            document_gradient[begin:end] += bags(queries, token_rows.repeat(last - first), weights.flatten(), rows.flatten(), end - begin)
+            document_gradient[begin:end] += segment_weighted_sum(queries, token_rows.repeat(last - first), weights.flatten(), rows.flatten(), end - begin)
         return query_gradient, None, document_gradient, None, None
 
 
-def _one_by_one(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
+def _maxsim_cpu(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
     """For a CPU: a document against as many query tokens as keep the products in cache.
 
     torch's argmax is slow, its maximum fast, and fastest down the columns: the first maximum of a column is where the equality mask times
     a countdown from M is largest.
     """
-    step = min(len(queries), max(64, NUMBERS_AT_ONCE["cpu"] // longest))
+    step = min(len(queries), max(64, PRODUCTS_AT_ONCE["cpu"] // longest))
     buffer = queries.new_empty(2, longest * step)
     countdown = torch.arange(longest, 0, -1, dtype=queries.dtype)[:, None]
     for document, (begin, end) in enumerate(pairwise(starts.tolist())):
@@ -84,9 +84,9 @@ def _one_by_one(queries: Tensor, documents: Tensor, starts: Tensor, longest: int
             argmax.copy_((length - is_maximum.amax(0)).clamp_(max=length - 1))  # NaN equals nothing
 
 
-def _padded(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
+def _maxsim_cuda(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
     """For CUDA: as many neighbouring documents at once as PRODUCTS_AT_ONCE allows, padded to `longest` tokens; padding never wins."""
-    step = max(1, NUMBERS_AT_ONCE["cuda"] // (longest * len(queries)))
+    step = max(1, PRODUCTS_AT_ONCE["cuda"] // (longest * len(queries)))
     for first in range(0, len(best), step):
         last = min(first + step, len(best))
         positions = torch.arange(longest, device=queries.device) + starts[first:last, None]  # [n, M]
@@ -97,7 +97,7 @@ def _padded(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, be
         winners[first:last] = argmax
 
 
-def _runs(starts: Tensor, total: int, at_once: int) -> Iterator[tuple[int, int, int, int]]:
+def _document_blocks(starts: Tensor, total: int, at_once: int) -> Iterator[tuple[int, int, int, int]]:
     """Blocks of at most `at_once` neighbouring documents: (first, last + 1, first token, last token + 1).
 
     On CUDA the token range is that of all documents, since the exact one needs a host sync; on a CPU blocks without tokens are skipped.

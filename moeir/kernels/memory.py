@@ -13,31 +13,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from moeir.console import size
+from moeir.console import format_bytes
 
-M_MMAP_THRESHOLD, LARGE = -3, 1 << 20  # glibc's mallopt parameter; bytes
+M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES = -3, 1 << 20  # glibc's mallopt parameter; bytes
 
 
 @cache
-def _trim() -> Any:
+def _find_malloc_trim() -> Any:
     """glibc's malloc_trim; None for another C library."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 @cache
-def steady() -> None:
+def mmap_large_tensors() -> None:
     """Allocate large tensors with mmap from now on, so that their memory returns to the system when they are freed.
 
     By default glibc takes more and more of them from its heap, whose fragmentation can double the peak memory of a step. Fresh pages cost
     a few per cent of a step's time: use it when memory is scarce.
     """
     if sys.platform == "linux" and (tune := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        tune(M_MMAP_THRESHOLD, LARGE)
+        tune(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return free heap memory to the system. Batches of varying sizes fragment the heap, by gigabytes in an hour."""
-    if (trim := _trim()) is not None:
+    if (trim := _find_malloc_trim()) is not None:
         trim(ctypes.c_size_t(0))
 
 
@@ -53,16 +53,16 @@ def available_bytes(device: torch.device) -> int:
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def describe_shortage(problem: BaseException) -> str:
+def describe_out_of_memory(problem: BaseException) -> str:
     """Message for an out-of-memory error: the host or CUDA device, and how much of its memory is used."""
     host, request = socket.gethostname(), re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(problem))
     request_note = f"; {request[1]} more were wanted" if request else ""
     if not torch.cuda.is_initialized() or isinstance(problem, MemoryError) or "CPU" in str(problem):
         used, total = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return f"out of memory on the CPU of {host}: this process has taken up to {size(used)} of {size(total)}{request_note}"
+        return f"out of memory on the CPU of {host}: this process has taken up to {format_bytes(used)} of {format_bytes(total)}{request_note}"
     device = torch.cuda.current_device()
     (free, total), used = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
     name = f"cuda:{device} ({torch.cuda.get_device_name(device)}) of {host}"
     return (
-        f"out of memory on {name}: {size(total - free)} of {size(total)} are taken, {size(used)} by tensors of this process{request_note}"
+        f"out of memory on {name}: {format_bytes(total - free)} of {format_bytes(total)} are taken, {format_bytes(used)} by tensors of this process{request_note}"
     )

@@ -12,17 +12,17 @@ from torch import Tensor
 BYTES_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # of rows on either side; on a CPU half of it fits the cache of a core
 
 
-def products(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor) -> Tensor:
+def gather_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor) -> Tensor:
     """Dot products of row left_rows[i] of left and row right_rows[i] of right: left [m, H], right [n, H] -> [pairs], with gradient.
 
     >>> products(torch.eye(2), torch.tensor([[3.0, 4.0]]), torch.tensor([0, 1]), torch.tensor([0, 0]))
     tensor([3., 4.])
     """
-    dots: Tensor = _Chosen.apply(left, right, left_rows, right_rows)
+    dots: Tensor = _GatherDot.apply(left, right, left_rows, right_rows)
     return dots
 
 
-def bags(table: Tensor, rows: Tensor, weights: Tensor, segments: Tensor, count: int) -> Tensor:
+def segment_weighted_sum(table: Tensor, rows: Tensor, weights: Tensor, segments: Tensor, count: int) -> Tensor:
     """Σ of weights[i] · table[rows[i]] over the pairs i of each of `count` segments: table [n, H] -> [count, H]; segments in any order.
 
     >>> bags(torch.eye(2), torch.tensor([0, 1, 1]), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2, 0, 2]), 3)
@@ -35,7 +35,7 @@ def bags(table: Tensor, rows: Tensor, weights: Tensor, segments: Tensor, count: 
     return F.embedding_bag(rows.int()[order], table, starts, mode="sum", per_sample_weights=weights[order])
 
 
-class _Chosen(torch.autograd.Function):
+class _GatherDot(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor) -> Tensor:
         ctx.save_for_backward(left, right, left_rows, right_rows)
@@ -52,6 +52,6 @@ class _Chosen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         left, right, left_rows, right_rows = ctx.saved_tensors
-        left_gradient = bags(right, right_rows, gradients[0], left_rows, len(left)) if ctx.needs_input_grad[0] else None
-        right_gradient = bags(left, left_rows, gradients[0], right_rows, len(right)) if ctx.needs_input_grad[1] else None
+        left_gradient = segment_weighted_sum(right, right_rows, gradients[0], left_rows, len(left)) if ctx.needs_input_grad[0] else None
+        right_gradient = segment_weighted_sum(left, left_rows, gradients[0], right_rows, len(right)) if ctx.needs_input_grad[1] else None
         return left_gradient, right_gradient, None, None

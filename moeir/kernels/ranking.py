@@ -4,21 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from moeir.kernels.compiling import compiled
+from moeir.kernels.compiling import njit_cached
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
-_SIGN = np.uint32(0x80000000)
-_REST = np.uint32(0x7FFFFFFF)
+_HALF_BITS = np.uint64(32)
+_LOW_MASK = np.uint64(0xFFFFFFFF)
+_SIGN_BIT = np.uint32(0x80000000)
+_MAGNITUDE_MASK = np.uint32(0x7FFFFFFF)
 
 
-@compiled()
-def in_order(starts: Any, documents: Any, scores: Any) -> bool:
+@njit_cached()
+def is_sorted(starts: Any, documents: Any, scores: Any) -> bool:
     """Whether every list is sorted by score and then document, both descending, without a score of minus zero."""
     bits = scores.view(np.uint32)
     for query in range(len(starts) - 1):
         for row in range(starts[query], starts[query + 1]):
-            if bits[row] == _SIGN:
+            if bits[row] == _SIGN_BIT:
                 return False
             if row > starts[query] and (
                 scores[row] > scores[row - 1] or (scores[row] == scores[row - 1] and documents[row] > documents[row - 1])
@@ -27,32 +27,32 @@ def in_order(starts: Any, documents: Any, scores: Any) -> bool:
     return True
 
 
-@compiled()
-def keyed(starts: Any, documents: Any, scores: Any, keys: Any, unordered: Any) -> None:
+@njit_cached()
+def make_sort_keys(starts: Any, documents: Any, scores: Any, keys: Any, unordered: Any) -> None:
     """Write a sort key per hit [n]: ascending keys are descending scores, then descending documents; unordered [Q]: lists out of order."""
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     for query in range(len(starts) - 1):
         previous = np.uint64(0)
         unordered[query] = False
         for row in range(starts[query], starts[query + 1]):
-            descending_bits = bits[row] if bits[row] & _SIGN else bits[row] ^ _REST
-            key = np.uint64(descending_bits) << _HALF | (_LOW - np.uint64(documents[row]))
+            descending_bits = bits[row] if bits[row] & _SIGN_BIT else bits[row] ^ _MAGNITUDE_MASK
+            key = np.uint64(descending_bits) << _HALF_BITS | (_LOW_MASK - np.uint64(documents[row]))
             unordered[query] |= key < previous
             keys[row] = previous = key
 
 
-@compiled()
-def unkeyed(keys: Any, documents: Any, scores: Any) -> None:
+@njit_cached()
+def decode_sort_keys(keys: Any, documents: Any, scores: Any) -> None:
     """Decode sort keys to documents and scores [n]."""
     bits = scores.view(np.uint32)
     for row in range(len(keys)):
-        descending_bits = np.uint32(keys[row] >> _HALF)
-        bits[row] = descending_bits if descending_bits & _SIGN else descending_bits ^ _REST
-        documents[row] = np.int32(_LOW - (keys[row] & _LOW))
+        descending_bits = np.uint32(keys[row] >> _HALF_BITS)
+        bits[row] = descending_bits if descending_bits & _SIGN_BIT else descending_bits ^ _MAGNITUDE_MASK
+        documents[row] = np.int32(_LOW_MASK - (keys[row] & _LOW_MASK))
 
 
-@compiled()
-def repeats(starts: Any, documents: Any) -> bool:
+@njit_cached()
+def has_duplicates(starts: Any, documents: Any) -> bool:
     """Whether a list contains a document twice."""
     table = np.zeros(64, np.int64)
     for query in range(len(starts) - 1):
@@ -73,8 +73,8 @@ def repeats(starts: Any, documents: Any) -> bool:
     return False
 
 
-@compiled()
-def spread(keys: Any, first: int, width: int, offsets: Any, values: Any, missing: Any, documents: Any, columns: Any) -> int:
+@njit_cached()
+def merge_union(keys: Any, first: int, width: int, offsets: Any, values: Any, missing: Any, documents: Any, columns: Any) -> int:
     """Write the union of documents [n], ascending, and columns [E, n]: values, or missing [E, Q]; return the number of documents.
 
     keys ascend: (query index · width + document) above the `first` low bits, which are the row in values; offsets [E + 1]: rows by system.

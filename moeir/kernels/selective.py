@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from moeir.kernels.attention import Layout, additive, grouped_sdpa, padded_sdpa
+from moeir.kernels.attention import PackedLayout, additive_mask, grouped_sdpa, padded_sdpa
 
-Seen = Callable[[Tensor, int], Tensor]
+VisibilityMask = Callable[[Tensor, int], Tensor]
 
 
-def selective(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: Seen, dropout: float = 0.0) -> Tensor:
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, visibility: VisibilityMask, dropout: float = 0.0) -> Tensor:
     """Scaled dot-product attention within each text, of token i to the tokens j that `visibility` allows.
 
     query, key, value [T, heads, width] -> [T, heads, width]. `visibility(texts [n], L)` returns bool [n or 1, L, L] for those texts, padded
@@ -18,18 +18,18 @@ def selective(query: Tensor, key: Tensor, value: Tensor, layout: Layout, seen: S
     padded batch.
     """
     if query.is_cuda:
-        attended = layout.padding.attended
+        attended = layout.padding.key_mask
         texts = torch.arange(len(attended), device=query.device)
-        allowed = (seen(texts, attended.shape[1]) & attended[:, None])[:, None]  # [B, 1, L, L]
-        return padded_sdpa(query, key, value, layout, additive(allowed, query.dtype), dropout)
+        allowed = (visibility(texts, attended.shape[1]) & attended[:, None])[:, None]  # [B, 1, L, L]
+        return padded_sdpa(query, key, value, layout, additive_mask(allowed, query.dtype), dropout)
     masks, first_text = [], 0
     for _, count, length in layout.equal_length_groups:
-        masks.append(seen(torch.arange(first_text, first_text + count), length)[:, None])  # [n or 1, 1, L, L]
+        masks.append(visibility(torch.arange(first_text, first_text + count), length)[:, None])  # [n or 1, 1, L, L]
         first_text += count
     return grouped_sdpa(query, key, value, layout, masks, dropout)
 
 
-def causal(window: int) -> Seen:
+def causal_mask(window: int) -> VisibilityMask:
     """Token i attends to token 0 and to the last `window` tokens, itself included; with -1 to all tokens up to itself.
 
     >>> causal(2)(torch.arange(1), 4).int()[0]

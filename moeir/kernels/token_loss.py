@@ -14,7 +14,7 @@ BYTES_AT_ONCE = 1 << 27  # of logits: 2,198 rows of 30,522 terms in bfloat16, ha
 BYTES_IN_CACHE = 1 << 20  # of a CPU's working buffer
 
 
-def token_loss(states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def fused_linear_cross_entropy(states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The mean over n predictions of -log softmax(states · embeddingᵀ + bias)[target], and the number of correct top-1 predictions.
 
     states [n, E], embedding [V, E], bias [V], targets [n] -> loss [] in float32 with gradient, count [] int64; no predictions, loss 0.
@@ -27,11 +27,11 @@ def token_loss(states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
     needs_gradient = torch.is_grad_enabled() and any(part.requires_grad for part in (states, embedding, bias))
     with torch.autocast(kind, enabled=False):
-        loss, correct = _TokenLoss.apply(states, embedding, bias, targets, dtype, needs_gradient)
+        loss, correct = _FusedLinearCrossEntropy.apply(states, embedding, bias, targets, dtype, needs_gradient)
     return loss, correct
 
 
-class _TokenLoss(torch.autograd.Function):
+class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype, needs_gradient: bool
@@ -42,8 +42,8 @@ class _TokenLoss(torch.autograd.Function):
         at_once = max(1, BYTES_AT_ONCE // (len(words) * dtype.itemsize))
         for first in range(0, len(rows), at_once):
             part = slice(first, first + at_once)
-            logits = _product(rows[part], words.T)  # [n, V]
-            for chunk, biased_logits, log_probabilities in _in_cache(logits):
+            logits = _matmul(rows[part], words.T)  # [n, V]
+            for chunk, biased_logits, log_probabilities in _cache_sized_rows(logits):
                 chunk_targets = targets[part][chunk, None]
                 torch.add(logits[chunk], bias, out=biased_logits)
                 correct += (biased_logits.argmax(1) == chunk_targets[:, 0]).sum()
@@ -57,8 +57,8 @@ class _TokenLoss(torch.autograd.Function):
                     logits[chunk] = logit_gradient
             if needs_gradient:
                 logit_gradient = logits.to(dtype)
-                gradients[0][part] = _product(logit_gradient, words)
-                embedding_gradient = _product(logit_gradient.T, rows[part])  # [V, E]
+                gradients[0][part] = _matmul(logit_gradient, words)
+                embedding_gradient = _matmul(logit_gradient.T, rows[part])  # [V, E]
                 gradients[1] = gradients[1].add_(embedding_gradient) if first else embedding_gradient.float()
         if needs_gradient and not len(rows):
             gradients[1] = torch.zeros_like(embedding, dtype=torch.float32)
@@ -74,7 +74,7 @@ class _TokenLoss(torch.autograd.Function):
         return (*gradients, None, None, None)
 
 
-def _in_cache(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _cache_sized_rows(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Chunks of rows, with two float32 buffers of their size; on a CPU so few rows that the buffers fit the cache."""
     max_rows = len(logits) if logits.is_cuda else BYTES_IN_CACHE // (4 * logits.shape[1])
     count = max(1, min(max_rows, len(logits)))
@@ -84,7 +84,7 @@ def _in_cache(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         yield rows, buffer[0, : rows.stop - first], buffer[1, : rows.stop - first]
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def _matmul(left: Tensor, right: Tensor) -> Tensor:
     """A matrix product; on CUDA with a float32 result for any dtype of the factors: half-precision factors, unrounded sum."""
     if left.is_cuda and left.dtype != torch.float32:
         return torch.mm(left, right, out_dtype=torch.float32)

@@ -10,7 +10,7 @@ from typing import Any
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.learned_fusion import training
-from moeir.learned_fusion.gated import Gated
+from moeir.learned_fusion.gated import GatedFusion
 
 FORMAT = 1
 GATED = "gated"
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Found:
+class SavedFusion:
     """A fusion: a spec of `moeir.fusion` or `gated` with its weights; the runs it was learned on, in order; and how."""
 
     method: str
     runs: tuple[str, ...]
-    how: Mapping[str, Any]
-    gated: Gated | None = None
+    details: Mapping[str, Any]
+    gated: GatedFusion | None = None
 
-    def check(self, path: Path, names: Sequence[str]) -> None:
+    def check_runs(self, path: Path, names: Sequence[str]) -> None:
         """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
         expected, actual = ", ".join(self.runs), ", ".join(names)
         if len(names) != len(self.runs):
@@ -40,15 +40,15 @@ class Found:
             log.info("%s: learned on the runs %s; now used with %s", path, expected, actual)
 
 
-def write(fusion: Found, path: Path) -> None:
+def write_fusion(fusion: SavedFusion, path: Path) -> None:
     """Write the file; the same fusion gives the same bytes."""
-    content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.how)}
+    content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.details)}
     if fusion.gated is not None:
-        content["numbers"] = training.packed(fusion.gated)
+        content["numbers"] = training.gated_to_dict(fusion.gated)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> Found:
+def read_fusion(path: Path) -> SavedFusion:
     """Read what `write_fusion` writes; DataError for anything else."""
     expected = "expected what moeir learn-fusion or moeir fuse --save writes"
     try:
@@ -61,12 +61,12 @@ def read(path: Path) -> Found:
         raise DataError(f"{path}: no fusion of format {FORMAT}; {expected}")
     try:
         method, runs, how = str(content["method"]), tuple(map(str, content["runs"])), dict(content["found"])
-        numbers = training.unpacked(content["numbers"], len(runs)) if method == GATED else None
+        numbers = training.gated_from_dict(content["numbers"], len(runs)) if method == GATED else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise DataError(f"{path}: damaged ({type(problem).__name__}: {problem}); {expected}") from None
     if numbers is None:
         try:
-            variants.resolve("fusion", method)
+            variants.resolve_spec("fusion", method)
         except UsageError as problem:
             raise DataError(f"{path}: {problem}; {expected}") from None
-    return Found(method, runs, how, numbers)
+    return SavedFusion(method, runs, how, numbers)

@@ -22,7 +22,7 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class BatchIds:
     """Ids of the texts of one step: queries, and for each its positive and then its negatives.
 
     `known_positives` has all positives of each query, `teacher_scores` a teacher's score of each document, if there is a teacher;
@@ -31,30 +31,30 @@ class Drawn:
 
     queries: tuple[str, ...]
     documents: tuple[str, ...]
-    known: tuple[frozenset[str], ...]
-    taught: tuple[float, ...] | None = None
-    place: int = 0
+    known_positives: tuple[frozenset[str], ...]
+    teacher_scores: tuple[float, ...] | None = None
+    dataset: int = 0
 
-    def ignored(self) -> torch.Tensor:
+    def false_negative_mask(self) -> torch.Tensor:
         """[Q, N] true where a document of another query is a known positive of this query, and so no negative."""
         group = len(self.documents) // len(self.queries)
-        known_by_column = [[document in known for document in self.documents] for known in self.known]
+        known_by_column = [[document in known for document in self.documents] for known in self.known_positives]
         mask = torch.tensor(known_by_column, dtype=torch.bool)
         own = torch.arange(len(self.queries))
         mask[own, own * group] = False
         return mask
 
-    def others(self) -> torch.Tensor:
+    def other_queries_mask(self) -> torch.Tensor:
         """[Q, N] true where a document belongs to another query."""
         owners = torch.arange(len(self.documents)) // (len(self.documents) // len(self.queries))
         return owners != torch.arange(len(self.queries))[:, None]
 
-    def teacher(self) -> torch.Tensor | None:
+    def teacher_matrix(self) -> torch.Tensor | None:
         """[Q, 1 + n] the teacher's scores of each query's own documents."""
-        return None if self.taught is None else torch.tensor(self.taught).view(len(self.queries), -1)
+        return None if self.teacher_scores is None else torch.tensor(self.teacher_scores).view(len(self.queries), -1)
 
 
-class Steps(Protocol):
+class BatchSampler(Protocol):
     """Epochs of batches."""
 
     @property
@@ -65,33 +65,33 @@ class Steps(Protocol):
     def size(self) -> int:
         """Training examples."""
 
-    def at(self, step: int) -> Drawn:
+    def batch_at(self, step: int) -> BatchIds:
         """The batch of a step, counted from 0 over all epochs."""
 
 
-class _Latest(Generic[Order]):
+class _EpochCache(Generic[Order]):
     """The value computed for the latest epoch; the steps of an epoch come one after another."""
 
     def __init__(self) -> None:
-        self._kept: tuple[int, Order] | None = None
+        self._entry: tuple[int, Order] | None = None
 
-    def of(self, epoch: int, make: Callable[[int], Order]) -> Order:
+    def get(self, epoch: int, make: Callable[[int], Order]) -> Order:
         """The value that `make` computes for an epoch."""
-        entry = self._kept
+        entry = self._entry
         if entry is None or entry[0] != epoch:
-            entry = self._kept = (epoch, make(epoch))
+            entry = self._entry = (epoch, make(epoch))
         return entry[1]
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochSampler:
     """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives."""
 
     examples: tuple[Example, ...]
-    queries: int
+    batch_size: int
     negatives: int
     seed: int
-    _latest: _Latest[Numbers] = field(default_factory=_Latest, init=False, repr=False, compare=False)
+    _epoch_cache: _EpochCache[Numbers] = field(default_factory=_EpochCache, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
@@ -101,27 +101,27 @@ class Plan:
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one epoch; an incomplete last batch is dropped."""
-        return max(1, len(self.examples) // self.queries)
+        return max(1, len(self.examples) // self.batch_size)
 
-    def at(self, step: int) -> Drawn:
+    def batch_at(self, step: int) -> BatchIds:
         """The batch of a step, counted from 0 over all epochs."""
         epoch, row = divmod(step, self.steps_per_epoch)
-        order = self._latest.of(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
-        examples = [self.examples[number] for number in order[row * self.queries : (row + 1) * self.queries]]
+        order = self._epoch_cache.get(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
+        examples = [self.examples[number] for number in order[row * self.batch_size : (row + 1) * self.batch_size]]
         documents: list[str] = []
         for example in examples:
-            documents += self._group(example, epoch)
+            documents += self._sample_documents(example, epoch)
         queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
-        return Drawn(queries, tuple(documents), known, self._taught(examples, documents))
+        return BatchIds(queries, tuple(documents), known, self._teacher_scores(examples, documents))
 
-    def _taught(self, examples: list[Example], documents: list[str]) -> tuple[float, ...] | None:
+    def _teacher_scores(self, examples: list[Example], documents: list[str]) -> tuple[float, ...] | None:
         """The teacher's scores of the sampled documents, if every query of the batch has them."""
         if not all(example.positive_scores for example in examples):
             return None
-        scores = [example.taught for example in examples]
+        scores = [example.teacher_scores for example in examples]
         return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
 
-    def _group(self, example: Example, epoch: int) -> list[str]:
+    def _sample_documents(self, example: Example, epoch: int) -> list[str]:
         """One positive, the next one each epoch, and negatives sampled anew each epoch, with replacement only where there are too few."""
         rng = random.Random(f"{self.seed} {epoch} {example.query_id}")
         offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
@@ -132,44 +132,44 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Sets:
+class MultiDatasetSampler:
     """Interleaved batches of several data sets: each batch is of one set, and an epoch has `rates` times each set's own batches.
 
     The batches of an epoch are shuffled among the sets (DPR's data sets with sampling rates); within a set they keep its own order across
     epochs, so that a rate of 2 passes over it twice with other negatives, and a rate of 0.5 takes two epochs for one pass.
     """
 
-    plans: tuple[Plan, ...]
+    samplers: tuple[EpochSampler, ...]
     rates: tuple[float, ...]
     seed: int
-    _latest: _Latest[tuple[Numbers, Numbers]] = field(default_factory=_Latest, init=False, repr=False, compare=False)
+    _epoch_cache: _EpochCache[tuple[Numbers, Numbers]] = field(default_factory=_EpochCache, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
         """Examples of all data sets."""
-        return sum(plan.size for plan in self.plans)
+        return sum(plan.size for plan in self.samplers)
 
     @property
-    def turns(self) -> list[int]:
+    def batches_per_dataset(self) -> list[int]:
         """Batches of each data set in one epoch, rounded up."""
-        return [math.ceil(round(rate * plan.steps_per_epoch, 6)) for plan, rate in zip(self.plans, self.rates, strict=True)]
+        return [math.ceil(round(rate * plan.steps_per_epoch, 6)) for plan, rate in zip(self.samplers, self.rates, strict=True)]
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches of all data sets in one epoch."""
-        return sum(self.turns)
+        return sum(self.batches_per_dataset)
 
-    def at(self, step: int) -> Drawn:
+    def batch_at(self, step: int) -> BatchIds:
         """The batch of a step, counted from 0 over all epochs."""
-        turns = self.turns
+        turns = self.batches_per_dataset
         epoch, row = divmod(step, sum(turns))
-        order, earlier = self._latest.of(epoch, self._turned)
+        order, earlier = self._epoch_cache.get(epoch, self._interleave)
         number = int(order[row])
-        return replace(self.plans[number].at(epoch * turns[number] + int(earlier[row])), place=number)
+        return replace(self.samplers[number].batch_at(epoch * turns[number] + int(earlier[row])), place=number)
 
-    def _turned(self, epoch: int) -> tuple[Numbers, Numbers]:
+    def _interleave(self, epoch: int) -> tuple[Numbers, Numbers]:
         """For each batch of an epoch its data set, and how many batches of that set come before it."""
-        turns = self.turns
+        turns = self.batches_per_dataset
         owners = np.repeat(np.arange(len(turns)), turns)
         order = owners[np.random.default_rng([self.seed, epoch, len(turns)]).permutation(len(owners))]
         earlier = np.empty_like(order)
@@ -178,42 +178,42 @@ class Sets:
         return order, earlier
 
 
-def planned(examples: Iterable[Example], *, queries: int, negatives: int, seed: int, place: str) -> Plan:
+def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str) -> EpochSampler:
     """A sampler over examples; DataError for an example without negatives."""
-    if queries < 1 or negatives < 0:
-        raise UsageError(f"--batch-size {queries}, --negatives {negatives}: expected at least 1 query and 0 negatives")
+    if batch_size < 1 or negatives < 0:
+        raise UsageError(f"--batch-size {batch_size}, --negatives {negatives}: expected at least 1 query and 0 negatives")
     all_examples = tuple(examples)
     if not all_examples:
-        raise DataError(f"{place}: no training examples")
+        raise DataError(f"{source}: no training examples")
     if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
-        raise DataError(f"{place}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
-    if len(all_examples) < queries:
-        queries = len(all_examples)
-    return Plan(all_examples, queries, negatives, seed)
+        raise DataError(f"{source}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
+    if len(all_examples) < batch_size:
+        batch_size = len(all_examples)
+    return EpochSampler(all_examples, batch_size, negatives, seed)
 
 
-def check_texts(plan: Plan, queries: Container[str], documents: Container[str], place: str) -> None:
+def check_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:
     """DataError if an example names a text that is missing."""
-    for example in plan.examples:
+    for example in sampler.examples:
         if example.query_id not in queries:
-            raise DataError(f"{place}: query {example.query_id} is not among the queries")
+            raise DataError(f"{source}: query {example.query_id} is not among the queries")
         for document in (*example.positive_ids, *example.negative_ids):
             if document not in documents:
-                raise DataError(f"{place}: query {example.query_id} names document {document}, which is not in the corpus")
+                raise DataError(f"{source}: query {example.query_id} names document {document}, which is not in the corpus")
 
 
-def check_shared(plan: Plan, processes: int, *, pairs: bool = False) -> None:
+def check_batch_size(sampler: EpochSampler, processes: int, *, pairs: bool = False) -> None:
     """UsageError if a batch has fewer queries, or query-document pairs, than there are processes."""
-    if pairs and plan.queries * (1 + plan.negatives) < processes:
-        message = f"{plan.queries * (1 + plan.negatives)} pairs are too few for {processes} processes, which share each batch"
-        raise UsageError(f"--batch-size {plan.queries}, --negatives {plan.negatives}: {message}")
-    if plan.queries < processes and not pairs:
-        raise UsageError(f"--batch-size {plan.queries}: too few queries for {processes} processes, which share each batch")
+    if pairs and sampler.batch_size * (1 + sampler.negatives) < processes:
+        message = f"{sampler.batch_size * (1 + sampler.negatives)} pairs are too few for {processes} processes, which share each batch"
+        raise UsageError(f"--batch-size {sampler.batch_size}, --negatives {sampler.negatives}: {message}")
+    if sampler.batch_size < processes and not pairs:
+        raise UsageError(f"--batch-size {sampler.batch_size}: too few queries for {processes} processes, which share each batch")
 
 
-def check_taught(plan: Plan, place: str, objective: str) -> None:
+def check_teacher_scores(sampler: EpochSampler, source: str, objective: str) -> None:
     """DataError if an example has no teacher scores."""
-    for example in plan.examples:
+    for example in sampler.examples:
         if not example.positive_scores:
             message = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
-            raise DataError(f"{place}: query {example.query_id} {message}")
+            raise DataError(f"{source}: query {example.query_id} {message}")

@@ -11,27 +11,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeir.architectures.base import Encoded, gathered
-from moeir.backbones.tokens import Tokens
+from moeir.architectures.base import EncoderOutput, concatenate_outputs
+from moeir.backbones.tokens import PackedTokens
 
-Encode = Callable[[Tokens], Encoded]
+Encode = Callable[[PackedTokens], EncoderOutput]
 
 
-def encoded(encode: Encode, parts: Sequence[Tokens]) -> Encoded:
+def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens]) -> EncoderOutput:
     """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
-    return gathered([*(_encoded_again(encode, part) for part in parts[:-1]), encode(parts[-1])]) if len(parts) > 1 else encode(parts[0])
+    return concatenate_outputs([*(_encode_recomputed(encode, part) for part in parts[:-1]), encode(parts[-1])]) if len(parts) > 1 else encode(parts[0])
 
 
-def _encoded_again(encode: Encode, tokens: Tokens) -> Encoded:
-    outputs: list[Encoded] = []
-    floating = iter(_Twice.apply(torch.zeros((), requires_grad=True), encode, tokens, outputs))
+def _encode_recomputed(encode: Encode, tokens: PackedTokens) -> EncoderOutput:
+    outputs: list[EncoderOutput] = []
+    floating = iter(_Recompute.apply(torch.zeros((), requires_grad=True), encode, tokens, outputs))
     return outputs.pop().map(lambda part: next(floating) if part.is_floating_point() else part)
 
 
-class _Twice(torch.autograd.Function):
+class _Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: Tokens, outputs: list[Encoded]) -> tuple[Tensor, ...]:
-        ctx.encode, ctx.tokens, ctx.before = encode, tokens, GeneratorState.now()
+    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: PackedTokens, outputs: list[EncoderOutput]) -> tuple[Tensor, ...]:
+        ctx.encode, ctx.tokens, ctx.before = encode, tokens, RngState.capture()
         with torch.no_grad():
             outputs.append(encode(tokens))
         ctx.set_materialize_grads(False)
@@ -39,7 +39,7 @@ class _Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        state = GeneratorState.now()
+        state = RngState.capture()
         ctx.before.restore()
         with torch.enable_grad():
             recomputed = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
@@ -50,14 +50,14 @@ class _Twice(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class GeneratorState:
+class RngState:
     """State of torch's random generators: the CPU's, and the current CUDA device's if CUDA is initialized; no synchronization."""
 
     cpu: Tensor
     cuda: Tensor | None
 
     @classmethod
-    def now(cls) -> "GeneratorState":
+    def capture(cls) -> "RngState":
         """The current state."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
+def info_nce(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
     """Negative log-likelihood of the positive among all candidates.
 
     scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
@@ -14,11 +14,11 @@ def contrastive(scores: Tensor, positives: Tensor, ignored: Tensor) -> Tensor:
     >>> contrastive(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
     tensor([1.3863])
     """
-    candidates = scores.masked_fill(ignored, float("-inf"))
+    candidates = scores.masked_fill(ignore_mask, float("-inf"))
     return candidates.logsumexp(dim=1) - scores.gather(1, positives[:, None])[:, 0]
 
 
-def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def kl_divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """KL(teacher || student) of the softmax over a query's own documents, times temperature² (Hinton et al. 2015, §2).
 
     scores [Q, n], teacher [Q, n] -> [Q].
@@ -33,7 +33,7 @@ def divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     ) * temperature**2
 
 
-def margins(scores: Tensor, teacher: Tensor) -> Tensor:
+def margin_mse(scores: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared error of the margins between the positive, in the first column, and each negative. Hofstätter et al. 2020, eq. 6.
 
     scores [Q, 1 + n], teacher [Q, 1 + n] -> [Q].
@@ -46,7 +46,7 @@ def margins(scores: Tensor, teacher: Tensor) -> Tensor:
     return (student - target).square().mean(1)
 
 
-def binary(scores: Tensor, positive_weight: float) -> Tensor:
+def binary_cross_entropy(scores: Tensor, positive_weight: float) -> Tensor:
     """Mean binary cross-entropy over a positive, in the first column and weighted, and its negatives.
 
     scores [Q, 1 + n] -> [Q]. Pointwise training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).

@@ -5,15 +5,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from moeir.architectures.base import Encoded
+from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
 from moeir.learning import losses, penalties, weighting
-from moeir.learning.scoring import Batch, Facts, Outcome, ranking, scores, sparse, told
+from moeir.learning.scoring import EncodedBatch, StepMetrics, ObjectiveOutput, contrastive_per_score, batch_scores, has_sparse_expert, with_loss
 from moeir.representations.dense import Dense
 
 
 def contrastive(
-    batch: Batch,
+    batch: EncodedBatch,
     *,
     flops_query: float | None = None,
     flops_document: float | None = None,
@@ -22,19 +22,19 @@ def contrastive(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
-) -> Outcome:
+) -> ObjectiveOutput:
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
     `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
     """
-    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    losses_by_score, facts = ranking(batch, scores(batch))
-    return _plain(batch, losses_by_score, facts, regularizer_weights)
+    regularizer_weights = penalties.RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
+    return _sum_losses(batch, losses_by_score, facts, regularizer_weights)
 
 
 def competitive(
-    batch: Batch,
+    batch: EncodedBatch,
     *,
     standardised: float = 0.2,
     temperature: float = 0.5,
@@ -49,7 +49,7 @@ def competitive(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
-) -> Outcome:
+) -> ObjectiveOutput:
     """CAME: experts learn equally for a ratio of the steps, then a query's loss is weighted to those that rank its positive best.
 
     `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`: steps over which FLOPS
@@ -57,25 +57,25 @@ def competitive(
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
-    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    score_matrices = scores(batch)
-    losses_by_score, facts = ranking(batch, score_matrices)
-    flops_penalty, flops_facts = regularizer_weights.sparse(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = regularizer_weights.routed(batch.queries, batch.documents)
-    ranks_by_score = _ranks(batch, score_matrices, rank_scope, ties)
-    shares = weighting.shares(torch.stack(list(ranks_by_score.values())), temperature)
+    regularizer_weights = penalties.RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    score_matrices = batch_scores(batch)
+    losses_by_score, facts = contrastive_per_score(batch, score_matrices)
+    flops_penalty, flops_facts = regularizer_weights.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizer_weights.router_penalty(batch.queries, batch.documents)
+    ranks_by_score = _positive_ranks(batch, score_matrices, rank_scope, ties)
+    shares = weighting.expert_shares(torch.stack(list(ranks_by_score.values())), temperature)
     competing = batch.step >= round(standardised * batch.steps)
     weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
     if flops_in_competition:
-        losses_by_score = {name: cost + flops_penalty if sparse(batch, name) else cost for name, cost in losses_by_score.items()}
+        losses_by_score = {name: cost + flops_penalty if has_sparse_expert(batch, name) else cost for name, cost in losses_by_score.items()}
     loss = (weights * torch.stack(list(losses_by_score.values()))).sum(0).mean()
     total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
-    facts |= flops_facts | router_facts | {"competing": float(competing)} | _standing(ranks_by_score, shares)
-    return Outcome(total, told(total, facts))
+    facts |= flops_facts | router_facts | {"competing": float(competing)} | _competition_metrics(ranks_by_score, shares)
+    return ObjectiveOutput(total, with_loss(total, facts))
 
 
 def kl(
-    batch: Batch,
+    batch: EncodedBatch,
     *,
     temperature: float = 1.0,
     contrastive: float = 0.0,
@@ -86,16 +86,16 @@ def kl(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
-) -> Outcome:
+) -> ObjectiveOutput:
     """Distillation of a teacher's distribution over each query's own documents; `contrastive`: weight of the contrastive loss."""
     if temperature <= 0:
         raise UsageError(f"kl:temperature={temperature}: expected more than 0")
-    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    return _distilled(batch, lambda scores, teacher: losses.divergence(scores, teacher, temperature), contrastive, regularizer_weights)
+    regularizer_weights = penalties.RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distillation_loss(batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, regularizer_weights)
 
 
 def margin_mse(
-    batch: Batch,
+    batch: EncodedBatch,
     *,
     contrastive: float = 0.0,
     flops_query: float | None = None,
@@ -105,94 +105,94 @@ def margin_mse(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
-) -> Outcome:
+) -> ObjectiveOutput:
     """Distillation of a teacher's margins between positive and negatives into each score; `contrastive`: weight of the contrastive loss."""
-    regularizer_weights = penalties.Strengths(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
-    return _distilled(batch, losses.margins, contrastive, regularizer_weights)
+    regularizer_weights = penalties.RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distillation_loss(batch, losses.margin_mse, contrastive, regularizer_weights)
 
 
-def lce(batch: Batch, *, temperature: float = 1.0) -> Outcome:
+def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
     """LCE: contrastive loss over each query's own documents, without in-batch negatives; for cross-encoders, or any retriever."""
     if temperature <= 0:
         raise UsageError(f"lce:temperature={temperature:g}: expected more than 0")
-    return _localised(batch, lambda own: losses.contrastive(own / temperature, *_first(own)))
+    return _own_documents_loss(batch, lambda own: losses.info_nce(own / temperature, *_first_column_targets(own)))
 
 
-def bce(batch: Batch, *, positive_weight: float = 1.0) -> Outcome:
+def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput:
     """Pointwise binary cross-entropy for rerankers: is each document relevant; `--negatives 1` balances the classes."""
     if positive_weight <= 0:
         raise UsageError(f"bce:positive_weight={positive_weight:g}: expected more than 0")
-    return _localised(batch, lambda own: losses.binary(own, positive_weight))
+    return _own_documents_loss(batch, lambda own: losses.binary_cross_entropy(own, positive_weight))
 
 
-TAUGHT = (kl, margin_mse)  # objectives that need teacher scores
+NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
 
 
-def rehearse(objective: Callable[[Batch], Outcome], negatives: int) -> None:
+def validate_options(objective: Callable[[EncodedBatch], ObjectiveOutput], negatives: int) -> None:
     """Validate objective options early, with a dummy batch of one query and vectors of one number."""
     group = 1 + min(negatives, 1)
-    query, documents = (Encoded({"global": Dense(torch.ones(count, 1))}) for count in (1, group))
-    objective(Batch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group)))
+    query, documents = (EncoderOutput({"global": Dense(torch.ones(count, 1))}) for count in (1, group))
+    objective(EncodedBatch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group)))
 
 
-def _localised(batch: Batch, cost: Callable[[Tensor], Tensor]) -> Outcome:
+def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], Tensor]) -> ObjectiveOutput:
     """Mean over queries of the sum over scores of `loss_function` on the query's own documents [Q, 1 + n]."""
-    if batch.group < 2:
+    if batch.group_size < 2:
         raise UsageError("--negatives 0: this objective compares a positive with its own negatives; expected at least 1")
-    losses_by_score = {name: cost(score.gather(1, batch.own)) for name, score in scores(batch).items()}
+    losses_by_score = {name: loss_function(score.gather(1, batch.own_columns)) for name, score in batch_scores(batch).items()}
     loss = torch.stack(list(losses_by_score.values())).sum(0).mean()
-    return Outcome(loss, told(loss, {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
+    return ObjectiveOutput(loss, with_loss(loss, {f"with_loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
 
 
-def _first(own: Tensor) -> tuple[Tensor, Tensor]:
+def _first_column_targets(own: Tensor) -> tuple[Tensor, Tensor]:
     """Targets for [Q, 1 + n]: the positive is in the first column, and no candidate is ignored."""
     return torch.zeros(len(own), dtype=torch.int64, device=own.device), torch.zeros_like(own, dtype=torch.bool)
 
 
-def _distilled(batch: Batch, cost: Callable[[Tensor, Tensor], Tensor], plain: float, regularizer_weights: penalties.Strengths) -> Outcome:
+def _distillation_loss(batch: EncodedBatch, loss_function: Callable[[Tensor, Tensor], Tensor], contrastive_weight: float, regularizer_weights: penalties.RegularizerWeights) -> ObjectiveOutput:
     """Each score's loss against the teacher on the query's own documents, plus `contrastive_weight` times the contrastive loss."""
-    if batch.teacher is None or batch.group < 2:
-        missing = "teacher scores in the examples" if batch.teacher is None else "negatives to compare with, not --negatives 0"
+    if batch.teacher_scores is None or batch.group_size < 2:
+        missing = "teacher scores in the examples" if batch.teacher_scores is None else "negatives to compare with, not --negatives 0"
         raise UsageError(f"distillation needs {missing}")
-    if plain < 0:
-        raise UsageError(f"contrastive={plain:g}: expected 0 or more")
-    score_matrices = scores(batch)
-    losses_by_score = {name: cost(score.gather(1, batch.own), batch.teacher) for name, score in score_matrices.items()}
-    facts: Facts = {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}
-    if plain:
-        contrastive_losses, contrastive_facts = ranking(batch, score_matrices)
-        losses_by_score = {name: value + plain * contrastive_losses[name] for name, value in losses_by_score.items()}
+    if contrastive_weight < 0:
+        raise UsageError(f"contrastive={contrastive_weight:g}: expected 0 or more")
+    score_matrices = batch_scores(batch)
+    losses_by_score = {name: loss_function(score.gather(1, batch.own_columns), batch.teacher_scores) for name, score in score_matrices.items()}
+    facts: StepMetrics = {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}
+    if contrastive_weight:
+        contrastive_losses, contrastive_facts = contrastive_per_score(batch, score_matrices)
+        losses_by_score = {name: value + contrastive_weight * contrastive_losses[name] for name, value in losses_by_score.items()}
         facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items()}
-    return _plain(batch, losses_by_score, facts, regularizer_weights)
+    return _sum_losses(batch, losses_by_score, facts, regularizer_weights)
 
 
-def _plain(batch: Batch, losses_by_score: dict[str, Tensor], facts: Facts, regularizer_weights: penalties.Strengths) -> Outcome:
+def _sum_losses(batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, regularizer_weights: penalties.RegularizerWeights) -> ObjectiveOutput:
     """Mean over queries of the summed losses, plus every regularizer."""
-    flops_penalty, flops_facts = regularizer_weights.sparse(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = regularizer_weights.routed(batch.queries, batch.documents)
+    flops_penalty, flops_facts = regularizer_weights.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizer_weights.router_penalty(batch.queries, batch.documents)
     loss = torch.stack(list(losses_by_score.values())).sum(0).mean() + flops_penalty + router_penalty
-    return Outcome(loss, told(loss, facts | flops_facts | router_facts))
+    return ObjectiveOutput(loss, with_loss(loss, facts | flops_facts | router_facts))
 
 
 @torch.no_grad()
-def _ranks(batch: Batch, scores: dict[str, Tensor], scope: str, ties: str) -> dict[str, Tensor]:
+def _positive_ranks(batch: EncodedBatch, scores: dict[str, Tensor], scope: str, ties: str) -> dict[str, Tensor]:
     """Rank of each query's positive by each score [Q], among the query's own documents or the batch's."""
     if scope not in ("own", "batch"):
         raise UsageError(f"rank_scope={scope}: expected own or batch")
-    owners = torch.arange(len(batch.documents), device=batch.ignored.device) // batch.group
+    owners = torch.arange(len(batch.documents), device=batch.ignore_mask.device) // batch.group_size
     others = owners != torch.arange(len(batch.queries), device=owners.device)[:, None]
-    ignored = batch.ignored | others if scope == "own" else batch.ignored
-    return {name: weighting.ranks(score, batch.positives, ignored, ties) for name, score in scores.items()}
+    ignored = batch.ignore_mask | others if scope == "own" else batch.ignore_mask
+    return {name: weighting.positive_ranks(score, batch.positive_columns, ignored, ties) for name, score in scores.items()}
 
 
-def _standing(ranks_by_score: dict[str, Tensor], shares: Tensor) -> Facts:
+def _competition_metrics(ranks_by_score: dict[str, Tensor], shares: Tensor) -> StepMetrics:
     """Metrics of each expert: mean and spread of its share, mean rank, how often its share is strictly the largest; entropy of shares."""
     ranks = torch.stack(list(ranks_by_score.values())).float()  # [E, Q]
     best, second = torch.cat([shares, torch.zeros_like(shares[:1])]).topk(2, dim=0).values
     wins = (shares > torch.where(shares == best, second, best)).float()
     means = torch.stack([shares, ranks, wins]).mean(2)  # [3, E]
     rows = dict(zip(("share", "rank", "wins"), means, strict=True)) | {"spread": shares.std(1, correction=0)}
-    facts: Facts = {"entropy.shares": torch.special.entr(shares).sum(0).mean()}
+    facts: StepMetrics = {"entropy.shares": torch.special.entr(shares).sum(0).mean()}
     for number, name in enumerate(ranks_by_score):
         facts |= {f"{kind}.{name}": rows[kind][number] for kind in ("share", "spread", "rank", "wins")}
     return facts

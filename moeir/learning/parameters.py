@@ -12,19 +12,19 @@ from torch import nn
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
 
-ABOVE = 2  # depth of heads and poolers above the last layer
+HEAD_OFFSET = 2  # depth of heads and poolers above the last layer
 _LAYER = re.compile(r"(?:document_)?encoder\.layers\.(\d+)\.")
 _TOWER = re.compile(r"towers\.[^.]+\.(\d+)\.")
 log = logging.getLogger(__name__)
 
 
-def groups(
+def make_param_groups(
     architecture: Architecture,
     *,
-    rate: float,
+    learning_rate: float,
     weight_decay: float = 0.0,
     layer_decay: float = 1.0,
-    rates: Mapping[str, float] | None = None,
+    group_rates: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """AdamW's parameter groups, each with its `peak` rate: matrices, then biases and normalisations, which have no weight decay.
 
@@ -32,49 +32,49 @@ def groups(
     of the names, so that a saved optimiser state matches its parameters.
     """
     parameters_by_name = {name: parameter for name, parameter in architecture.named_parameters() if parameter.requires_grad}
-    peaks = dict.fromkeys(parameters_by_name, rate)
+    peaks = dict.fromkeys(parameters_by_name, learning_rate)
     if layer_decay != 1.0:
-        multipliers = decays(architecture, layer_decay)
-        peaks = {name: rate * multipliers[name] for name in parameters_by_name}
-    for pattern, own in (rates or {}).items():
-        peaks |= dict.fromkeys(_fitting(pattern, parameters_by_name), own)
+        multipliers = layer_decay_factors(architecture, layer_decay)
+        peaks = {name: learning_rate * multipliers[name] for name in parameters_by_name}
+    for pattern, own in (group_rates or {}).items():
+        peaks |= dict.fromkeys(_matching_names(pattern, parameters_by_name), own)
     members_by_group: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for is_vector in (False, True):
         for name, parameter in parameters_by_name.items():
             if is_vector == (parameter.ndim < 2):
                 members_by_group.setdefault((is_vector, peaks[name]), []).append(parameter)
-    _tell(parameters_by_name, peaks)
+    _log_groups(parameters_by_name, peaks)
     return [
         {"params": parameters, "weight_decay": 0.0 if is_vector else weight_decay, "peak": peak}
         for (is_vector, peak), parameters in members_by_group.items()
     ]
 
 
-def decays(architecture: Architecture, decay: float) -> dict[str, float]:
+def layer_decay_factors(architecture: Architecture, decay: float) -> dict[str, float]:
     """Factor on the learning rate of each parameter: decay^(L + 2 - depth), so 1 above the layers and lowest for embeddings.
 
     As in the release of TASER (specs/taser §4), with decay 0.8.
     """
-    top = architecture.encoder.shape.layers + ABOVE
-    return {name: decay ** (top - depth(architecture, name)) for name, _ in architecture.named_parameters()}
+    top = architecture.encoder.config.layers + HEAD_OFFSET
+    return {name: decay ** (top - layer_depth(architecture, name)) for name, _ in architecture.named_parameters()}
 
 
-def depth(architecture: Architecture, name: str) -> int:
+def layer_depth(architecture: Architecture, name: str) -> int:
     """Embeddings 0, layer k of L (from 1) k, all above L + 2.
 
     A tower's layers count as if stacked on the shared ones; a router that several layers share has depth 2/3 L.
     """
-    layers = architecture.encoder.shape.layers
+    layers = architecture.encoder.config.layers
     if name.startswith(("encoder.embeddings.", "document_encoder.embeddings.", "private_embeddings.")):
         return 0
     if (match := _LAYER.match(name)) is not None:
         return int(match[1]) + 1
     if (match := _TOWER.match(name)) is not None:
         return len(architecture.encoder.layers) + int(match[1]) + 1
-    return round(2 * layers / 3) if name.startswith("router.") else layers + ABOVE
+    return round(2 * layers / 3) if name.startswith("router.") else layers + HEAD_OFFSET
 
 
-def _fitting(pattern: str, parameters_by_name: Mapping[str, nn.Parameter]) -> list[str]:
+def _matching_names(pattern: str, parameters_by_name: Mapping[str, nn.Parameter]) -> list[str]:
     """The names that contain the pattern, or match it as a glob; UsageError if there are none."""
     is_glob = any(sign in pattern for sign in "*?[")
     matches = [name for name in parameters_by_name if (fnmatch.fnmatchcase(name, pattern) if is_glob else pattern in name)]
@@ -89,7 +89,7 @@ def _fitting(pattern: str, parameters_by_name: Mapping[str, nn.Parameter]) -> li
     return matches
 
 
-def _tell(parameters_by_name: Mapping[str, nn.Parameter], peaks: Mapping[str, float]) -> None:
+def _log_groups(parameters_by_name: Mapping[str, nn.Parameter], peaks: Mapping[str, float]) -> None:
     for peak in sorted(set(peaks.values())):
         members = [name for name in parameters_by_name if peaks[name] == peak]
         count = sum(parameters_by_name[name].numel() for name in members)

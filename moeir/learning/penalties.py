@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moeir.architectures.base import Encoded
+from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
-from moeir.learning.scoring import Facts
-from moeir.mixtures.routing import Routing
+from moeir.learning.scoring import StepMetrics
+from moeir.mixtures.routing import RouterOutput
 from moeir.representations.sparse import Sparse
 
-SIGNS = {"working": 1.0, "printed": -1.0}
-SCOPES = ("instance", "batch")
-FLOPS = 0.01
+ENTROPY_SIGNS = {"working": 1.0, "printed": -1.0}
+ENTROPY_SCOPES = ("instance", "batch")
+DEFAULT_FLOPS_WEIGHT = 0.01
 
 
 def flops(texts: Sparse) -> Tensor:
@@ -26,7 +26,7 @@ def flops(texts: Sparse) -> Tensor:
     return (sums / len(texts)).square().sum()
 
 
-def ramp(step: int, steps: int) -> float:
+def quadratic_ramp(step: int, steps: int) -> float:
     """Quadratic growth from 0 to 1 over `steps`, then 1 (SPLADE); no steps, no ramp.
 
     >>> ramp(5, 10), ramp(10, 10), ramp(3, 0)
@@ -35,7 +35,7 @@ def ramp(step: int, steps: int) -> float:
     return 1.0 if steps <= 0 or step >= steps else (step / steps) ** 2
 
 
-def entropy(routing: Routing, of: str = "instance") -> Tensor:
+def negative_entropy(routing: RouterOutput, scope: str = "instance") -> Tensor:
     """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
 
     TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
@@ -47,11 +47,11 @@ def entropy(routing: Routing, of: str = "instance") -> Tensor:
     tensor(-0.6931)
     """
     rows = routing.probabilities.float()
-    chances = rows.mean(0, keepdim=True) if of == "batch" else rows
+    chances = rows.mean(0, keepdim=True) if scope == "batch" else rows
     return (chances * chances.clamp_min(torch.finfo(torch.float32).tiny).log()).sum(1).mean()
 
 
-def load_balance(routing: Routing) -> Tensor:
+def load_balance(routing: RouterOutput) -> Tensor:
     """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of I experts.
 
     Fedus et al. 2022 (Switch Transformers), eq. 4.
@@ -60,10 +60,10 @@ def load_balance(routing: Routing) -> Tensor:
     tensor(1.5000)
     """
     probabilities = routing.probabilities.float()
-    return probabilities.shape[1] * (usage(routing) * probabilities.mean(0)).sum()
+    return probabilities.shape[1] * (expert_usage(routing) * probabilities.mean(0)).sum()
 
 
-def usage(*sides: Routing) -> Tensor:
+def expert_usage(*sides: RouterOutput) -> Tensor:
     """The share of all decisions whose arg-max is each expert: [I], constants.
 
     >>> usage(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
@@ -75,7 +75,7 @@ def usage(*sides: Routing) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Strengths:
+class RegularizerWeights:
     """Weights of the regularizers: the options of these names that every objective has.
 
     FLOPS defaults to 0.01 (CAME §4.2), and to 0 for an expert that is trained within a sum (CoT-MoTE names none).
@@ -93,21 +93,21 @@ class Strengths:
         for name in ("flops_query", "flops_document", "flops_ramp", "entropy", "load_balance"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name}={getattr(self, name):g}: expected 0 or more")
-        if self.entropy_sign not in SIGNS:
-            raise UsageError(f"entropy_sign={self.entropy_sign}: expected {' or '.join(SIGNS)}")
-        if self.entropy_of not in SCOPES:
-            raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(SCOPES)}")
+        if self.entropy_sign not in ENTROPY_SIGNS:
+            raise UsageError(f"entropy_sign={self.entropy_sign}: expected {' or '.join(ENTROPY_SIGNS)}")
+        if self.entropy_of not in ENTROPY_SCOPES:
+            raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(ENTROPY_SCOPES)}")
 
-    def sparse(self, queries: Encoded, documents: Encoded, step: int) -> tuple[Tensor | float, Facts]:
+    def flops_penalty(self, queries: EncoderOutput, documents: EncoderOutput, step: int) -> tuple[Tensor | float, StepMetrics]:
         """The FLOPS penalty of every sparse expert, both sides, and as metrics how many terms are active."""
         total: Tensor | float = 0.0
-        facts: Facts = {}
-        ramp_factor = ramp(step, self.flops_ramp)
+        facts: StepMetrics = {}
+        ramp_factor = quadratic_ramp(step, self.flops_ramp)
         for name, query in queries.representations.items():
             if not isinstance(query, Sparse):
                 continue
             default_weight = (
-                0.0 if any(name in expert_names and len(expert_names) > 1 for expert_names in queries.trained.values()) else FLOPS
+                0.0 if any(name in expert_names and len(expert_names) > 1 for expert_names in queries.score_groups.values()) else DEFAULT_FLOPS_WEIGHT
             )
             for side, texts, option in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
                 assert isinstance(texts, Sparse)
@@ -117,22 +117,22 @@ class Strengths:
                 facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
         return total, facts
 
-    def routed(self, queries: Encoded, documents: Encoded) -> tuple[Tensor | float, Facts]:
+    def router_penalty(self, queries: EncoderOutput, documents: EncoderOutput) -> tuple[Tensor | float, StepMetrics]:
         """The penalties of learned routers, each the mean over routers and both sides; as metrics each router's entropy and expert usage.
 
         The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
         """
         total: Tensor | float = 0.0
-        facts: Facts = {}
+        facts: StepMetrics = {}
         pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
         layers = [pair for name, pair in pairs.items() if name.startswith("layer")]
         if layers and self.entropy:
-            costs = [entropy(side, self.entropy_of) for pair in layers for side in pair]
-            total = total + self.entropy * SIGNS[self.entropy_sign] * torch.stack(costs).mean()
+            costs = [negative_entropy(side, self.entropy_of) for pair in layers for side in pair]
+            total = total + self.entropy * ENTROPY_SIGNS[self.entropy_sign] * torch.stack(costs).mean()
         if pairs and self.load_balance:
             costs = [load_balance(side) for pair in pairs.values() for side in pair]
             total = total + self.load_balance * torch.stack(costs).mean()
         for name, pair in pairs.items():
-            facts[f"entropy.{name}"] = -torch.stack([entropy(side).detach() for side in pair]).mean()
-            facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(usage(*pair))}
+            facts[f"entropy.{name}"] = -torch.stack([negative_entropy(side).detach() for side in pair]).mean()
+            facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(expert_usage(*pair))}
         return total, facts

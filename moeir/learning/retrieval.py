@@ -9,23 +9,23 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from moeir.architectures.base import Encoded
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.precision import autocast
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.learning import caching, checkpoints
-from moeir.learning.batches import Steps
-from moeir.learning.distributed import ALONE, World
-from moeir.learning.scoring import Batch, Facts, Outcome
-from moeir.learning.tokens import Batches, Dealt, PairTexts, Share, TokenTexts
-from moeir.learning.validation import Best, Development, evaluated
+from moeir.learning.batches import BatchSampler
+from moeir.learning.distributed import SINGLE_PROCESS, ProcessGroup
+from moeir.learning.scoring import EncodedBatch, StepMetrics, ObjectiveOutput
+from moeir.learning.tokens import BatchPrefetcher, ShardedTexts, PairDataset, ShardSpec, BiEncoderDataset
+from moeir.learning.validation import BestTracker, DevSet, evaluate
 from moeir.representations.dense import Dense
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class RetrievalTask:
     """Trains a checkpoint with `objective` on the batches of `sampler`, in `steps` steps of `accumulate` batches each.
 
     `texts` are the tokens of the sampled texts. The processes share the texts of every batch, and each gets all representations; each keeps
@@ -33,15 +33,15 @@ class Retrieval:
     a vector of one number, its score: every query is represented by the number 1, and the pairs of other queries are ignored.
     """
 
-    checkpoint: OpenCheckpoint
-    plan: Steps
-    texts: TokenTexts | PairTexts
-    objective: Callable[[Batch], Outcome]
+    checkpoint: RetrievalModel
+    sampler: BatchSampler
+    texts: BiEncoderDataset | PairDataset
+    objective: Callable[[EncodedBatch], ObjectiveOutput]
     steps: int
     dtype: torch.dtype
-    world: World = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
     accumulate: int = 1
-    at_once: int | None = None
+    max_tokens: int | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -51,62 +51,62 @@ class Retrieval:
     @property
     def size(self) -> int:
         """Training examples."""
-        return self.plan.size
+        return self.sampler.size
 
     @cached_property
-    def batches(self) -> Batches:
+    def batches(self) -> BatchPrefetcher:
         """The tokenized batches, prefetched."""
-        share = Share(self.world.rank, self.world.size, self.at_once)
-        return Batches(self.plan, self.texts, self.steps * self.accumulate, share, pinned=self.checkpoint.device.type == "cuda")
+        share = ShardSpec(self.process_group.rank, self.process_group.size, self.max_tokens)
+        return BatchPrefetcher(self.sampler, self.texts, self.steps * self.accumulate, share, pin_memory=self.checkpoint.device.type == "cuda")
 
-    def outcome(self, batch: int) -> tuple[Tensor, Facts, int]:
+    def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
         """The objective's loss and metrics of a batch, counted from 0, and its number of tokens."""
         device, step = self.checkpoint.device, batch // self.accumulate
-        tokenized = self.batches.at(batch)
-        ignored = tokenized.ignored.to(device, non_blocking=True)
-        teacher = None if tokenized.teacher is None else tokenized.teacher.to(device, non_blocking=True)
-        if self.checkpoint.architecture.pairs:
-            scores = self._encoded(tokenized.documents, f"pairs of step {step + 1}")
-            unit_queries = Encoded({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
-            output = self.objective(Batch(unit_queries, scores, ignored, step, self.steps, teacher))
+        tokenized = self.batches.batch_at(batch)
+        ignored = tokenized.ignore_mask.to(device, non_blocking=True)
+        teacher = None if tokenized.teacher_scores is None else tokenized.teacher_scores.to(device, non_blocking=True)
+        if self.checkpoint.architecture.reads_pairs:
+            scores = self._encode_side(tokenized.documents, f"_encode_side _encode_side _encode_side {step + 1}")
+            unit_queries = EncoderOutput({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
+            output = self.objective(EncodedBatch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
             sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
-            encoded = [self._encoded(texts, f"{side} of step {step + 1}") for side, texts in sides]
-            output = self.objective(Batch(*encoded, ignored, step, self.steps, teacher))
-        return output.loss, output.facts, tokenized.queries.count + tokenized.documents.count
+            encoded = [self._encode_side(texts, f"{side} _encode_side _encode_side {step + 1}") for side, texts in sides]
+            output = self.objective(EncodedBatch(*encoded, ignored, step, self.steps, teacher))
+        return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
 
-    def _encoded(self, texts: Dealt, moment: str) -> Encoded:
+    def _encode_side(self, texts: ShardedTexts, moment: str) -> EncoderOutput:
         """Representations of the texts of a side, from all processes, in the order of the batch."""
         device = self.checkpoint.device
 
-        def encode(tokens: Tokens) -> Encoded:
+        def encode(tokens: PackedTokens) -> EncoderOutput:
             with autocast(self.dtype, str(device)):
                 return self.checkpoint.architecture(tokens.to(device))
 
-        own = caching.encoded(encode, texts.parts)
-        if texts.back is None:
+        own = caching.encode_with_grad_cache(encode, texts.parts)
+        if texts.restore_order is None:
             return own
-        return self.world.gathered(own, moment).select(texts.back.to(device, non_blocking=True), permutation=True)
+        return self.process_group.all_gather_encoded(own, moment).select(texts.restore_order.to(device, non_blocking=True), permutation=True)
 
 
 @dataclass(frozen=True)
-class Judge:
+class DevEvaluator:
     """Evaluates a checkpoint on a development set while it is trained."""
 
-    checkpoint: OpenCheckpoint
-    development: Development
+    checkpoint: RetrievalModel
+    dev_set: DevSet
     dtype: torch.dtype
-    world: World = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
 
-    def judged(self, step: int, steps: int, best: Best, best_folder: Path) -> dict[str, float]:
+    def evaluate_if_due(self, step: int, steps: int, best: BestTracker, best_folder: Path) -> dict[str, float]:
         """The measures after `step` of `steps` steps, empty if no evaluation is due; saves the best weights in `best_folder`."""
-        dev_set = self.development
-        if not dev_set.due(step, steps):
+        dev_set = self.dev_set
+        if not dev_set.is_due(step, steps):
             return {}
-        facts = evaluated(self.checkpoint, dev_set, self.dtype, self.world)
+        facts = evaluate(self.checkpoint, dev_set, self.dtype, self.process_group)
         value, *others = facts.values()
-        if best.better(step, value) and dev_set.keep == "best" and self.world.main:
-            checkpoints.keep(best_folder, self.checkpoint.architecture, step)
+        if best.update(step, value) and dev_set.keep == "best" and self.process_group.is_main:
+            checkpoints.save_best(best_folder, self.checkpoint.architecture, step)
         names = [key.removeprefix("dev.").removesuffix(f".{dev_set.measure}") for key in list(facts)[1:]]
         experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
         expert_values = f" ({experts})" if experts else ""

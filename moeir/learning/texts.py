@@ -14,88 +14,88 @@ from moeir.records import texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
-FIRST = 4000  # documents kept in memory, to fit a vocabulary head that the weights lack
-ABSENT = -1
+HEAD_FIT_DOCUMENTS = 4000  # documents kept in memory, to fit a vocabulary head that the weights lack
+UNSEEN = -1
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowIndex:
     """Row in the stream of each text of a data set, by id."""
 
     queries: dict[str, int]
     documents: dict[str, int]
 
-    def of(self, side: str) -> dict[str, int]:
+    def by_side(self, side: str) -> dict[str, int]:
         """The rows of one side."""
         return self.queries if side == "query" else self.documents
 
 
-class Found(NamedTuple):
+class StreamedText(NamedTuple):
     """A text of the stream, and the numbers of the data sets that use it."""
 
     side: str
-    sets: tuple[int, ...]
+    datasets: tuple[int, ...]
     id: str
     content: str
 
     @property
-    def sealed(self) -> bytes:
+    def digest_bytes(self) -> bytes:
         """Input of the digest of the stream."""
         content = self.content.encode()
         return f"{self.side} {len(content)} ".encode() + content
 
 
 @dataclass
-class Needed:
+class TextStream:
     """The texts of several data sets: the `rows` of each set, its `queries` by id, the `first_documents` of the first set.
 
     The stream has `count` texts and a `digest`. Each pass reads the collections again; texts from a pipe are kept in memory. With `fielded`
     documents come with title and text apart.
     """
 
-    sets: Sequence[Sequence[Example]]
-    places: Sequence[str]
+    datasets: Sequence[Sequence[Example]]
+    sources: Sequence[str]
     files: Mapping[str, Sequence[Path]]
     keep_empty: bool
     fielded: bool = False
-    rows: list[Rows] = field(init=False)
+    rows: list[RowIndex] = field(init=False)
     queries: list[dict[str, str]] = field(init=False)
-    first: list[str] = field(init=False, default_factory=list)
+    first_documents: list[str] = field(init=False, default_factory=list)
     digest: str = field(init=False, default="")
     count: int = field(init=False, default=0)
-    _held: dict[Path, list[Text]] = field(init=False, default_factory=dict)
+    _piped_texts: dict[Path, list[Text]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.queries = [{} for _ in self.sets]
+        self.queries = [{} for _ in self.datasets]
         self.rows = [
-            Rows(
-                dict.fromkeys((example.query_id for example in examples), ABSENT),
-                dict.fromkeys((document for example in examples for document in (*example.positive_ids, *example.negative_ids)), ABSENT),
+            RowIndex(
+                dict.fromkeys((example.query_id for example in examples), UNSEEN),
+                dict.fromkeys((document for example in examples for document in (*example.positive_ids, *example.negative_ids)), UNSEEN),
             )
-            for examples in self.sets
+            for examples in self.datasets
         ]
 
-    def walk(self) -> Iterator[Found]:
+    def stream(self) -> Iterator[StreamedText]:
         """Every text, always in the same order; collections come after the texts inside examples, and take precedence."""
-        for number, (examples, source) in enumerate(zip(self.sets, self.places, strict=True)):
-            yield from _brought(number, examples, source, self.fielded)
+        for number, (examples, source) in enumerate(zip(self.datasets, self.sources, strict=True)):
+            yield from _inline_texts(number, examples, source, self.fielded)
         for side, files in self.files.items():
-            per_dataset = len(self.sets) > 1 and len(files) > 1
+            per_dataset = len(self.datasets) > 1 and len(files) > 1
             earlier: dict[str, int] | None = {} if len(files) > 1 and not per_dataset else None
             for number, file in enumerate(files):
-                yield from self._filed(side, file, (number,) if per_dataset else tuple(range(len(self.sets))), earlier)
+                yield from self._stream_file(side, file, (number,) if per_dataset else tuple(range(len(self.datasets))), earlier)
 
-    def _filed(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[Found]:
+    def _stream_file(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[StreamedText]:
         """The texts of a collection that a data set refers to; `earlier` has those of the files before, where ids may repeat."""
-        texts_read = self._held.get(file)
-        texts_to_keep: list[Text] | None = [] if texts_read is None and _streamed(file) else None
-        for text in texts.read(file, keep_empty=self.keep_empty) if texts_read is None else texts_read:
-            members_needing = tuple(number for number in members if text.id in self.rows[number].of(side))
+        texts_read = self._piped_texts.get(file)
+        texts_to_keep: list[Text] | None = [] if texts_read is None and _is_pipe(file) else None
+        for text in texts.read_texts(file, keep_empty=self.keep_empty) if texts_read is None else texts_read:
+            members_needing = tuple(number for number in members if text.id in self.rows[number].by_side(side))
             if not members_needing:
                 continue
             if texts_to_keep is not None:
                 texts_to_keep.append(text)
-            content = text.fielded if self.fielded and side == "document" else text.content
+            content = text.joined_fields if self.fielded and side == "document" else text.content
             if earlier is not None:
                 earlier_fingerprint, fingerprint = earlier.get(text.id), hash(content)
                 if earlier_fingerprint == fingerprint:
@@ -103,53 +103,53 @@ class Needed:
                 if earlier_fingerprint is not None:
                     raise DataError(f"{file}: {text.id!r} has another text in an earlier file; different texts need other ids")
                 earlier[text.id] = fingerprint
-            yield Found(side, members_needing, text.id, content)
+            yield StreamedText(side, members_needing, text.id, content)
         if texts_to_keep is not None:
-            self._held[file] = texts_to_keep
+            self._piped_texts[file] = texts_to_keep
 
 
-def gathered(
-    sets: Sequence[Sequence[Example]],
-    places: Sequence[str],
+def collect_texts(
+    datasets: Sequence[Sequence[Example]],
+    sources: Sequence[str],
     *,
     queries: Sequence[Path],
     corpora: Sequence[Path],
     keep_empty: bool = False,
     fielded: bool = False,
-) -> Needed:
+) -> TextStream:
     """The texts of each data set: those inside its examples, and those that they refer to by id.
 
     A single data set reads every file of `queries` and `corpora`; several sets share one file, or each reads its own: equal ids in two
     collections are then two texts.
     """
-    stream = Needed(sets, places, {"query": queries, "document": corpora}, keep_empty, fielded)
-    _check_named(stream)
+    stream = TextStream(datasets, sources, {"query": queries, "document": corpora}, keep_empty, fielded)
+    _check_collections(stream)
     digest, first_texts = hashlib.sha256(), dict[str, str]()
-    for row, text in enumerate(stream.walk()):
-        for number in text.sets:
-            stream.rows[number].of(text.side)[text.id] = row
+    for row, text in enumerate(stream.stream()):
+        for number in text.datasets:
+            stream.rows[number].by_side(text.side)[text.id] = row
             if text.side == "query":
                 stream.queries[number][text.id] = text.content
-        if text.side == "document" and text.sets[0] == 0 and (len(first_texts) < FIRST or text.id in first_texts):
+        if text.side == "document" and text.datasets[0] == 0 and (len(first_texts) < HEAD_FIT_DOCUMENTS or text.id in first_texts):
             first_texts[text.id] = text.content
-        digest.update(text.sealed)
+        digest.update(text.digest_bytes)
         stream.count = row + 1
     for index in stream.rows:
         for rows in (index.queries, index.documents):
-            for name in [name for name, row in rows.items() if row == ABSENT]:
+            for name in [name for name, row in rows.items() if row == UNSEEN]:
                 del rows[name]
-    stream.first, stream.digest = list(first_texts.values()), digest.hexdigest()
+    stream.first_documents, stream.digest = list(first_texts.values()), digest.hexdigest()
     return stream
 
 
-def bare(examples: Sequence[Example]) -> list[Example]:
+def without_texts(examples: Sequence[Example]) -> list[Example]:
     """Examples with ids only."""
     return [one if one.query is None and not one.passages else replace(one, query=None, passages=()) for one in examples]
 
 
-def _check_named(stream: Needed) -> None:
+def _check_collections(stream: TextStream) -> None:
     """UsageError if an example refers to a text by id, and there is no collection."""
-    for examples, source in zip(stream.sets, stream.places, strict=True):
+    for examples, source in zip(stream.datasets, stream.sources, strict=True):
         inline_ids = {passage.id for example in examples for passage in example.passages}
         named_ids = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
         is_inline = {"query": all(example.query for example in examples), "document": all(document in inline_ids for document in named_ids)}
@@ -158,22 +158,22 @@ def _check_named(stream: Needed) -> None:
                 raise UsageError(f"{source}: its examples name texts by id; name their files with {flag}")
 
 
-def _brought(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[Found]:
+def _inline_texts(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[StreamedText]:
     """Queries and passages inside the examples of a data set."""
     fingerprints: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
-            yield Found("query", (number,), example.query.id, example.query.content)
+            yield StreamedText("query", (number,), example.query.id, example.query.content)
         for passage in example.passages:
-            content = passage.fielded if fielded else passage.content
+            content = passage.joined_fields if fielded else passage.content
             earlier_fingerprint, fingerprint = fingerprints.get(passage.id), hash(content)
             if earlier_fingerprint is None:
                 fingerprints[passage.id] = fingerprint
-                yield Found("document", (number,), passage.id, content)
+                yield StreamedText("document", (number,), passage.id, content)
             elif earlier_fingerprint != fingerprint:
                 raise DataError(f"{source}: passage {passage.id!r} has two texts; different passages need other ids")
 
 
-def _streamed(file: Path) -> bool:
+def _is_pipe(file: Path) -> bool:
     """Whether a file can be read only once: standard input, or a pipe."""
     return str(file) == "-" or (file.exists() and not file.is_file())

@@ -8,7 +8,7 @@ from moeir.errors import UsageError
 TIES = ("average", "optimistic", "pessimistic")
 
 
-def ranks(scores: Tensor, positives: Tensor, ignored: Tensor, ties: str = "average") -> Tensor:
+def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties: str = "average") -> Tensor:
     """Rank of the positive among its candidates, from 1.
 
     scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate does not count -> [Q]. `average` puts a positive in
@@ -20,13 +20,13 @@ def ranks(scores: Tensor, positives: Tensor, ignored: Tensor, ties: str = "avera
     if ties not in TIES:
         raise UsageError(f"ties={ties}: expected one of {', '.join(TIES)}")
     positive = scores.gather(1, positives[:, None])
-    others = ~ignored & (torch.arange(scores.shape[1], device=scores.device) != positives[:, None])
+    others = ~ignore_mask & (torch.arange(scores.shape[1], device=scores.device) != positives[:, None])
     above, equal = ((scores > positive) & others).sum(1), ((scores == positive) & others).sum(1)
     part = {"average": 0.5, "optimistic": 0.0, "pessimistic": 1.0}[ties]
     return 1.0 + above + part * equal
 
 
-def shares(ranks: Tensor, temperature: float) -> Tensor:
+def expert_shares(ranks: Tensor, temperature: float) -> Tensor:
     """Each expert's share of a query's loss: softmax over experts of (1 / rank) / temperature; no gradient.
 
     ranks [E, Q] -> [E, Q], summing to 1 over experts. CAME eq. 11.

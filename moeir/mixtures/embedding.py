@@ -4,18 +4,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.hashing import hash_integers
-from moeir.mixtures.routing import Routing, by_expert, check_experts
+from moeir.kernels.hashing import splitmix64
+from moeir.mixtures.routing import RouterOutput, dispatch_to_experts, check_expert_count
 
 GATES = ("learned", "random")
 INFERENCES = ("top1", "all", "random")
 COMBINES = ("norm_expert", "weighted", "release")
-SMALLEST = 1e-6
+EPSILON = 1e-6
 
 
-class Bottleneck(nn.Module):
+class BottleneckMlp(nn.Module):
     """Two linear layers, D -> D // 2 -> `output`, with ReLU: used for experts and for the gate."""
 
     def __init__(self, width: int, output: int) -> None:
@@ -48,62 +48,62 @@ class EmbeddingMixture(nn.Module):
         noise: bool = True,
     ) -> None:
         super().__init__()
-        _check(experts, {"inference": (inference, INFERENCES), "combine": (combine, COMBINES), "gate": (gate, GATES)})
-        self.experts = nn.ModuleList(Bottleneck(width, width) for _ in range(experts))
-        self.gate = Bottleneck(width, experts) if gate == "learned" else None
+        _check_options(experts, {"inference": (inference, INFERENCES), "combine": (combine, COMBINES), "gate": (gate, GATES)})
+        self.experts = nn.ModuleList(BottleneckMlp(width, width) for _ in range(experts))
+        self.gate = BottleneckMlp(width, experts) if gate == "learned" else None
         self.noise = nn.Linear(width, experts) if gate == "learned" and noise else None
         self.inference, self.combine = inference, combine
-        self.routed: Routing | None = None
+        self.last_routing: RouterOutput | None = None
 
-    def forward(self, vectors: Tensor, tokens: Tokens) -> Tensor:
+    def forward(self, vectors: Tensor, tokens: PackedTokens) -> Tensor:
         """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; stores the gate's output in `last_routing`."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             weights = self._weights(vectors, tokens)  # [B, n]
             if self.inference == "all" and not self.training and self.gate is not None:
-                return vectors + self._all(vectors, weights)
+                return vectors + self._all_experts(vectors, weights)
             strength, choice = weights.max(-1)
-            return vectors + self._one(vectors, strength[:, None], choice)
+            return vectors + self._top1(vectors, strength[:, None], choice)
 
-    def _weights(self, vectors: Tensor, tokens: Tokens) -> Tensor:
+    def _weights(self, vectors: Tensor, tokens: PackedTokens) -> Tensor:
         """[B, n] softmax over all experts; top-1 uses the largest, not renormalised."""
         if self.gate is None or (self.inference == "random" and not self.training):
-            self.routed = None
-            return hashed_uniform(tokens, len(self.experts))
+            self.last_routing = None
+            return hash_uniform(tokens, len(self.experts))
         logits: Tensor = self.gate(vectors)
-        self.routed = Routing.of_texts(logits.softmax(-1))
+        self.last_routing = RouterOutput.from_text_probabilities(logits.softmax(-1))
         if self.training and self.noise is not None:
             logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
         return logits.softmax(-1)
 
-    def _one(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
+    def _top1(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
         if vectors.is_cuda:  # running all experts on a few hundred vectors costs less than a synchronisation
             rows = torch.arange(len(choice), device=choice.device)
             outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)[rows, choice]
         else:
-            outputs = by_expert(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
+            outputs = dispatch_to_experts(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
         if self.combine == "release":
-            return F.normalize(strength * outputs, dim=-1, eps=SMALLEST)
-        return strength * (F.normalize(outputs, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else outputs)
+            return F.normalize(strength * outputs, dim=-1, eps=EPSILON)
+        return strength * (F.normalize(outputs, dim=-1, eps=EPSILON) if self.combine == "norm_expert" else outputs)
 
-    def _all(self, vectors: Tensor, weights: Tensor) -> Tensor:
+    def _all_experts(self, vectors: Tensor, weights: Tensor) -> Tensor:
         outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
-        outputs = F.normalize(outputs, dim=-1, eps=SMALLEST) if self.combine == "norm_expert" else outputs
+        outputs = F.normalize(outputs, dim=-1, eps=EPSILON) if self.combine == "norm_expert" else outputs
         combined = (weights[:, :, None] * outputs).sum(1)
-        return F.normalize(combined, dim=-1, eps=SMALLEST) if self.combine == "release" else combined
+        return F.normalize(combined, dim=-1, eps=EPSILON) if self.combine == "release" else combined
 
 
-def hashed_uniform(tokens: Tokens, count: int) -> Tensor:
+def hash_uniform(tokens: PackedTokens, count: int) -> Tensor:
     """[B, count] numbers in [0, 1), a function of each text's token ids alone."""
-    token_hashes = (tokens.ids + 1) * hash_integers(tokens.positions() + 1)
-    text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.owners(), token_hashes)
+    token_hashes = (tokens.ids + 1) * splitmix64(tokens.positions() + 1)
+    text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.text_indices(), token_hashes)
     steps = torch.arange(1, count + 1, device=text_hashes.device)
-    bits = (hash_integers(text_hashes[:, None] + hash_integers(steps)) >> 40) & (2**24 - 1)  # drops the sign extension
+    bits = (splitmix64(text_hashes[:, None] + splitmix64(steps)) >> 40) & (2**24 - 1)  # drops the sign extension
     return bits.float() / 2**24
 
 
-def _check(experts: int, choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    check_experts(experts)
+def _check_options(experts: int, choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+    check_expert_count(experts)
     for name, (value, known) in choices.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.layers import FeedForward, GatedFeedForward
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, has_grouped_linear
-from moeir.mixtures.routing import Routing, by_expert, check_experts
+from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
+from moeir.mixtures.routing import RouterOutput, dispatch_to_experts, check_expert_count
 
-LEARNED = ("sequence", "token")
-ROUTINGS = ("role", *LEARNED)
+LEARNED_ROUTINGS = ("sequence", "token")
+ROUTINGS = ("role", *LEARNED_ROUTINGS)
 GATE_INPUTS = ("ffn_input", "block_input")
 GRADIENTS = ("chosen", "full", "none")
 
@@ -48,58 +48,58 @@ class RoutedFeedForward(nn.Module):
         if not expert_ln:
             _share_norm(self.experts)
         self.routing, self.gate_input, self.gradient, self.temperature = routing, gate_input, gradient, temperature
-        self.routed: Routing | None = None
-        if routing in LEARNED:
+        self.last_routing: RouterOutput | None = None
+        if routing in LEARNED_ROUTINGS:
             hidden = feedforward.down.out_features
-            self.gate = started_gate(hidden, experts) if gate is None else None
+            self.gate = make_gate(hidden, experts) if gate is None else None
             self.__dict__["_shared_gate"] = gate  # registered once, by the architecture
 
     @property
-    def chooser(self) -> nn.Linear:
+    def active_gate(self) -> nn.Linear:
         """The gate of this layer: its own, or the one shared by several layers."""
         gate: nn.Linear = self.gate if self._shared_gate is None else self._shared_gate
         return gate
 
-    def forward(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+    def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
         """states [T, H] after attention, block [T, H] before it -> [T, H]; stores the router's output in `last_routing`."""
         if self.routing == "role":
-            return self._by_role(states, tokens, block)
-        gate_input = self.seen(states, tokens, block)
+            return self._route_by_side(states, tokens, block)
+        gate_input = self.select_gate_input(states, tokens, block)
         with torch.autocast(gate_input.device.type, enabled=False):
-            logits = F.linear(gate_input.float(), self.chooser.weight.float(), self.chooser.bias.float())  # [B or T, I]
+            logits = F.linear(gate_input.float(), self.active_gate.weight.float(), self.active_gate.bias.float())  # [B or T, I]
         probabilities = logits.softmax(-1)
-        self.routed = Routing.of_texts(probabilities) if self.routing == "sequence" else Routing(probabilities, tokens.starts)
+        self.last_routing = RouterOutput.from_text_probabilities(probabilities) if self.routing == "sequence" else RouterOutput(probabilities, tokens.starts)
         weights = gumbel_softmax(logits, self.temperature, uniform_like(logits)) if self.training else probabilities
         if self.routing == "sequence":
-            weights = weights.index_select(0, tokens.owners())  # [T, I]
-        return self._everyone(states, weights) if self.gradient == "full" else self._chosen(states, weights)
+            weights = weights.index_select(0, tokens.text_indices())  # [T, I]
+        return self._all_experts(states, weights) if self.gradient == "full" else self._top1(states, weights)
 
-    def seen(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+    def select_gate_input(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
         """[B or T, H] input of the gate, one row per decision."""
         inputs = states if self.gate_input == "ffn_input" else block
         return inputs.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else inputs
 
-    def _by_role(self, states: Tensor, tokens: Tokens, block: Tensor) -> Tensor:
+    def _route_by_side(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
         half = len(self.experts) // 2
         first, count = (0, half) if tokens.side == "query" else (half, len(self.experts) - half)
         if count == 1 or not self.training:
             output: Tensor = self.experts[first](states, tokens, block)
             return output
         choice = first + torch.randint(count, (len(tokens),), device=states.device)
-        return self._by_choice(states, choice.index_select(0, tokens.owners()))
+        return self._apply_choice(states, choice.index_select(0, tokens.text_indices()))
 
-    def _chosen(self, states: Tensor, weights: Tensor) -> Tensor:
+    def _top1(self, states: Tensor, weights: Tensor) -> Tensor:
         """Only the chosen expert of each token runs (specs/decisions 12)."""
         strength, choice = weights.max(-1)
         if not self.training or self.gradient == "none":
-            return self._by_choice(states, choice)
-        return self._by_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # exactly 1
+            return self._apply_choice(states, choice)
+        return self._apply_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # exactly 1
 
-    def _by_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
+    def _apply_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
         """Each token through its chosen expert, whose output is multiplied by `strength` [T, 1]."""
         first = self.experts[0]
-        if has_grouped_linear(states, first.down.in_features):
-            return self._grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
+        if supports_grouped_linear(states, first.down.in_features):
+            return self._apply_grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
 
         def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
             layer = self.experts[expert]
@@ -109,29 +109,29 @@ class RoutedFeedForward(nn.Module):
             output: Tensor = layer.joined(own, change)
             return output
 
-        return by_expert(states, choice, len(self.experts), apply)
+        return dispatch_to_experts(states, choice, len(self.experts), apply)
 
-    def _grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
+    def _apply_grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
         """The same with grouped matrix products, which need no host-side count of tokens per expert."""
         first, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
-        inner = self._linear("up", self._norm(states, groups.choice) if gated else states, groups)
+        inner = self._grouped_linear("up", self._grouped_norm(states, groups.choice) if gated else states, groups)
         if gated:
             value, gate = inner.chunk(2, dim=-1)
             inner = first.dropout(first.activation(value) * gate)
         else:
             inner = first.activation(inner)
-        change = self._linear("down", inner, groups)
+        change = self._grouped_linear("down", inner, groups)
         if strength is not None:
             change = change * strength.to(change.dtype)
-        return states + change if gated else self._norm(states + first.dropout(change), groups.choice)
+        return states + change if gated else self._grouped_norm(states + first.dropout(change), groups.choice)
 
-    def _linear(self, name: str, rows: Tensor, groups: ExpertGroups) -> Tensor:
+    def _grouped_linear(self, name: str, rows: Tensor, groups: ExpertGroups) -> Tensor:
         """The linear map `name` of each token's expert."""
         maps = [getattr(expert, name) for expert in self.experts]
         biases = None if maps[0].bias is None else torch.stack([part.bias for part in maps])
         return grouped_linear(rows, torch.stack([part.weight for part in maps]), biases, groups)
 
-    def _norm(self, states: Tensor, choice: Tensor) -> Tensor:
+    def _grouped_norm(self, states: Tensor, choice: Tensor) -> Tensor:
         """The normalisation of each token's expert, in float32."""
         norms = [expert.norm for expert in self.experts]
         with torch.autocast(states.device.type, enabled=False):
@@ -139,7 +139,7 @@ class RoutedFeedForward(nn.Module):
             normed = normed * F.embedding(choice, torch.stack([norm.weight for norm in norms]))
             return normed if norms[0].bias is None else normed + F.embedding(choice, torch.stack([norm.bias for norm in norms]))
 
-    def _everyone(self, states: Tensor, weights: Tensor) -> Tensor:
+    def _all_experts(self, states: Tensor, weights: Tensor) -> Tensor:
         """All experts on all tokens with a straight-through gradient over all: I times the cost; the reference for `_top1`."""
         hard = F.one_hot(weights.argmax(-1), len(self.experts))
         straight_through = hard + (weights - weights.detach())
@@ -162,7 +162,7 @@ def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tenso
     return ((logits - (-uniform.log()).log()) / temperature).softmax(-1)
 
 
-def started_gate(hidden: int, experts: int) -> nn.Linear:
+def make_gate(hidden: int, experts: int) -> nn.Linear:
     """logits = A u + c, A from N(0, 0.02), c zero (TASER, appendix A)."""
     gate = nn.Linear(hidden, experts)
     nn.init.normal_(gate.weight, std=0.02)
@@ -171,7 +171,7 @@ def started_gate(hidden: int, experts: int) -> nn.Linear:
 
 
 @torch.no_grad()
-def blind(gate: nn.Linear, means: Tensor) -> None:
+def project_out_means(gate: nn.Linear, means: Tensor) -> None:
     """Project the mean inputs of a fresh gate's layers out of its weights: A ← A (1 - projection on the means [n, H]).
 
     First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so.
@@ -181,7 +181,7 @@ def blind(gate: nn.Linear, means: Tensor) -> None:
     gate.weight.copy_(weight - (weight @ basis) @ basis.T)
 
 
-def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:
+def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:
     """Layers with experts, numbered from 0: one after every `every` shared ones, or those named in `layers`, numbered from 1.
 
     >>> specialised(12, every=2), specialised(3, every=0), specialised(12, every=2, layers=("1", "4"))
@@ -197,7 +197,7 @@ def specialised(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[i
     return numbers
 
 
-def specialise(
+def insert_experts(
     layers: nn.ModuleList, layer_numbers: Iterable[int], *, experts: int, routing: str, one_gate: bool, **options: object
 ) -> nn.Linear | None:
     """Replace the feed-forward of the given layers by experts, copies of it; returns the shared gate, if there is one.
@@ -209,23 +209,23 @@ def specialise(
     for name, (value, known) in allowed.items():
         if value not in known:
             raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
-    check_experts(experts)
+    check_expert_count(experts)
     if not float(str(options.get("temperature", 1.0))) > 0:
         raise UsageError(f"temperature={options['temperature']}: expected more than 0")
     numbers = list(layer_numbers)
     hidden = layers[numbers[0]].feedforward.down.out_features
-    gate = started_gate(hidden, experts) if one_gate and routing in LEARNED else None
+    gate = make_gate(hidden, experts) if one_gate and routing in LEARNED_ROUTINGS else None
     for number in numbers:
         layer = layers[number]
         layer.feedforward = RoutedFeedForward(layer.feedforward, experts=experts, routing=routing, gate=gate, **options)
     return gate
 
 
-def routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
+def find_routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
     """The learned routers among layers, named `layer1`, `layer2`, … by position."""
     feedforwards = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
     return {
-        name: mixture for name, mixture in feedforwards.items() if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED
+        name: mixture for name, mixture in feedforwards.items() if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED_ROUTINGS
     }
 
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from moeir.errors import UsageError
-from moeir.representations.base import spans
+from moeir.representations.base import ragged_positions
 
-MOST_EXPERTS = 1024
+MAX_EXPERTS = 1024
 
 
-def check_experts(experts: int) -> None:
+def check_expert_count(experts: int) -> None:
     """UsageError unless the number of experts is 2 to 1024."""
-    if not 2 <= experts <= MOST_EXPERTS:
-        raise UsageError(f"experts={experts}: expected 2 to {MOST_EXPERTS}")
+    if not 2 <= experts <= MAX_EXPERTS:
+        raise UsageError(f"experts={experts}: expected 2 to {MAX_EXPERTS}")
 
 
 @dataclass(frozen=True)
-class Routing:
+class RouterOutput:
     """probabilities [n, I], without noise, with gradient; starts [B+1]: text b's decisions are the rows starts[b] to starts[b+1].
 
     The arg-max of a row is the expert that inference takes.
@@ -31,7 +31,7 @@ class Routing:
     starts: Tensor
 
     @classmethod
-    def of_texts(cls, probabilities: Tensor) -> Self:
+    def from_text_probabilities(cls, probabilities: Tensor) -> Self:
         """One decision per text: probabilities [B, I]."""
         return cls(probabilities, torch.arange(len(probabilities) + 1, device=probabilities.device))
 
@@ -40,7 +40,7 @@ class Routing:
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
         """The texts `rows` [n], in that order; differentiable. A `permutation` of all texts needs no device synchronisation for sizes."""
-        decisions, starts = spans(self.starts, rows, len(self.probabilities) if permutation else None)
+        decisions, starts = ragged_positions(self.starts, rows, len(self.probabilities) if permutation else None)
         return type(self)(self.probabilities.index_select(0, decisions), starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -55,7 +55,7 @@ class Routing:
         return cls(torch.cat([part.probabilities for part in parts]), torch.cat(starts))
 
 
-def by_expert(states: Tensor, choice: Tensor, experts: int, apply: Callable[[int, Tensor, Tensor | None], Tensor]) -> Tensor:
+def dispatch_to_experts(states: Tensor, choice: Tensor, experts: int, apply: Callable[[int, Tensor, Tensor | None], Tensor]) -> Tensor:
     """Each row through its chosen expert, rows grouped by expert, so that I experts cost as much as one.
 
     states [n, H], choice [n] -> [n, D] in the order of the rows. `apply(expert, states of its rows, its rows)`; rows None means all.

@@ -12,17 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones import ahead as threads
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import DataError, UsageError
-from moeir.pretraining.corpus import TokenCache
-from moeir.pretraining.draws import Numbers, keys
-from moeir.pretraining.masking import Words, hide
+from moeir.pretraining.corpus import SpanCache
+from moeir.pretraining.draws import Int64Array, text_keys
+from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from moeir.pretraining.queries import QueryCache
 from moeir.pretraining.spans import CONTEXTS
 
-ANCHOR, CONTEXT, ANCHOR_AGAIN, CONTEXT_AGAIN, MEETING = range(5)  # random choices for a span in an epoch
+ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,25 @@ class MaskedTexts:
     `masked_positions` [m] the indices among the T tokens to predict, ascending: original_ids[masked_positions] are the targets.
     """
 
-    tokens: Tokens
-    plain: Tensor
-    hidden: Tensor
+    tokens: PackedTokens
+    original_ids: Tensor
+    masked_positions: Tensor
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def to(self, device: torch.device | str) -> Self:
         """A copy on a device; pinned tensors are copied asynchronously."""
-        plain, hidden = (part.to(device, non_blocking=part.is_pinned()) for part in (self.plain, self.hidden))
+        plain, hidden = (part.to(device, non_blocking=part.is_pinned()) for part in (self.original_ids, self.masked_positions))
         return type(self)(self.tokens.to(device), plain, hidden)
 
-    def pinned(self) -> Self:
+    def pin_memory(self) -> Self:
         """A copy in pinned memory."""
-        return type(self)(self.tokens.pinned(), self.plain.pin_memory(), self.hidden.pin_memory())
+        return type(self)(self.tokens.pin_memory(), self.original_ids.pin_memory(), self.masked_positions.pin_memory())
 
 
 @dataclass(frozen=True)
-class Batch:
+class PretrainingBatch:
     """Texts of one step: B anchors and the other texts the objective requires, in the same order.
 
     `contexts` holds the context of each anchor, another span (side "document") or a query (side "query"); `decoder_anchors` and
@@ -60,8 +60,8 @@ class Batch:
 
     anchors: MaskedTexts
     contexts: MaskedTexts | None
-    anchors_again: MaskedTexts | None
-    contexts_again: MaskedTexts | None
+    decoder_anchors: MaskedTexts | None
+    decoder_contexts: MaskedTexts | None
     step: int
     steps: int
 
@@ -69,32 +69,32 @@ class Batch:
         """A copy on a device."""
         return self._map(lambda texts: texts.to(device))
 
-    def pinned(self) -> Self:
+    def pin_memory(self) -> Self:
         """A copy in pinned memory."""
-        return self._map(MaskedTexts.pinned)
+        return self._map(MaskedTexts.pin_memory)
 
     def _map(self, change: Callable[[MaskedTexts], MaskedTexts]) -> Self:
-        parts = (self.contexts, self.anchors_again, self.contexts_again)
+        parts = (self.contexts, self.decoder_anchors, self.decoder_contexts)
         contexts, first, second = (None if part is None else change(part) for part in parts)
         return type(self)(change(self.anchors), contexts, first, second, self.step, self.steps)
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputTemplate:
     """Template by which cached tokens become encoder input: special tokens around a text, marker and prefix before it.
 
     `prefix_ids` holds the ids of marker and prefix by side; they count towards a text's length and are never masked.
     """
 
-    signs: Signs
-    words: Words
+    special_tokens: SpecialTokens
+    vocabulary: WordVocabulary
     query_length: int
-    ahead: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    prefix_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: OpenCheckpoint) -> Self:
+    def from_model(cls, model: RetrievalModel) -> Self:
         """Template of a model: its markers and prefixes."""
-        input_config, special_tokens, tokenizer = model.rules, model.reader.signs, model.reader
+        input_config, special_tokens, tokenizer = model.input_config, model.tokenizer.special_tokens, model.tokenizer
         prefix_ids: dict[str, list[int]] = {}
         for side, prefix, marker in (
             ("query", input_config.query_prefix, special_tokens.query_marker),
@@ -103,17 +103,17 @@ class Reading:
             marker_ids = [marker] if model.architecture.markers and marker is not None else []
             prefix_ids[side] = [
                 *marker_ids,
-                *tokenizer.ids([prefix.rstrip()])[0][1:-1],
+                *tokenizer.encode([prefix.rstrip()])[0][1:-1],
             ]  # the space after the prefix belongs to the text's first word
-        return cls(special_tokens, Words.of(tokenizer), input_config.query_length, prefix_ids)
+        return cls(special_tokens, WordVocabulary.from_tokenizer(tokenizer), input_config.query_length, prefix_ids)
 
-    def room(self, side: str, length: int) -> int:
+    def content_budget(self, side: str, length: int) -> int:
         """Content tokens of a text of at most `length` tokens."""
-        return length - 2 - len(self.ahead.get(side, ()))
+        return length - 2 - len(self.prefix_ids.get(side, ()))
 
 
 @dataclass(frozen=True)
-class Needs:
+class BatchRequirements:
     """What an objective needs: contexts (`none`, `query`, or a kind of span), rates, and second masks if `decoder_rate` is set."""
 
     context: str
@@ -125,121 +125,121 @@ class Needs:
             raise UsageError(f"contexts {self.context}: expected none, query, {', '.join(CONTEXTS)}")
 
 
-class Plan:
+class SpanSampler:
     """Epochs of shuffled spans in batches of `size`; spans without a context of the required kind are left out."""
 
     def __init__(
-        self, cache: TokenCache, queries: QueryCache | None, reading: Reading, needs: Needs, *, size: int, steps: int, seed: int
+        self, cache: SpanCache, queries: QueryCache | None, reading: InputTemplate, needs: BatchRequirements, *, size: int, steps: int, seed: int
     ) -> None:
         if size < 1:
             raise UsageError(f"--batch-size {size}: expected at least 1 span")
         if (needs.context == "query") != (queries is not None):
             raise UsageError("--queries: " + ("given, but the objective uses none" if queries else "missing; the objective uses queries"))
-        if reading.room("query", reading.query_length) < 1:
+        if reading.content_budget("query", reading.query_length) < 1:
             raise UsageError(f"--query-length {reading.query_length}: no room for a token besides special tokens and prefix")
-        self.cache, self.queries, self.reading, self.needs = cache, queries, reading, needs
+        self.cache, self.queries, self.template, self.requirements = cache, queries, reading, needs
         self.steps, self.seed = steps, seed
-        self._spans = self._eligible()
-        self.size = min(size, len(self._spans))
-        self._ordered: tuple[int, npt.NDArray[Any]] = (-1, self._spans)
+        self._anchor_spans = self._find_anchors()
+        self.batch_size = min(size, len(self._anchor_spans))
+        self._epoch_order: tuple[int, npt.NDArray[Any]] = (-1, self._anchor_spans)
 
-    def _eligible(self) -> npt.NDArray[Any]:
+    def _find_anchors(self) -> npt.NDArray[Any]:
         """[n] the spans that can be anchors."""
-        parts = self.cache.parts
+        parts = self.cache.boundaries
         if self.queries is not None:
-            eligible = np.repeat(self.queries.asked(), np.diff(parts.documents))
+            eligible = np.repeat(self.queries.has_query(), np.diff(parts.documents))
             reason = "every document with a query is empty"
-        elif self.needs.context == "none":
+        elif self.requirements.context == "none":
             eligible, reason = np.ones(len(parts), dtype=np.bool_), "no span"
         else:
-            eligible, reason = parts.companions(), "no document has two spans, but contexts are other spans; lower --document-length"
+            eligible, reason = parts.has_sibling(), "no document has two spans, but contexts are other spans; lower --document-length"
         if not eligible.any():
             raise DataError(f"--corpus: {reason}")
         return np.flatnonzero(eligible).astype(np.int64 if len(eligible) >= 2**31 else np.int32)
 
     @property
-    def spans(self) -> int:
+    def anchor_count(self) -> int:
         """Number of anchors in an epoch, before it is truncated to whole batches."""
-        return len(self._spans)
+        return len(self._anchor_spans)
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one epoch; an incomplete last batch is left out."""
-        return len(self._spans) // self.size
+        return len(self._anchor_spans) // self.batch_size
 
-    def anchors(self, step: int) -> Numbers:
+    def anchors_at(self, step: int) -> Int64Array:
         """[B] the spans of a step."""
         epoch, index = divmod(step, self.steps_per_epoch)
-        if self._ordered[0] != epoch:
-            self._ordered = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self._spans))
-        return self._ordered[1][index * self.size : (index + 1) * self.size].astype(np.int64)
+        if self._epoch_order[0] != epoch:
+            self._epoch_order = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self._anchor_spans))
+        return self._epoch_order[1][index * self.batch_size : (index + 1) * self.batch_size].astype(np.int64)
 
-    def at(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
+    def batch_at(self, step: int, rank: int = 0, ranks: int = 1) -> PretrainingBatch:
         """The batch of a step, counted from 0 over all epochs; each of `ranks` processes gets a contiguous part of it."""
-        spans = np.array_split(self.anchors(step), ranks)[rank]
-        epoch, needs, parts = step // self.steps_per_epoch, self.needs, self.cache.parts
-        bounds = parts.bounds(spans)
-        anchors = self._texts(self.cache.ids, bounds, "document")
+        spans = np.array_split(self.anchors_at(step), ranks)[rank]
+        epoch, needs, parts = step // self.steps_per_epoch, self.requirements, self.cache.boundaries
+        bounds = parts.token_bounds(spans)
+        anchors = self._gather_texts(self.cache.ids, bounds, "document")
         contexts = None
         if needs.context != "none":
-            context_keys = keys(self.seed, epoch, MEETING, spans)
+            context_keys = text_keys(self.seed, epoch, CONTEXT_CHOICE, spans)
             if self.queries is not None:
-                begins, ends = self.queries.drawn(parts.owners(spans), context_keys)
-                ends = np.minimum(ends, begins + self.reading.room("query", self.reading.query_length))
-                contexts = self._texts(self.queries.ids, (begins, ends), "query")
+                begins, ends = self.queries.sample_queries(parts.document_rows(spans), context_keys)
+                ends = np.minimum(ends, begins + self.template.content_budget("query", self.template.query_length))
+                contexts = self._gather_texts(self.queries.ids, (begins, ends), "query")
             else:
-                contexts = self._texts(self.cache.ids, parts.contexts(needs.context, spans, context_keys), "document")
+                contexts = self._gather_texts(self.cache.ids, parts.sample_contexts(needs.context, spans, context_keys), "document")
 
-        def mask(texts: "_Texts | None", copy: int, rate: float | None) -> MaskedTexts | None:
-            return None if texts is None or rate is None else texts.hidden(keys(self.seed, epoch, copy, spans), rate)
+        def mask(texts: "_PlainTexts | None", copy: int, rate: float | None) -> MaskedTexts | None:
+            return None if texts is None or rate is None else texts.mask(text_keys(self.seed, epoch, copy, spans), rate)
 
-        return Batch(
-            anchors.hidden(keys(self.seed, epoch, ANCHOR, spans), needs.encoder_rate),
-            mask(contexts, CONTEXT, needs.encoder_rate),
-            mask(anchors, ANCHOR_AGAIN, needs.decoder_rate),
-            mask(contexts, CONTEXT_AGAIN, needs.decoder_rate),
+        return PretrainingBatch(
+            anchors.mask(text_keys(self.seed, epoch, ANCHOR_MASK, spans), needs.encoder_rate),
+            mask(contexts, CONTEXT_MASK, needs.encoder_rate),
+            mask(anchors, DECODER_ANCHOR_MASK, needs.decoder_rate),
+            mask(contexts, DECODER_CONTEXT_MASK, needs.decoder_rate),
             step,
             self.steps,
         )
 
-    def _texts(self, ids: npt.NDArray[Any], bounds: tuple[Numbers, Numbers], side: str) -> "_Texts":
+    def _gather_texts(self, ids: npt.NDArray[Any], bounds: tuple[Int64Array, Int64Array], side: str) -> "_PlainTexts":
         begins, ends = bounds
         sizes = ends - begins
         starts = np.concatenate([[0], np.cumsum(sizes)])
         content = ids[np.arange(starts[-1]) + np.repeat(begins - starts[:-1], sizes)].astype(np.int64)
-        return _Texts(content, starts, side, self.reading)
+        return _PlainTexts(content, starts, side, self.template)
 
 
 @dataclass(frozen=True)
-class _Texts:
+class _PlainTexts:
     """Texts before masking, already truncated: content [T] without special tokens, starts [B+1]."""
 
-    content: Numbers
-    starts: Numbers
+    content: Int64Array
+    starts: Int64Array
     side: str
-    reading: Reading
+    template: InputTemplate
 
-    def hidden(self, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
+    def mask(self, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
         """The texts with tokens masked and special tokens around them."""
-        masked_ids, is_masked = hide(self.content, self.starts, keys, rate, self.reading.words)
-        prefix = [self.reading.signs.beginning, *self.reading.ahead.get(self.side, ())]
+        masked_ids, is_masked = mask_tokens(self.content, self.starts, keys, rate, self.template.vocabulary)
+        prefix = [self.template.special_tokens.beginning, *self.template.prefix_ids.get(self.side, ())]
         sizes = np.diff(self.starts)
         starts = self.starts + np.arange(len(self.starts)) * (len(prefix) + 1)
         positions = np.arange(len(masked_ids)) + np.repeat(np.arange(len(sizes)) * (len(prefix) + 1) + len(prefix), sizes)
-        input_ids, original_ids = np.full((2, starts[-1]), self.reading.signs.separator, dtype=np.int64)
+        input_ids, original_ids = np.full((2, starts[-1]), self.template.special_tokens.separator, dtype=np.int64)
         for values, content in ((input_ids, masked_ids), (original_ids, self.content)):
             values[positions] = content
             values[starts[:-1, None] + np.arange(len(prefix))] = prefix
         lengths = tuple((sizes + len(prefix) + 1).tolist())
-        tokens = Tokens(torch.from_numpy(input_ids), torch.from_numpy(starts), self.side, lengths)
+        tokens = PackedTokens(torch.from_numpy(input_ids), torch.from_numpy(starts), self.side, lengths)
         return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
 
 
-def ahead(plan: Plan, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False) -> Iterator[Batch]:
+def prefetch_batches(plan: SpanSampler, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False) -> Iterator[PretrainingBatch]:
     """Batches of the steps from `first` to below `last`, prepared in a thread up to `depth` steps ahead."""
 
-    def make_batch(step: int) -> Batch:
-        batch = plan.at(step, rank, ranks)
-        return batch.pinned() if pinned else batch
+    def make_batch(step: int) -> PretrainingBatch:
+        batch = plan.batch_at(step, rank, ranks)
+        return batch.pin_memory() if pinned else batch
 
-    return threads.ahead(make_batch, first, last, depth=depth)
+    return threads.prefetch_steps(make_batch, first, last, depth=depth)

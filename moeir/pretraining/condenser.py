@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Facts, Pretraining
-from moeir.pretraining.batches import Batch
-from moeir.pretraining.condensing import condensed
+from moeir.pretraining.base import PretrainingMetrics, Pretraining
+from moeir.pretraining.batches import PretrainingBatch
+from moeir.pretraining.condensing import condenser_losses
 from moeir.pretraining.decoder import BidirectionalDecoder
 
 
@@ -18,8 +18,8 @@ class Condenser(Pretraining):
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2) -> None:
         super().__init__(architecture, rate=rate)
-        self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
+        self.decoder = BidirectionalDecoder(architecture.encoder.config, layers=layers)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """Parts `mlm` (late) and `head`."""
-        return self.outcome(condensed(self.decoder, self.encode(batch.anchors)))
+        return self.combine_losses(condenser_losses(self.decoder, self.encode(batch.anchors)))

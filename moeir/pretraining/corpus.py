@@ -14,57 +14,57 @@ import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import caches, making, manifests
-from moeir.artifacts.caches import mapped
-from moeir.artifacts.journals import GrowingArray, GrowingLines, Journal
-from moeir.backbones.tokenizer import TextReader
+from moeir.artifacts.caches import open_readonly
+from moeir.artifacts.journals import AppendableNpy, AppendableText, JsonlJournal
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
-from moeir.pretraining.sentences import breaks
-from moeir.pretraining.spans import Spans, cut, packed
+from moeir.pretraining.sentences import find_sentence_starts
+from moeir.pretraining.spans import SpanBoundaries, split_long_sentences, pack_sentences
 from moeir.records import texts
 from moeir.records.texts import Text
 
-FORM = 1  # of the file format and of the rules that split and pack
-CHUNK_TEXTS, CHUNK_CHARACTERS = 1024, 1 << 21
-Ids: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-ARRAYS = ("ids", "sentences", "spans", "documents")
+CACHE_VERSION = 1  # of the file format and of the rules that split and pack
+MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
+TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+SPAN_ARRAYS = ("ids", "sentences", "spans", "documents")
 
 
 @dataclass(frozen=True)
-class TokenCache:
+class SpanCache:
     """ids [T] of all documents end to end, without special tokens, and their `boundaries`; both memory-mapped."""
 
     folder: Path
-    ids: Ids
-    parts: Spans
+    ids: TokenIds
+    boundaries: SpanBoundaries
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open a folder built by `build_span_cache`."""
         maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
-        ids, sentences, spans, documents = (mapped(folder / f"{name}.npy") for name in ARRAYS)
-        return cls(folder, ids, Spans(sentences, spans, documents, maximum))
+        ids, sentences, spans, documents = (open_readonly(folder / f"{name}.npy") for name in SPAN_ARRAYS)
+        return cls(folder, ids, SpanBoundaries(sentences, spans, documents, maximum))
 
     def __len__(self) -> int:
         """Number of spans."""
-        return len(self.parts)
+        return len(self.boundaries)
 
-    def names(self) -> list[str]:
+    def document_ids(self) -> list[str]:
         """The ids of the documents, in the order of the corpus."""
         return manifests.read_lines(self.folder / "ids.txt")
 
 
-def cached(
+def build_span_cache(
     folder: Path,
     corpus: Path | str,
-    tokenizer: TextReader,
+    tokenizer: TextTokenizer,
     *,
     digest: str,
     maximum: int,
     short: float = 0.15,
     seed: int = 42,
     keep_empty: bool = False,
-) -> TokenCache:
+) -> SpanCache:
     """The token cache of a corpus, from `folder` if it exists, otherwise built; an interrupted build is continued.
 
     `digest` identifies the corpus, `maximum` is the maximum tokens of a span without special ones, `short` the share of shorter spans.
@@ -76,70 +76,70 @@ def cached(
     settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
 
     def fill(target: Path) -> dict[str, int]:
-        writer = _Shelf(target, tokenizer, maximum, short, seed)
-        documents = texts.read(corpus, keep_empty=keep_empty)
+        writer = _SpanCacheWriter(target, tokenizer, maximum, short, seed)
+        documents = texts.read_texts(corpus, keep_empty=keep_empty)
         with meter("tokenizing documents") as counter:
-            for _ in islice(documents, writer.texts):
+            for _ in islice(documents, writer.text_count):
                 counter.advance()
-            for chunk in chunks(documents):
-                writer.add(chunk)
+            for chunk in chunk_documents(documents):
+                writer.append(chunk)
                 counter.advance(len(chunk))
         writer.close()
         if not writer.spans.rows - 1:
             raise DataError(f"{corpus}: no document has a token")
-        return {"texts": writer.texts, "tokens": writer.ids.rows, "spans": writer.spans.rows - 1}
+        return {"texts": writer.text_count, "tokens": writer.ids.rows, "spans": writer.spans.rows - 1}
 
-    return TokenCache.open(kept(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
+    return SpanCache.open(get_or_build_cache(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
 
 
-def kept(
+def get_or_build_cache(
     folder: Path, kind: str, settings: Mapping[str, Any], sources: Mapping[str, Sequence[str]], fill: Callable[[Path], dict[str, int]]
 ) -> Path:
     """The cache folder of these settings and sources; `fill` writes its files if it does not exist.
 
     A stream is always read again, as its content may have changed.
     """
-    record = {"stage": "pretrain", "settings": {"form": FORM, **settings}, "sources": {name: list(one) for name, one in sources.items()}}
-    return caches.kept(folder, kind, record, fill, anew=any("stdin" in digests for digests in sources.values()))
+    record = {"stage": "pretrain", "settings": {"form": CACHE_VERSION, **settings}, "sources": {name: list(one) for name, one in sources.items()}}
+    return caches.get_or_build(folder, kind, record, fill, rebuild=any("stdin" in digests for digests in sources.values()))
 
 
-def chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
+def chunk_documents(documents: Iterable[Text]) -> Iterator[list[Text]]:
     """Split documents into chunks of bounded size."""
     chunk: list[Text] = []
     characters = 0
     for document in documents:
         chunk.append(document)
         characters += len(document.content)
-        if len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
+        if len(chunk) >= MAX_CHUNK_TEXTS or characters >= MAX_CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
     if chunk:
         yield chunk
 
 
-class _Shelf:
+class _SpanCacheWriter:
     """Appends to the files of a cache; a journal records how much of each is complete."""
 
-    def __init__(self, folder: Path, tokenizer: TextReader, maximum: int, short: float, seed: int) -> None:
+    def __init__(self, folder: Path, tokenizer: TextTokenizer, maximum: int, short: float, seed: int) -> None:
         (folder / making.RESUME).mkdir(exist_ok=True)
-        self._journal = Journal(folder / making.RESUME / "journal.jsonl")
-        sizes = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *ARRAYS), 0)
-        self.texts: int = sizes["texts"]
-        types: tuple[type[np.integer[Any]], ...] = (tokenizer.id_type, np.int64, np.int64, np.int64)
-        arrays = [GrowingArray(folder / f"{name}.npy", dtype, rows=sizes[name]) for name, dtype in zip(ARRAYS, types, strict=True)]
+        self._journal = JsonlJournal(folder / making.RESUME / "journal.jsonl")
+        sizes = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *SPAN_ARRAYS), 0)
+        self.text_count: int = sizes["texts"]
+        types: tuple[type[np.integer[Any]], ...] = (tokenizer.id_dtype, np.int64, np.int64, np.int64)
+        arrays = [AppendableNpy(folder / f"{name}.npy", dtype, rows=sizes[name]) for name, dtype in zip(SPAN_ARRAYS, types, strict=True)]
         self.ids, self.sentences, self.spans, self.documents = arrays
-        self._names = GrowingLines(folder / "ids.txt", sizes["names"])
-        self._reader, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
+        self._names = AppendableText(folder / "ids.txt", sizes["names"])
+        self._tokenizer, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
 
-    def add(self, chunk: list[Text]) -> None:
+    def append(self, chunk: list[Text]) -> None:
         """Tokenize a chunk and append it to disk."""
         ids: list[int] = []
         sentences: list[int] = []
         spans: list[int] = []
         documents: list[int] = []
-        tokenized = self._reader.located([text.content for text in chunk])
+        tokenized = self._tokenizer.encode_with_offsets([text.content for text in chunk])
         for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
-            begins, firsts = spanned(text, characters, self._maximum, self._short, self._seed)
+            begins, firsts = split_into_spans(text, characters, self._maximum, self._short, self._seed)
             documents.append(self.spans.rows + len(spans))
             spans += [self.sentences.rows + len(sentences) + first for first in firsts]
             sentences += [self.ids.rows + len(ids) + begin for begin in begins]
@@ -148,12 +148,12 @@ class _Shelf:
             array.append(np.array(block, dtype=np.int64))
             array.flush()
         self._names.append(text.id for text in chunk)
-        self.texts += len(chunk)
-        rows = {name: array.rows for name, array in zip(ARRAYS, self._arrays, strict=True)}
-        self._journal.write({"texts": self.texts, "names": self._names.flush(), **rows})
+        self.text_count += len(chunk)
+        rows = {name: array.rows for name, array in zip(SPAN_ARRAYS, self._arrays, strict=True)}
+        self._journal.write({"texts": self.text_count, "names": self._names.flush(), **rows})
 
     @property
-    def _arrays(self) -> tuple[GrowingArray, ...]:
+    def _arrays(self) -> tuple[AppendableNpy, ...]:
         return self.ids, self.sentences, self.spans, self.documents
 
     def close(self) -> None:
@@ -166,18 +166,18 @@ class _Shelf:
         self._journal.close()
 
 
-def spanned(text: Text, characters: Sequence[int], maximum: int, short: float, seed: int) -> tuple[list[int], list[int]]:
+def split_into_spans(text: Text, characters: Sequence[int], maximum: int, short: float, seed: int) -> tuple[list[int], list[int]]:
     """For a text whose tokens begin at `characters`: the first token of each sentence and the first sentence of each span."""
-    begins = cut(_sentences(text, characters), len(characters), maximum)
+    begins = split_long_sentences(_find_sentence_tokens(text, characters), len(characters), maximum)
     lengths = [stop - begin for begin, stop in pairwise([*begins, len(characters)])]
-    return begins, packed(lengths, maximum, random.Random(f"{seed} {text.id}"), short=short)
+    return begins, pack_sentences(lengths, maximum, random.Random(f"{seed} {text.id}"), short=short)
 
 
-def _sentences(text: Text, characters: Sequence[int]) -> list[int]:
+def _find_sentence_tokens(text: Text, characters: Sequence[int]) -> list[int]:
     """First tokens of sentences, given the character where each token begins; a title is a sentence of its own."""
     if not characters:
         return []
     title = len(text.title.lstrip()) if text.title.strip() else 0
-    boundaries = [0, *(title + boundary for boundary in breaks(text.content[title:]))]
+    boundaries = [0, *(title + boundary for boundary in find_sentence_starts(text.content[title:]))]
     token_rows = np.searchsorted(np.array(characters), boundaries[1:])
     return sorted({0, *(int(boundary) for boundary in token_rows if boundary < len(characters))})

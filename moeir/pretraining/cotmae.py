@@ -5,8 +5,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Facts, Pretraining, aligned, joined, masked_loss
-from moeir.pretraining.batches import Batch
+from moeir.pretraining.base import PretrainingMetrics, Pretraining, align_by_length, concatenate_texts, mlm_loss
+from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.decoder import BidirectionalDecoder
 
 
@@ -21,13 +21,13 @@ class Cotmae(Pretraining):
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.45, layers: int = 2) -> None:
         super().__init__(architecture, rate=rate, decoder_rate=decoder_rate)
-        self.decoder = BidirectionalDecoder(architecture.encoder.shape, layers=layers)
+        self.decoder = BidirectionalDecoder(architecture.encoder.config, layers=layers)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
-        assert batch.contexts is not None and batch.anchors_again is not None and batch.contexts_again is not None
-        encoded = self.encode(joined(batch.anchors, batch.contexts))
-        vectors, texts = aligned(encoded.vectors, joined(batch.contexts_again, batch.anchors_again))
+        assert batch.contexts is not None and batch.decoder_anchors is not None and batch.decoder_contexts is not None
+        encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
+        vectors, texts = align_by_length(encoded.vectors, concatenate_texts(batch.decoder_contexts, batch.decoder_anchors))
         states = self.decoder(vectors, encoded.encoder.embeddings(texts.tokens), texts.tokens)
-        parts = {"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": masked_loss(states, texts, encoded.encoder)}
-        return self.outcome(parts)
+        parts = {"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": mlm_loss(states, texts, encoded.encoder)}
+        return self.combine_losses(parts)

@@ -5,8 +5,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Facts, Pretraining, check_number, masked_loss
-from moeir.pretraining.batches import Batch
+from moeir.pretraining.base import PretrainingMetrics, Pretraining, check_minimum, mlm_loss
+from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
 
@@ -23,13 +23,13 @@ class CotmaeQc(Pretraining):
         self, architecture: Architecture, *, rate: float = 0.30, layers: int = 1, window: int = 3, decoder_weight: float = 1.0
     ) -> None:
         super().__init__(architecture, rate=rate)
-        check_number("decoder_weight", decoder_weight, 0)
-        self.decoder = CausalDecoder(architecture.encoder.shape, layers=layers, window=window)
+        check_minimum("decoder_weight", decoder_weight, 0)
+        self.decoder = CausalDecoder(architecture.encoder.config, layers=layers, window=window)
         self.weights = {"decoder": decoder_weight}
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """The query passes through the decoder only."""
         assert batch.contexts is not None
         encoded = self.encode(batch.anchors)
         decoder_loss = self.decoder(encoded.vectors, batch.contexts, encoded.encoder)
-        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)
+        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)

@@ -10,23 +10,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from moeir.backbones.encoder import Encoder, run
+from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import Layer
-from moeir.backbones.shape import ACTIVATIONS, Shape
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.shape import ACTIVATIONS, EncoderConfig
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import Layout, apply_rotary
-from moeir.kernels.selective import Seen, causal, selective
-from moeir.pretraining.base import Loss, aligned, check_number, predicted
+from moeir.kernels.attention import PackedLayout, apply_rotary
+from moeir.kernels.selective import VisibilityMask, causal_mask, masked_attention
+from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts
 
 
-def placed(vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
+def insert_vectors(vectors: Tensor, states: Tensor, tokens: PackedTokens) -> Tensor:
     """States [T, H] with each text's first token replaced by its vector [B, H]."""
     return states.index_copy(0, tokens.starts[:-1], vectors.to(states.dtype))
 
 
-def start(module: nn.Module, spread: float) -> None:
+def init_weights(module: nn.Module, spread: float) -> None:
     """Initialise every linear map and embedding of a module from N(0, spread); biases are zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
@@ -42,9 +42,9 @@ class BidirectionalDecoder(nn.Module):
     (ModernBERT), the layers are pre-norm with global attention and a final norm.
     """
 
-    def __init__(self, shape: Shape, *, layers: int) -> None:
+    def __init__(self, shape: EncoderConfig, *, layers: int) -> None:
         super().__init__()
-        check_number("layers", layers, 1)
+        check_minimum("layers", layers, 1)
         prenorm = shape.prenorm
         if prenorm is not None:
             full_thetas = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
@@ -52,34 +52,34 @@ class BidirectionalDecoder(nn.Module):
             prenorm = replace(prenorm, windows=(None,) * (layers + 1), thetas=tuple(thetas))
         layer_shape = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder has no attention norm
         self.layers = nn.ModuleList(Layer(layer_shape, number) for number in range(1, layers + 1))
-        start(self, shape.spread)
+        init_weights(self, shape.initializer_range)
 
-    def forward(self, vectors: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
+    def forward(self, vectors: Tensor, states: Tensor, tokens: PackedTokens) -> Tensor:
         """vectors [B, H], states [T, H] -> [T, H]."""
-        return run(self.layers, placed(vectors, states, tokens), tokens)
+        return run_layers(self.layers, insert_vectors(vectors, states, tokens), tokens)
 
 
 class CausalBlock(nn.Module):
     """One pre-norm block of GPT-2 (Radford et al. 2019): attention, then a feed-forward of width 4 H."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: EncoderConfig) -> None:
         super().__init__()
         hidden = shape.hidden
         self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=shape.epsilon) for _ in range(2))
-        self.joint, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.qkv, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
         self.dropouts = nn.ModuleList(nn.Dropout(shape.dropout) for _ in range(2))
         self.attention_dropout, self.heads = shape.attention_dropout, shape.heads
         self.activation = ACTIVATIONS[shape.activation]
         self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # rotary positions if the embeddings have none
 
-    def forward(self, states: Tensor, layout: Layout, visibility: Seen) -> Tensor:
+    def forward(self, states: Tensor, layout: PackedLayout, visibility: VisibilityMask) -> Tensor:
         """states [T, H] -> [T, H]."""
-        query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        query, key, value = self.qkv(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.theta is not None:
             angles = layout.rotary_angles(self.theta, query.shape[-1])
             query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        attended = selective(query, key, value, layout, visibility, self.attention_dropout if self.training else 0.0)
+        attended = masked_attention(query, key, value, layout, visibility, self.attention_dropout if self.training else 0.0)
         states = states + self.dropouts[0](self.output(attended.flatten(-2)))
         output: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
         return output
@@ -93,35 +93,35 @@ class CausalDecoder(nn.Module):
     of that. The activation, heads and dropout are the encoder's. `window=-1`: all tokens before.
     """
 
-    def __init__(self, shape: Shape, *, layers: int = 1, window: int = 3) -> None:
+    def __init__(self, shape: EncoderConfig, *, layers: int = 1, window: int = 3) -> None:
         super().__init__()
-        check_number("layers", layers, 1)
+        check_minimum("layers", layers, 1)
         if window != -1 and window < 1:
             raise UsageError(f"window={window}: expected 1 or more tokens, or -1 for all previous ones")
         blocks = [CausalBlock(shape) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
         self.dropout = nn.Dropout(shape.dropout)
-        self.seen = causal(window)
-        start(self, shape.spread)
+        self.visibility = causal_mask(window)
+        init_weights(self, shape.initializer_range)
         for block in blocks:
             for projection in (block.output, block.down):
-                nn.init.normal_(projection.weight, std=shape.spread / math.sqrt(2 * layers))
+                nn.init.normal_(projection.weight, std=shape.initializer_range / math.sqrt(2 * layers))
 
-    def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
+    def decode_states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H], normalised; those of position t predict token t + 1."""
-        tokens = replace(texts.tokens, ids=texts.plain)
+        tokens = replace(texts.tokens, ids=texts.original_ids)
         layout = tokens.layout
-        states: Tensor = self.dropout(placed(vectors, encoder.embeddings(tokens), tokens))
+        states: Tensor = self.dropout(insert_vectors(vectors, encoder.embeddings(tokens), tokens))
         for block in self.blocks:
-            states = block(states, layout, self.seen)
+            states = block(states, layout, self.visibility)
         normed: Tensor = self.norm(states)
         return normed
 
-    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Loss:
+    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> TokenLoss:
         """Mean cross-entropy of every token but the first of each text, predicted from the tokens it may attend to."""
-        vectors, texts = aligned(vectors, texts)
-        owners = torch.arange(len(texts), device=texts.plain.device)  # a row for every token but the last of a text
-        shift = torch.repeat_interleave(owners, texts.tokens.starts.diff() - 1, output_size=len(texts.plain) - len(texts))
+        vectors, texts = align_by_length(vectors, texts)
+        owners = torch.arange(len(texts), device=texts.original_ids.device)  # a row for every token but the last of a text
+        shift = torch.repeat_interleave(owners, texts.tokens.starts.diff() - 1, output_size=len(texts.original_ids) - len(texts))
         rows = torch.arange(len(shift), device=shift.device) + shift
-        return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows + 1], encoder)
+        return vocabulary_loss(self.decode_states(vectors, texts, encoder).index_select(0, rows), texts.original_ids[rows + 1], encoder)

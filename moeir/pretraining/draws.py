@@ -8,40 +8,40 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Bits: TypeAlias = npt.NDArray[np.uint64]
-Numbers: TypeAlias = npt.NDArray[np.int64]
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 STRIDE = 0x9E3779B97F4A7C15
-FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-HALF = np.uint64(32)
-LOW = np.uint64(0xFFFFFFFF)
+FIRST_MULTIPLIER, SECOND_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+HALF_BITS = np.uint64(32)
+LOW_MASK = np.uint64(0xFFFFFFFF)
 
 
-def keys(seed: int, epoch: int, copy: int, texts: Numbers) -> Bits:
+def text_keys(seed: int, epoch: int, copy: int, texts: Int64Array) -> UInt64Array:
     """[B] the key of each text; `copy` distinguishes several random choices for it in one epoch."""
     mixed = np.zeros(1, dtype=np.uint64)
     for part in (seed, epoch, copy):
-        mixed = bits(mixed, np.array([part], dtype=np.int64))
-    return bits(mixed, texts)
+        mixed = random_bits(mixed, np.array([part], dtype=np.int64))
+    return random_bits(mixed, texts)
 
 
-def bits(keys: Bits, counters: Numbers) -> Bits:
+def random_bits(keys: UInt64Array, counters: Int64Array) -> UInt64Array:
     """[n] random bits of a key's sequence at a counter: SplitMix64, Steele et al. 2014, with random access.
 
     >>> bits(np.zeros(1, dtype=np.uint64), np.array([0]))
     array([16294208416658607535], dtype=uint64)
     """
     mixed = keys + (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(STRIDE)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST_MULTIPLIER
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND_MULTIPLIER
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def upper(random_values: Bits, limits: npt.ArrayLike) -> Numbers:
+def randint_high(random_values: UInt64Array, limits: npt.ArrayLike) -> Int64Array:
     """[n] uniform integers from 0 to below `limits` (less than 2**32), from the upper half of the bits."""
-    return (((random_values >> HALF) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
+    return (((random_values >> HALF_BITS) * np.asarray(limits, dtype=np.uint64)) >> HALF_BITS).astype(np.int64)
 
 
-def lower(random_values: Bits, limits: npt.ArrayLike) -> Numbers:
+def randint_low(random_values: UInt64Array, limits: npt.ArrayLike) -> Int64Array:
     """The same from the lower half, independent of the upper."""
-    return (((random_values & LOW) * np.asarray(limits, dtype=np.uint64)) >> HALF).astype(np.int64)
+    return (((random_values & LOW_MASK) * np.asarray(limits, dtype=np.uint64)) >> HALF_BITS).astype(np.int64)

@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FeedForward
-from moeir.backbones.shape import Shape
-from moeir.backbones.tokens import Signs
-from moeir.kernels.attention import attended_tokens
-from moeir.kernels.hashing import hash_integers
-from moeir.kernels.selective import Seen, selective
-from moeir.pretraining.base import Loss, aligned, predicted, special
+from moeir.backbones.shape import EncoderConfig
+from moeir.backbones.tokens import SpecialTokens
+from moeir.kernels.attention import find_visible_keys
+from moeir.kernels.hashing import splitmix64
+from moeir.kernels.selective import VisibilityMask, masked_attention
+from moeir.pretraining.base import TokenLoss, align_by_length, vocabulary_loss, special_token_mask
 from moeir.pretraining.batches import MaskedTexts
-from moeir.pretraining.decoder import placed, start
+from moeir.pretraining.decoder import insert_vectors, init_weights
 
-STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
+KEY_STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
 
 
 class EnhancedDecoder(nn.Module):
@@ -28,57 +28,57 @@ class EnhancedDecoder(nn.Module):
     none as wide as its states (ModernBERT, small ELECTRA).
     """
 
-    def __init__(self, shape: Shape, *, rate: float = 0.5) -> None:
+    def __init__(self, shape: EncoderConfig, *, rate: float = 0.5) -> None:
         super().__init__()
         hidden, self.rate, self.heads = shape.hidden, rate, shape.heads
         self.query, self.key, self.value, self.output = (nn.Linear(hidden, hidden) for _ in range(4))
         self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
         self.feedforward = FeedForward(shape)
-        needs_positions = shape.prenorm is not None or shape.width != hidden
-        self.places = nn.Embedding(shape.positions, hidden) if needs_positions else None
-        start(self, shape.spread)
+        needs_positions = shape.prenorm is not None or shape.embedding_size != hidden
+        self.position_embeddings = nn.Embedding(shape.positions, hidden) if needs_positions else None
+        init_weights(self, shape.initializer_range)
 
-    def states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
+    def decode_states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H]."""
-        tokens = replace(texts.tokens, ids=texts.plain)
-        if self.places is not None:
-            positions = self.places(tokens.positions())
+        tokens = replace(texts.tokens, ids=texts.original_ids)
+        if self.position_embeddings is not None:
+            positions = self.position_embeddings(tokens.positions())
         else:
             assert encoder.embeddings.places is not None
             positions = encoder.embeddings.places(tokens.positions() + encoder.embeddings.first_position)
-        query_states = vectors.index_select(0, tokens.owners()) + positions  # [T, H]
-        key_states = placed(vectors, encoder.embeddings(tokens), tokens)
+        query_states = vectors.index_select(0, tokens.text_indices()) + positions  # [T, H]
+        key_states = insert_vectors(vectors, encoder.embeddings(tokens), tokens)
         parts = (self.query(query_states), self.key(key_states), self.value(key_states))
         query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        visibility = sampled(seeds(texts), self.rate)
-        attention = selective(query, key, value, tokens.layout, visibility, self.attention_dropout if self.training else 0.0)
+        visibility = random_visibility(mask_keys(texts), self.rate)
+        attention = masked_attention(query, key, value, tokens.layout, visibility, self.attention_dropout if self.training else 0.0)
         attended = self.norm(query_states + self.dropout(self.output(attention.flatten(-2))))
         output: Tensor = self.feedforward(attended, tokens, query_states)
         return output
 
-    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, special_tokens: Signs) -> Loss:
+    def forward(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder, special_tokens: SpecialTokens) -> TokenLoss:
         """Mean cross-entropy of every token but the special ones."""
-        vectors, texts = aligned(vectors, texts)
-        rows, _ = attended_tokens(special(texts, special_tokens), texts.tokens.starts)
-        return predicted(self.states(vectors, texts, encoder).index_select(0, rows), texts.plain[rows], encoder)
+        vectors, texts = align_by_length(vectors, texts)
+        rows, _ = find_visible_keys(special_token_mask(texts, special_tokens), texts.tokens.starts)
+        return vocabulary_loss(self.decode_states(vectors, texts, encoder).index_select(0, rows), texts.original_ids[rows], encoder)
 
 
-def seeds(texts: MaskedTexts) -> Tensor:
+def mask_keys(texts: MaskedTexts) -> Tensor:
     """[B] a random key per text, from its tokens and their masks: different in each epoch, the same in any batch."""
     tokens = texts.tokens
-    signature = (2 * texts.plain).index_add_(0, texts.hidden, torch.ones_like(texts.hidden))
-    token_hashes = hash_integers(signature + STRIDE * (tokens.positions() + 1))
-    return token_hashes.new_zeros(len(tokens)).index_add_(0, tokens.owners(), token_hashes)
+    signature = (2 * texts.original_ids).index_add_(0, texts.masked_positions, torch.ones_like(texts.masked_positions))
+    token_hashes = splitmix64(signature + KEY_STRIDE * (tokens.positions() + 1))
+    return token_hashes.new_zeros(len(tokens)).index_add_(0, tokens.text_indices(), token_hashes)
 
 
-def sampled(keys: Tensor, rate: float) -> Seen:
+def random_visibility(keys: Tensor, rate: float) -> VisibilityMask:
     """Attention mask: position 0 is always visible, others with probability 1 - `rate`, by the text's key [B] and both positions."""
 
     def visible(texts: Tensor, length: int) -> Tensor:
         positions = torch.arange(length, device=texts.device)
         pairs = (positions[:, None] << 20) + positions + 1
-        random_values = hash_integers(keys[texts, None, None] + STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
+        random_values = splitmix64(keys[texts, None, None] + KEY_STRIDE * pairs) & 0x7FFFFFFF  # [n, L, L]
         return ((random_values >= int(rate * 0x80000000)) & (positions[:, None] != positions)) | (positions == 0)
 
     return visible

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Facts, Pretraining, masked_loss
-from moeir.pretraining.batches import Batch
+from moeir.pretraining.base import PretrainingMetrics, Pretraining, mlm_loss
+from moeir.pretraining.batches import PretrainingBatch
 
 
 class Mlm(Pretraining):
@@ -16,7 +16,7 @@ class Mlm(Pretraining):
     def __init__(self, architecture: Architecture, *, rate: float = 0.15) -> None:
         super().__init__(architecture, rate=rate)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """Mean cross-entropy over all masked tokens of the batch."""
         encoded = self.encode(batch.anchors)
-        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder)})
+        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder)})

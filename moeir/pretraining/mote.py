@@ -9,14 +9,14 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
-from moeir.heads.lexical import Lexical
-from moeir.pretraining.base import Facts, Loss, Pretraining, Read, check_number, masked_loss, special
-from moeir.pretraining.batches import Batch, MaskedTexts
+from moeir.heads.lexical import LexicalHead
+from moeir.pretraining.base import PretrainingMetrics, TokenLoss, Pretraining, EncodedTexts, check_minimum, mlm_loss, special_token_mask
+from moeir.pretraining.batches import PretrainingBatch, MaskedTexts
 from moeir.pretraining.decoder import CausalDecoder
 
 SIDES = ("document", "query")
-DECODED = ("query", "passage", "none")
-SMALL = 1e-4
+DECODER_TARGETS = ("query", "passage", "none")
+EPSILON = 1e-4
 
 
 class Mote(Pretraining):
@@ -45,38 +45,38 @@ class Mote(Pretraining):
         sparse_weight: float = 1.0,
     ) -> None:
         super().__init__(architecture, rate=rate)
-        if decode_from_query not in DECODED:
-            raise UsageError(f"decode_from_query={decode_from_query}: expected one of {', '.join(DECODED)}")
-        check_number("decoder_weight", decoder_weight, 0)
-        check_number("sparse_weight", sparse_weight, 0)
-        self.decoder = CausalDecoder(architecture.encoder.shape, layers=layers, window=window)
+        if decode_from_query not in DECODER_TARGETS:
+            raise UsageError(f"decode_from_query={decode_from_query}: expected one of {', '.join(DECODER_TARGETS)}")
+        check_minimum("decoder_weight", decoder_weight, 0)
+        check_minimum("sparse_weight", sparse_weight, 0)
+        self.decoder = CausalDecoder(architecture.encoder.config, layers=layers, window=window)
         self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
         self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
-        encoded = {side: self.encode(self._sided(texts)) for side, texts in texts_by_side.items()}
+        encoded = {side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items()}
         parts = {
-            f"mlm.{side}": masked_loss(encoded_texts.states, encoded_texts.texts, encoded_texts.encoder)
+            f"mlm.{side}": mlm_loss(encoded_texts.states, encoded_texts.texts, encoded_texts.encoder)
             for side, encoded_texts in encoded.items()
         }
         weights = {}
-        for side, targets in self._wanted(batch).items():
+        for side, targets in self._decoder_targets(batch).items():
             for kind, weight in self.weights.items():
-                parts[f"{kind}.{side}"] = self._decoded(encoded[side], kind, targets)
+                parts[f"{kind}.{side}"] = self._decoder_loss(encoded[side], kind, targets)
                 weights[f"{kind}.{side}"] = weight
-        return self.outcome(parts, weights)
+        return self.combine_losses(parts, weights)
 
-    def _sided(self, texts: MaskedTexts) -> MaskedTexts:
+    def _for_expert_side(self, texts: MaskedTexts) -> MaskedTexts:
         """Texts with the side whose expert encodes them."""
         if not self.switch_corpus:
             return texts
         other = SIDES[1 - SIDES.index(texts.tokens.side)]
         return replace(texts, tokens=replace(texts.tokens, side=other))
 
-    def _wanted(self, batch: Batch) -> dict[str, MaskedTexts]:
+    def _decoder_targets(self, batch: PretrainingBatch) -> dict[str, MaskedTexts]:
         """Texts to decode from the vectors of each side."""
         assert batch.contexts is not None
         targets = {"document": batch.contexts}
@@ -84,20 +84,20 @@ class Mote(Pretraining):
             targets["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
         return targets
 
-    def _decoded(self, encoded: Read, kind: str, targets: MaskedTexts) -> Loss:
-        vectors = encoded.vectors if kind == "dense" else self.bottleneck(encoded)
-        loss: Loss = self.decoder(vectors, targets, encoded.encoder)
+    def _decoder_loss(self, encoded: EncodedTexts, kind: str, targets: MaskedTexts) -> TokenLoss:
+        vectors = encoded.vectors if kind == "dense" else self.sparse_bottleneck(encoded)
+        loss: TokenLoss = self.decoder(vectors, targets, encoded.encoder)
         return loss
 
-    def bottleneck(self, encoded: Read) -> Tensor:
+    def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
-        tokens = replace(encoded.texts.tokens, silent=special(encoded.texts, self.architecture.signs))  # excluded from the maximum
-        sparse = Lexical()(encoded.states, tokens, encoded.encoder)
+        tokens = replace(encoded.texts.tokens, silent=special_token_mask(encoded.texts, self.architecture.special_tokens))  # excluded from the maximum
+        sparse = LexicalHead()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
         sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)
         words, project = encoded.encoder.embeddings.words.weight.detach(), encoded.encoder.embeddings.project
         means = F.embedding_bag(sparse.terms, words, sparse.starts[:-1], mode="sum", per_sample_weights=sparse.weights)
-        means = means / (sums[:, None] + SMALL)
+        means = means / (sums[:, None] + EPSILON)
         if project is not None:  # to the width of the states
             means = F.linear(means, project.weight.detach(), project.bias.detach())
-        return means.index_select(0, encoded.back)
+        return means.index_select(0, encoded.original_order)

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
-from moeir.pretraining.base import Facts, Pretraining, masked_loss
-from moeir.pretraining.batches import Batch
+from moeir.pretraining.base import PretrainingMetrics, Pretraining, mlm_loss
+from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.enhanced import EnhancedDecoder
 
 
@@ -21,10 +21,10 @@ class Retromae(Pretraining):
         super().__init__(architecture, rate=rate)
         if not 0 <= decoder_rate < 1:
             raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of masked tokens")
-        self.decoder = EnhancedDecoder(architecture.encoder.shape, rate=decoder_rate)
+        self.decoder = EnhancedDecoder(architecture.encoder.config, rate=decoder_rate)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Facts]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """Parts `mlm` and `decoder`."""
         encoded = self.encode(batch.anchors)
-        decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.signs)
-        return self.outcome({"mlm": masked_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})
+        decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.special_tokens)
+        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})

@@ -7,14 +7,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from moeir.pretraining.draws import Bits, Numbers, bits, lower, upper
+from moeir.pretraining.draws import UInt64Array, Int64Array, random_bits, randint_low, randint_high
 
-SHORTEST, REACH = 2, 100
+MIN_SPAN_TOKENS, MAX_DISTANCE = 2, 100
 CONTEXTS = ("random", "nearby", "overlap", "mixed")
-CHOICE, PICK = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+KIND_COUNTER, SPAN_COUNTER = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
 
 
-def cut(begins: Sequence[int], end: int, maximum: int) -> list[int]:
+def split_long_sentences(begins: Sequence[int], end: int, maximum: int) -> list[int]:
     """First tokens of sentences after splitting those longer than `maximum` tokens at every `maximum`-th.
 
     >>> cut([0, 3], 10, 4)
@@ -23,7 +23,7 @@ def cut(begins: Sequence[int], end: int, maximum: int) -> list[int]:
     return [token for begin, stop in pairwise([*begins, end]) for token in range(begin, stop, maximum)]
 
 
-def packed(lengths: Sequence[int], maximum: int, rng: random.Random, *, short: float = 0.15) -> list[int]:
+def pack_sentences(lengths: Sequence[int], maximum: int, rng: random.Random, *, short: float = 0.15) -> list[int]:
     """The first sentence of each span, for the sentences of one document, none longer than `maximum` tokens.
 
     A span has a target length: `maximum`, or with probability `short` a uniform one from 2 to `maximum`. A sentence that would exceed
@@ -39,77 +39,77 @@ def packed(lengths: Sequence[int], maximum: int, rng: random.Random, *, short: f
     for number, length in enumerate(lengths):
         if not firsts or length > room:
             firsts.append(number)
-            room = rng.randint(SHORTEST, maximum) if rng.random() < short else maximum
+            room = rng.randint(MIN_SPAN_TOKENS, maximum) if rng.random() < short else maximum
         room -= length
     return firsts
 
 
-class Spans:
+class SpanBoundaries:
     """Boundaries of the sentences, spans and documents of a corpus.
 
     sentences [S+1] first token of each, spans [n+1] first sentence of each, documents [N+1] first span of each; the last entry is
     the end. Arrays may be memory-mapped; methods take arrays of spans.
     """
 
-    def __init__(self, sentences: Numbers, spans: Numbers, documents: Numbers, maximum: int) -> None:
-        self.sentences, self.spans, self.documents, self.maximum = sentences, spans, documents, maximum
+    def __init__(self, sentences: Int64Array, spans: Int64Array, documents: Int64Array, maximum: int) -> None:
+        self.sentences, self.spans, self.documents, self.max_tokens = sentences, spans, documents, maximum
 
     def __len__(self) -> int:
         return len(self.spans) - 1
 
-    def bounds(self, spans: Numbers) -> tuple[Numbers, Numbers]:
+    def token_bounds(self, spans: Int64Array) -> tuple[Int64Array, Int64Array]:
         """[B] first token of each span, and the token after its last."""
         return self.sentences[self.spans[spans]], self.sentences[self.spans[spans + 1]]
 
-    def owners(self, spans: Numbers) -> Numbers:
+    def document_rows(self, spans: Int64Array) -> Int64Array:
         """[B] the document of each span."""
         return np.searchsorted(self.documents, spans, side="right") - 1
 
-    def companions(self) -> npt.NDArray[np.bool_]:
+    def has_sibling(self) -> npt.NDArray[np.bool_]:
         """[n] whether a span's document has another span."""
         counts = np.diff(self.documents)
         return np.repeat(counts > 1, counts)
 
-    def contexts(self, kind: str, spans: Numbers, keys: Bits) -> tuple[Numbers, Numbers]:
+    def sample_contexts(self, kind: str, spans: Int64Array, keys: UInt64Array) -> tuple[Int64Array, Int64Array]:
         """[B] token bounds of a context of each span, chosen by its key: `random`, `nearby`, `overlap`, or `mixed`, one of the three.
 
         Every span must have a sibling.
         """
         if kind == "mixed":
-            choice = upper(bits(keys, CHOICE), 3)
-            options = [self.contexts(one, spans, keys) for one in CONTEXTS[:3]]
+            choice = randint_high(random_bits(keys, KIND_COUNTER), 3)
+            options = [self.sample_contexts(one, spans, keys) for one in CONTEXTS[:3]]
             return np.choose(choice, [begin for begin, _ in options]), np.choose(choice, [end for _, end in options])
-        random_values = bits(keys, PICK)
+        random_values = random_bits(keys, SPAN_COUNTER)
         if kind == "overlap":
-            return self._overlapping(spans, random_values)
-        return self.bounds(self._others(spans, random_values, REACH) if kind == "random" else self._others(spans, random_values, 1))
+            return self._overlapping_bounds(spans, random_values)
+        return self.token_bounds(self._sample_siblings(spans, random_values, MAX_DISTANCE) if kind == "random" else self._sample_siblings(spans, random_values, 1))
 
-    def _others(self, spans: Numbers, random_values: Bits, reach: int) -> Numbers:
+    def _sample_siblings(self, spans: Int64Array, random_values: UInt64Array, reach: int) -> Int64Array:
         """A uniformly chosen other span of the document, at most `reach` spans away."""
-        owners = self.owners(spans)
+        owners = self.document_rows(spans)
         first = np.maximum(self.documents[owners], spans - reach)
         last = np.minimum(self.documents[owners + 1] - 1, spans + reach)
-        sampled = first + upper(random_values, last - first)
+        sampled = first + randint_high(random_values, last - first)
         return np.asarray(sampled + (sampled >= spans))
 
-    def _overlapping(self, spans: Numbers, random_values: Bits) -> tuple[Numbers, Numbers]:
+    def _overlapping_bounds(self, spans: Int64Array, random_values: UInt64Array) -> tuple[Int64Array, Int64Array]:
         """The last k sentences of a span and as many following ones as fit into the maximum; k is random, from 1 to half of them.
 
         For the last span of a document: its first k sentences and those before it. If no whole sentence fits, a part of one is taken.
         """
-        owners = self.owners(spans)
+        owners = self.document_rows(spans)
         first, after = self.spans[spans], self.spans[spans + 1]
-        sentence_count = 1 + lower(random_values, np.maximum(1, (after - first) // 2))
+        sentence_count = 1 + randint_low(random_values, np.maximum(1, (after - first) // 2))
         last = spans == self.documents[owners + 1] - 1
         begins, ends = self.sentences[self.spans[self.documents[owners]]], self.sentences[self.spans[self.documents[owners + 1]]]
 
         start = self.sentences[after - sentence_count]
-        limit = np.minimum(start + self.maximum, ends)
+        limit = np.minimum(start + self.max_tokens, ends)
         sentence_end = self.sentences[np.searchsorted(self.sentences, limit, side="right") - 1]
         forward = np.where(sentence_end > self.sentences[after], sentence_end, limit)
 
         end = self.sentences[first + sentence_count]
-        least = np.maximum(end - self.maximum, begins)
+        least = np.maximum(end - self.max_tokens, begins)
         sentence_start = self.sentences[np.searchsorted(self.sentences, least, side="left")]
         backward = np.where(sentence_start < self.sentences[first], sentence_start, least)
         return np.where(last, backward, start), np.where(last, end, forward)

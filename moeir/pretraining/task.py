@@ -9,67 +9,67 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.backbones.precision import autocast
 from moeir.errors import UsageError
-from moeir.kernels.attention import varlen_flops
-from moeir.kernels.grouped_linear import grouped_flops
-from moeir.pretraining.base import Facts, Others, Pretraining
-from moeir.pretraining.batches import Batch, Plan, ahead
+from moeir.kernels.attention import varlen_flop_formulas
+from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
+from moeir.pretraining.base import PretrainingMetrics, Communicator, Pretraining
+from moeir.pretraining.batches import PretrainingBatch, SpanSampler, prefetch_batches
 
-SIDE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
+MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
 
 
-class Task:
+class PretrainingTask:
     """Trains an objective on the batches of a sampler, which are prefetched in consecutive steps.
 
     Several processes split each batch into equal parts.
     """
 
-    def __init__(self, objective: Pretraining, plan: Plan, dtype: torch.dtype, others: Others | None = None) -> None:
+    def __init__(self, objective: Pretraining, plan: SpanSampler, dtype: torch.dtype, communicator: Communicator | None = None) -> None:
         self.model: nn.Module = objective
-        self._plan, self._dtype, self._others = plan, dtype, others
-        objective.others = others
-        if others is not None and plan.size < others.size:
-            raise UsageError(f"--batch-size: {plan.size} spans in a batch are too few for {others.size} processes")
-        self._batches: Iterator[Batch] = iter(())
-        self._next = -1
-        self._products = self._products_tokens = self._tokens = 0
-        self._began: float | None = None
+        self._sampler, self._dtype, self._communicator = plan, dtype, communicator
+        objective.communicator = communicator
+        if communicator is not None and plan.batch_size < communicator.size:
+            raise UsageError(f"--batch-size: {plan.batch_size} spans in a batch are too few for {communicator.size} processes")
+        self._batches: Iterator[PretrainingBatch] = iter(())
+        self._next_step = -1
+        self._first_step_flops = self._first_step_tokens = self._tokens = 0
+        self._start_time: float | None = None
 
     @property
     def size(self) -> int:
         """Number of spans that are anchors."""
-        return self._plan.spans
+        return self._sampler.anchor_count
 
-    def outcome(self, step: int) -> tuple[Tensor, Facts, int]:
+    def compute_loss(self, step: int) -> tuple[Tensor, PretrainingMetrics, int]:
         """Loss and metrics of a batch, counted from 0, and its number of tokens."""
-        if step != self._next:
-            rank, ranks = (0, 1) if self._others is None else (self._others.rank, self._others.size)
+        if step != self._next_step:
+            rank, ranks = (0, 1) if self._communicator is None else (self._communicator.rank, self._communicator.size)
             pinned = next(self.model.parameters()).is_cuda
-            self._batches = ahead(self._plan, step, self._plan.steps, rank=rank, ranks=ranks, pinned=pinned)
-        self._next = step + 1
+            self._batches = prefetch_batches(self._sampler, step, self._sampler.steps, rank=rank, ranks=ranks, pinned=pinned)
+        self._next_step = step + 1
         device = next(self.model.parameters()).device
         batch = next(self._batches).to(device)
-        tokens = sum(len(part.plain) for part in (batch.anchors, batch.contexts) if part is not None)
-        return *self._counted(batch, device, tokens), self._everywhere(tokens)
+        tokens = sum(len(part.original_ids) for part in (batch.anchors, batch.contexts) if part is not None)
+        return *self._compute_and_count(batch, device, tokens), self._sum_across_processes(tokens)
 
-    def _everywhere(self, tokens: int) -> int:
-        return tokens if self._others is None else sum(self._others.said(tokens, "the tokens of a step"))
+    def _sum_across_processes(self, tokens: int) -> int:
+        return tokens if self._communicator is None else sum(self._communicator.all_gather_object(tokens, "the tokens of a step"))
 
-    def _counted(self, batch: Batch, device: torch.device, tokens: int) -> tuple[Tensor, Facts]:
-        if not self._products:
-            formulas = {**varlen_flops(), **grouped_flops()} if device.type == "cuda" else {}
+    def _compute_and_count(self, batch: PretrainingBatch, device: torch.device, tokens: int) -> tuple[Tensor, PretrainingMetrics]:
+        if not self._first_step_flops:
+            formulas = {**varlen_flop_formulas(), **grouped_linear_flop_formulas()} if device.type == "cuda" else {}
             with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
-                loss, facts = self._cost(batch, device)
+                loss, facts = self._compute(batch, device)
                 parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
                 torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)  # for counting only
-            self._products, self._products_tokens = counter.get_total_flops(), tokens
+            self._first_step_flops, self._first_step_tokens = counter.get_total_flops(), tokens
             return loss, facts
-        if self._began is None:
-            _finish(device)
-            self._began = time.monotonic()
+        if self._start_time is None:
+            _synchronize(device)
+            self._start_time = time.monotonic()
         self._tokens += tokens
-        return self._cost(batch, device)
+        return self._compute(batch, device)
 
-    def _cost(self, batch: Batch, device: torch.device) -> tuple[Tensor, Facts]:
+    def _compute(self, batch: PretrainingBatch, device: torch.device) -> tuple[Tensor, PretrainingMetrics]:
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
         return loss, facts
@@ -78,37 +78,37 @@ class Task:
         """Tokens per second after the first step, FLOP/s of matrix products, and their share of the machine's measured peak; empty for a
         single step. FLOPs per token are those of the first step, forward and backward as counted by torch. With several processes the
         numbers are those of this one."""
-        if self._began is None or not self._tokens:
+        if self._start_time is None or not self._tokens:
             return {}
         device = next(self.model.parameters()).device
-        _finish(device)
-        per_second = self._tokens / (time.monotonic() - self._began)
-        rate = self._products / self._products_tokens * per_second
-        peak = measured_peak(self._dtype, device)
+        _synchronize(device)
+        per_second = self._tokens / (time.monotonic() - self._start_time)
+        rate = self._first_step_flops / self._first_step_tokens * per_second
+        peak = measure_peak_flops(self._dtype, device)
         return {"tokens_per_second": per_second, "flops_per_second": rate, "measured_peak": peak, "share_of_peak": rate / peak}
 
 
 @torch.no_grad()
-def measured_peak(dtype: torch.dtype, device: torch.device) -> float:
+def measure_peak_flops(dtype: torch.dtype, device: torch.device) -> float:
     """FLOP/s of a large matrix product on a device, the best of five.
 
     On CUDA the matrices are 8,192 wide: smaller ones leave much of a device idle and would understate the peak. On a CPU 2,048 use every
     core, and 8,192 could take minutes.
     """
-    side = SIDE[device.type]
+    side = MATRIX_SIZE[device.type]
     first, second = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     fastest = float("inf")
     for _ in range(ROUNDS):
-        _finish(device)
+        _synchronize(device)
         started = time.perf_counter()
         product = first @ second
-        _finish(device)
+        _synchronize(device)
         fastest = min(fastest, time.perf_counter() - started)
     assert product.shape == (side, side)
     return 2 * side**3 / fastest
 
 
-def _finish(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     """Wait for pending work of a CUDA device, so that timings include it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -18,54 +18,54 @@ from pyarrow import csv
 from moeir.errors import DataError
 from moeir.kernels import memory
 from moeir.records import lines, loops
-from moeir.records.cutter import Cutter, Numbers, joined
-from moeir.records.ids import WIDEST, Coding, Ids, Words
+from moeir.records.cutter import CompiledReader, Numbers, concatenate_numbers
+from moeir.records.ids import MAX_FIXED_BYTES, DictionaryEncoder, Ids, ByteStrings
 
-_library: Any = pyarrow  # has no type hints
-_csv: Any = csv
+_arrow: Any = pyarrow  # has no type hints
+_arrow_csv: Any = csv
 
-_WHITE = np.zeros(256, dtype=bool)
-_WHITE[list(b" \t\n\r\x0b\x0c")] = True
+_IS_SPACE = np.zeros(256, dtype=bool)
+_IS_SPACE[list(b" \t\n\r\x0b\x0c")] = True
 _NEWLINE = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ColumnTable:
     """The columns [n] that were read from a file, the words of its first line, and the line number of each row.
 
     A column of strings is its distinct strings and each row's index among them.
     """
 
-    words: list[tuple[Ids, NDArray[np.int32]]]
+    strings: list[tuple[Ids, NDArray[np.int32]]]
     numbers: Numbers
-    head: list[str]
+    first_words: list[str]
     name: str
-    blanks: list[int]
+    blank_lines: list[int]
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """`file:line` of a row.
 
         >>> Table([], np.zeros(0, np.float32), [], "dev.run", [1, 3]).where(1)
         'dev.run:4'
         """
         line = row + 1
-        for blank in self.blanks:
+        for blank in self.blank_lines:
             line += blank <= line
         return f"{self.name}:{line}"
 
 
-def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> Table:
+def read_columns(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> ColumnTable:
     """Read some columns of a file whose columns are named in `form`; column `number` holds finite float32 numbers."""
-    name, width = lines.label(path), len(form.split())
-    compiled = loops.of_file(path)
-    encoders, parts = [Coding(compiled and compiled.coding) for _ in wanted], list[Numbers]()
-    reader = compiled and Cutter(compiled.cutting, width, wanted, number)
+    name, width = lines.source_name(path), len(form.split())
+    compiled = loops.load_for_file(path)
+    encoders, parts = [DictionaryEncoder(compiled and compiled.coding) for _ in wanted], list[Numbers]()
+    reader = compiled and CompiledReader(compiled.cutting, width, wanted, number)
     first_words: list[str] = []
     blanks: list[int] = []
-    with lines.blocks(path) as blocks:
+    with lines.read_blocks(path) as blocks:
         for first, block in blocks:
-            columns = reader and reader.columns(block)
-            columns = columns or _by_arrow(block, width, wanted, number) or _by_hand(block, first, name, form, blanks, wanted, number)
+            columns = reader and reader.parse_block(block)
+            columns = columns or _parse_arrow(block, width, wanted, number) or _parse_python(block, first, name, form, blanks, wanted, number)
             if columns:
                 for encoder, column in zip(encoders, columns[:-1], strict=True):
                     encoder.add(column)
@@ -73,21 +73,21 @@ def read(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> T
                 first_words = first_words or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not first_words:
         raise DataError(f"{name}: holds no line; expected {width} columns ({form})")
-    strings = [encoder.finished() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
-    table = Table(strings, joined(parts), first_words, name, blanks)
-    give_back(len(table.numbers))
+    strings = [encoder.finish() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
+    table = ColumnTable(strings, concatenate_numbers(parts), first_words, name, blanks)
+    release_memory(len(table.numbers))
     return table
 
 
-def give_back(rows: int) -> None:
+def release_memory(rows: int) -> None:
     """Return freed memory to the system after reading many rows: it is fragmented, and later arrays do not fit into it."""
     if rows < 2**20:
         return
-    _library.default_memory_pool().release_unused()
-    memory.give_back()
+    _arrow.default_memory_pool().release_unused()
+    memory.trim_heap()
 
 
-def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:
+def _parse_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:
     """The columns of a regular block, with one separator between words; None for any other block."""
     space = b"\t" if b"\t" in block else b" "
     if any(letter in block for letter in (b"\r", b"\x0b", b"\x0c", *([b" "] if space == b"\t" else []))):
@@ -97,51 +97,51 @@ def _by_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) ->
     if not len(characters) or is_separator[0] or is_separator[-1] or (is_separator[1:] & is_separator[:-1]).any():
         return None
     names = [str(column) for column in range(width)]
-    types = {str(column): _library.string() for column in wanted} | {str(number): _library.float64()}
+    types = {str(column): _arrow.string() for column in wanted} | {str(number): _arrow.float64()}
     try:
-        table = _csv.read_csv(
-            _library.BufferReader(block),
-            _csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
-            _csv.ParseOptions(delimiter=space.decode(), quote_char=False, escape_char=False),
-            _csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
+        table = _arrow_csv.read_csv(
+            _arrow.BufferReader(block),
+            _arrow_csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
+            _arrow_csv.ParseOptions(delimiter=space.decode(), quote_char=False, escape_char=False),
+            _arrow_csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
         )
-    except _library.ArrowInvalid:
+    except _arrow.ArrowInvalid:
         return None
     with np.errstate(over="ignore"):
         numbers = table.column(str(number)).chunk(0).to_numpy().astype(np.float32)
     if not np.isfinite(numbers).all():
         return None
-    return [*(_arrow_words(table.column(str(column)).chunk(0)) for column in wanted), numbers]
+    return [*(_arrow_strings(table.column(str(column)).chunk(0)) for column in wanted), numbers]
 
 
-def _arrow_words(column: Any) -> Words:
+def _arrow_strings(column: Any) -> ByteStrings:
     _, offsets, characters = column.buffers()
     edges = np.frombuffer(offsets, np.int32, len(column) + 1).astype(np.int64)
-    return _column(np.frombuffer(characters, np.uint8), edges[:-1], edges[1:])
+    return _slice_words(np.frombuffer(characters, np.uint8), edges[:-1], edges[1:])
 
 
-def _by_hand(block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int) -> list[NDArray[Any]]:
+def _parse_python(block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int) -> list[NDArray[Any]]:
     """The columns of any block, empty if it has no line; appends blank lines to `blanks`."""
     characters, width, blanks_before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
-    words = _words(characters, width)
+    words = _word_bounds(characters, width)
     if words is None:
-        rows = _full_lines(block, first, name, form, blanks)
+        rows = _nonblank_lines(block, first, name, form, blanks)
         if not rows:
             return []
         characters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
-        words = _words(characters, width)
+        words = _word_bounds(characters, width)
         assert words is not None
     block_blanks = [line - first + 1 for line in blanks[blanks_before:]]
-    locator = Table([], np.zeros(0, np.float32), [], name, block_blanks)
+    locator = ColumnTable([], np.zeros(0, np.float32), [], name, block_blanks)
 
     def where(row: int) -> str:
-        return f"{name}:{int(locator.where(row).rpartition(':')[2]) + first - 1}"
+        return f"{name}:{int(locator.location(row).rpartition(':')[2]) + first - 1}"
 
-    columns = [_column(characters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
-    return [*columns[:-1], _numbers(columns[-1], where, form.split()[number])]
+    columns = [_slice_words(characters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
+    return [*columns[:-1], _parse_numbers(columns[-1], where, form.split()[number])]
 
 
-def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
+def _parse_numbers(words: ByteStrings, where: Callable[[int], str], what: str) -> Numbers:
     try:
         numbers = words.astype(np.float64)
     except ValueError:
@@ -151,11 +151,11 @@ def _numbers(words: Words, where: Callable[[int], str], what: str) -> Numbers:
     underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float ignores them
     if underscores.any() or not np.isfinite(exact).all():
         for row, word in enumerate(words.tolist()):
-            number_of(word.decode(), where(row), what)
+            parse_float32(word.decode(), where(row), what)
     return exact
 
 
-def number_of(text: str, where: str, what: str = "score") -> float:
+def parse_float32(text: str, where: str, what: str = "score") -> float:
     """The finite float32 number in `text`; `where` starts the message of an error."""
     try:
         number = float(text.replace("_", "?"))
@@ -167,9 +167,9 @@ def number_of(text: str, where: str, what: str = "score") -> float:
     return number
 
 
-def _words(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def _word_bounds(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Start and end of every word, [n, width] each; None unless every line has `width` words."""
-    edges = np.flatnonzero(np.diff(_WHITE[characters], prepend=True))  # start, end, start, …
+    edges = np.flatnonzero(np.diff(_IS_SPACE[characters], prepend=True))  # start, end, start, …
     newlines = np.flatnonzero(characters == _NEWLINE)
     if len(edges) != 2 * width * len(newlines):
         return None
@@ -178,7 +178,7 @@ def _words(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64]
     return (begins, ends) if fits else None
 
 
-def _full_lines(block: bytes, number: int, name: str, form: str, blanks: list[int]) -> list[bytes]:
+def _nonblank_lines(block: bytes, number: int, name: str, form: str, blanks: list[int]) -> list[bytes]:
     width, rows = len(form.split()), []
     for line, text in enumerate(block.split(b"\n"), number):
         count = len(text.split())
@@ -191,10 +191,10 @@ def _full_lines(block: bytes, number: int, name: str, form: str, blanks: list[in
     return rows
 
 
-def _column(characters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Words:
+def _slice_words(characters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> ByteStrings:
     sizes = ends - begins
     widest = int(sizes.max())
-    if widest > WIDEST:
+    if widest > MAX_FIXED_BYTES:
         text = characters.tobytes()
         return np.array([text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=object)
     if len(characters) < begins[-1] + widest:

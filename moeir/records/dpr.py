@@ -15,13 +15,13 @@ from typing import Any
 
 from moeir.errors import DataError
 
-Numbered = Iterator[tuple[int, str]]
+NumberedLines = Iterator[tuple[int, str]]
 
-_OPENING = re.compile(r"\s*\[\s*(\{|$)")
-_WHITE = re.compile(r"\s*")
+_ARRAY_START = re.compile(r"\s*\[\s*(\{|$)")
+_SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder()
-_BLOCK_LETTERS = 1 << 20
+_BLOCK_CHARACTERS = 1 << 20
 _QUESTION_IDS = ("question_id", "_id", "id", "query_id", "qid")
 _CONTEXT_IDS = ("passage_id", "psg_id", "docid", "_id", "id")
 
@@ -32,43 +32,43 @@ def is_array(line: str) -> bool:
     >>> is_array("["), is_array(' [ {"question": "who?"'), is_array("[1, 2]")
     (True, True, False)
     """
-    return _OPENING.match(line) is not None
+    return _ARRAY_START.match(line) is not None
 
 
-def entries(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
     """`file:line` and value of each object of an array; `numbered` are the file's numbered lines, with or without blank ones.
 
     >>> list(entries("dev.json", iter([(1, '[{"a": 1},'), (3, '{"b": 2}]')])))
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
-    array = _Array(name, numbered)
-    array.step("[")
-    character = array.mark()
+    array = _ArrayReader(name, numbered)
+    array.skip("[")
+    character = array.peek()
     while character != "]":
         if character != "{":
-            raise array.fault("an object", character)
-        yield f"{name}:{array.line}", array.value()
-        character = array.mark()
+            raise array.error("an object", character)
+        yield f"{name}:{array.line}", array.read_object()
+        character = array.peek()
         if character not in (",", "]"):
-            raise array.fault("a comma or ]", character)
+            raise array.error("a comma or ]", character)
         if character == ",":
-            array.step(",")
-            character = array.mark() if array.mark() != "]" else "] after a comma"
-    array.step("]")
-    if array.mark():
-        raise array.fault("nothing after the array", array.mark())
+            array.skip(",")
+            character = array.peek() if array.peek() != "]" else "] after a comma"
+    array.skip("]")
+    if array.peek():
+        raise array.error("nothing after the array", array.peek())
 
 
-def question(entry: dict[str, Any], position: int) -> dict[str, Any]:
+def question_record(entry: dict[str, Any], position: int) -> dict[str, Any]:
     """An entry as a text record: with an id, if it has a question.
 
     >>> question({"question": "who?", "answers": ["she"]}, 7)["_id"]
     7
     """
-    return {**entry, "_id": _named(entry, position)} if "question" in entry else entry
+    return {**entry, "_id": _question_id(entry, position)} if "question" in entry else entry
 
 
-def example(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] | None:
+def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] | None:
     """An entry as an example record with its texts; None if it has no positive.
 
     Negatives are the hard ones, or the others if there are none. A context without an id, or with the id of another text of the entry,
@@ -79,15 +79,15 @@ def example(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] 
     if not isinstance(entry.get("question"), str):
         raise DataError(f"{where}: no question; expected a string")
     passages: dict[str, dict[str, Any]] = {}
-    positives = _passages(entry, "positive_ctxs", passages, frozenset(), where)
+    positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
     positive_ids = frozenset(passages)
-    negatives = _passages(entry, "hard_negative_ctxs", passages, positive_ids, where) or _passages(
+    negatives = _read_passages(entry, "hard_negative_ctxs", passages, positive_ids, where) or _read_passages(
         entry, "negative_ctxs", passages, positive_ids, where
     )
     if not positives:
         return None
     return {
-        "query_id": _named(entry, position),
+        "query_id": _question_id(entry, position),
         "query": entry["question"],
         "positive_passages": positives,
         "negative_passages": negatives,
@@ -100,56 +100,56 @@ def has_answers(line: str) -> bool:
     >>> has_answers("who was it?\\t['she', \\"O'Hara\\"]"), has_answers("q1\\t['she']"), has_answers("who was it?\\tshe")
     (True, False, False)
     """
-    columns = _columns(line)
-    return len(columns) == 2 and len(columns[0].split()) > 1 and _strings(columns[1]) is not None
+    columns = _split_columns(line)
+    return len(columns) == 2 and len(columns[0].split()) > 1 and _parse_string_list(columns[1]) is not None
 
 
-def rows(name: str, numbered: Numbered) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_question_rows(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
     """Text records of lines of a question, a tab and a JSON or Python list of answers, quoted as in CSV."""
     for position, (number, line) in enumerate(numbered):
-        columns = _columns(line)
-        answers = _strings(columns[1]) if len(columns) == 2 else None
+        columns = _split_columns(line)
+        answers = _parse_string_list(columns[1]) if len(columns) == 2 else None
         if answers is None:
             raise DataError(f"{name}:{number}: expected a question, a tab and a list of answers, as on the first line")
         yield f"{name}:{number}", {"_id": position, "question": columns[0], "answers": answers}
 
 
-class _Array:
+class _ArrayReader:
     """Buffer of the array being read: whole lines, and the position decoded so far."""
 
-    def __init__(self, name: str, numbered: Numbered) -> None:
+    def __init__(self, name: str, numbered: NumberedLines) -> None:
         first = next(numbered)
-        self.name, self.numbered = name, chain([first], numbered)
-        self.text, self.at, self.line, self.next_line = "", 0, first[0], first[0]
+        self.name, self.numbered_lines = name, chain([first], numbered)
+        self.text, self.position, self.line, self.next_line = "", 0, first[0], first[0]
 
-    def mark(self) -> str:
+    def peek(self) -> str:
         """The next character that is not white space, not consumed; empty at the end of the file."""
         while True:
-            white = _WHITE.match(self.text, self.at)
+            white = _SPACE.match(self.text, self.position)
             assert white is not None
-            self._pass(white.end())
-            if self.at < len(self.text):
-                return self.text[self.at]
-            if not self._grown():
+            self._advance(white.end())
+            if self.position < len(self.text):
+                return self.text[self.position]
+            if not self._read_more():
                 return ""
 
-    def step(self, expected: str) -> None:
+    def skip(self, expected: str) -> None:
         """Consume one character."""
-        assert self.mark() == expected
-        self.at += 1
+        assert self.peek() == expected
+        self.position += 1
 
-    def value(self) -> dict[str, Any]:
+    def read_object(self) -> dict[str, Any]:
         """Consume and return the object that begins here."""
         while True:
             try:
-                value, end = _DECODER.raw_decode(self.text, self.at)
-                if _SURROGATE.search(self.text, self.at, end):
+                value, end = _DECODER.raw_decode(self.text, self.position)
+                if _SURROGATE.search(self.text, self.position, end):
                     json.dumps(value, ensure_ascii=False).encode()
-                self._pass(end)
+                self._advance(end)
                 return dict(value)
             except json.JSONDecodeError as fault:
-                line = self.line + self.text.count("\n", self.at, fault.pos)
-                if fault.pos >= len(self.text.rstrip()) - 1 and self._grown():
+                line = self.line + self.text.count("\n", self.position, fault.pos)
+                if fault.pos >= len(self.text.rstrip()) - 1 and self._read_more():
                     continue
                 raise DataError(f"{self.name}:{line}: broken JSON: {fault.msg}; expected an array of objects") from None
             except UnicodeEncodeError:
@@ -157,32 +157,32 @@ class _Array:
             except (ValueError, RecursionError) as fault:
                 raise DataError(f"{self.name}:{self.line}: broken JSON: {fault}; expected an array of objects") from None
 
-    def fault(self, expected: str, found: str) -> DataError:
+    def error(self, expected: str, found: str) -> DataError:
         """The error for an unexpected character."""
         return DataError(f"{self.name}:{self.line}: expected {expected} in the array, found {found or 'the end of the file'}")
 
-    def _pass(self, end: int) -> None:
-        self.line += self.text.count("\n", self.at, end)
-        self.at = end
+    def _advance(self, end: int) -> None:
+        self.line += self.text.count("\n", self.position, end)
+        self.position = end
 
-    def _grown(self) -> bool:
-        rest = self.text[self.at :]
+    def _read_more(self) -> bool:
+        rest = self.text[self.position :]
         parts, characters = [rest], 0
-        for number, line in self.numbered:
+        for number, line in self.numbered_lines:
             parts.append("\n" * (number - self.next_line) + line + "\n")  # blank lines that were dropped count too
             self.next_line = number + 1
             characters += len(line) + 1
-            if characters >= max(_BLOCK_LETTERS, len(rest)):
+            if characters >= max(_BLOCK_CHARACTERS, len(rest)):
                 break
-        self.text, self.at = "".join(parts), 0
+        self.text, self.position = "".join(parts), 0
         return characters > 0
 
 
-def _named(entry: dict[str, Any], position: int) -> Any:
+def _question_id(entry: dict[str, Any], position: int) -> Any:
     return next((entry[field] for field in _QUESTION_IDS if entry.get(field) is not None), position)
 
 
-def _passages(
+def _read_passages(
     entry: dict[str, Any], field: str, by_id: dict[str, dict[str, Any]], excluded: frozenset[str], where: str
 ) -> list[dict[str, Any]]:
     contexts = entry.get(field)
@@ -210,14 +210,14 @@ def _passages(
     return passages
 
 
-def _columns(line: str) -> list[str]:
+def _split_columns(line: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter="\t"), [])
     except csv.Error:
         return []
 
 
-def _strings(text: str) -> list[str] | None:
+def _parse_string_list(text: str) -> list[str] | None:
     for reader in (json.loads, ast.literal_eval):
         try:
             value = reader(text)

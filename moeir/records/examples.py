@@ -18,11 +18,11 @@ from moeir.records import dpr, lines, runs, texts
 from moeir.records.texts import Text
 
 _SIDES = ("positive", "negative")
-LARGEST = 3e38  # of float32, in which scores are compared
+MAX_SCORE = 3e38  # of float32, in which scores are compared
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Provenance:
     """The run that retrieved a document, its rank there (from 1) and its score."""
 
     run: str
@@ -40,26 +40,26 @@ class Example:
     query_id: str
     positive_ids: tuple[str, ...]
     negative_ids: tuple[str, ...]
-    provenance: tuple[tuple[Found, ...], ...] = ()
+    provenance: tuple[tuple[Provenance, ...], ...] = ()
     query: Text | None = None
     passages: tuple[Text, ...] = ()
     positive_scores: tuple[float, ...] = ()
     negative_scores: tuple[float, ...] = ()
 
     @property
-    def taught(self) -> dict[str, float]:
+    def teacher_scores(self) -> dict[str, float]:
         """The teacher's score of each document; empty without a teacher."""
         pairs = zip((*self.positive_ids, *self.negative_ids), (*self.positive_scores, *self.negative_scores), strict=False)
         return dict(pairs) if self.positive_scores else {}
 
 
-def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
+def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
     """Read examples from JSON lines or DPR's array, by id or with inline texts; `provenance=False` skips it, as in training."""
     query_ids: set[str] = set()
-    name = lines.label(path)
-    with lines.opened(path) as numbered:
-        for where, record in _records(name, ((number, line) for number, line in numbered if line.strip())):
-            example = parsed(record, where, provenance=provenance)
+    name = lines.source_name(path)
+    with lines.open_lines(path) as numbered:
+        for where, record in _read_records(name, ((number, line) for number, line in numbered if line.strip())):
+            example = parse_example(record, where, provenance=provenance)
             if example.query_id in query_ids:
                 raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
             query_ids.add(example.query_id)
@@ -68,7 +68,7 @@ def read(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
         raise DataError(f"{name}: holds no example")
 
 
-def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> list[Example]:
+def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | str]) -> list[Example]:
     """Merge files into one example per query: the union of positives, then of the other negatives, in order of first appearance.
 
     A teacher's scores are kept where every document of a query has one; a document's first score counts. Provenance is dropped.
@@ -80,14 +80,14 @@ def united(files: Sequence[Iterable[Example]], places: Sequence[Path | str]) -> 
     if len(files) == 1:
         return list(files[0])
     merged: dict[str, Example] = {}
-    for examples, path in zip(files, places, strict=True):
+    for examples, path in zip(files, paths, strict=True):
         for example in examples:
             earlier = merged.get(example.query_id)
-            merged[example.query_id] = example if earlier is None else _union(earlier, example, str(path))
+            merged[example.query_id] = example if earlier is None else _merge_pair(earlier, example, str(path))
     return list(merged.values())
 
 
-def _union(first: Example, second: Example, path: str) -> Example:
+def _merge_pair(first: Example, second: Example, path: str) -> Example:
     if first.query is not None and second.query is not None and first.query != second.query:
         raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids")
     passages = {passage.id: passage for passage in first.passages}
@@ -96,31 +96,31 @@ def _union(first: Example, second: Example, path: str) -> Example:
             raise DataError(f"{path}: passage {passage.id!r} has two texts in the files; different passages need other ids")
     positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
     negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
-    teacher = second.taught | first.taught
+    teacher = second.teacher_scores | first.teacher_scores
     scores = [tuple(teacher[document] for document in ids if document in teacher) for ids in (positives, negatives)]
     if len(scores[0]) + len(scores[1]) < len(positives) + len(negatives):
         scores = [(), ()]
     return Example(first.query_id, positives, negatives, (), first.query or second.query, tuple(passages.values()), scores[0], scores[1])
 
 
-def write(examples: Iterable[Example], path: Path | str) -> None:
+def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     """Write one JSON line per example: by id, or with its texts if it has them."""
-    with lines.writer(path) as output:
-        output.writelines(json.dumps(_record(example), ensure_ascii=False) + "\n" for example in examples)
+    with lines.open_writer(path) as output:
+        output.writelines(json.dumps(_example_record(example), ensure_ascii=False) + "\n" for example in examples)
 
 
-def _records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+def _read_records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
     for first in numbered:
         if dpr.is_array(first[1]):
-            for position, (where, entry) in enumerate(dpr.entries(name, chain([first], numbered))):
-                if (record := dpr.example(entry, position, where)) is not None:
+            for position, (where, entry) in enumerate(dpr.read_array(name, chain([first], numbered))):
+                if (record := dpr.example_record(entry, position, where)) is not None:
                     yield where, record
         else:
             where = f"{name}:{first[0]}"
-            yield where, texts.loaded(first[1], where)
+            yield where, texts.parse_json(first[1], where)
 
 
-def _record(example: Example) -> dict[str, Any]:
+def _example_record(example: Example) -> dict[str, Any]:
     fields: dict[str, Any] = {"query_id": example.query_id}
     if example.query is None:
         fields |= {"positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
@@ -132,78 +132,78 @@ def _record(example: Example) -> dict[str, Any]:
         fields["positive_passages"] = [passage[document] for document in example.positive_ids]
         fields["negative_passages"] = [passage[document] for document in example.negative_ids]
     if example.positive_scores:
-        fields["positive_scores"] = [float(runs.score_text(score)) for score in example.positive_scores]
-        fields["negative_scores"] = [float(runs.score_text(score)) for score in example.negative_scores]
+        fields["positive_scores"] = [float(runs.format_score(score)) for score in example.positive_scores]
+        fields["negative_scores"] = [float(runs.format_score(score)) for score in example.negative_scores]
     if example.provenance:
-        fields["negative_provenance"] = [[_found_record(entry) for entry in sources] for sources in example.provenance]
+        fields["negative_provenance"] = [[_provenance_record(entry) for entry in sources] for sources in example.provenance]
     return fields
 
 
-def _found_record(entry: Found) -> dict[str, Any]:
-    return {"run": entry.run, "rank": entry.rank, "score": float(runs.score_text(entry.score))}
+def _provenance_record(entry: Provenance) -> dict[str, Any]:
+    return {"run": entry.run, "rank": entry.rank, "score": float(runs.format_score(entry.score))}
 
 
-def parsed(record: Any, where: str, *, provenance: bool) -> Example:
+def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
     """An example from a record in our form or Tevatron's; `where` starts the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object")
     if "query_id" not in record:
         raise DataError(f"{where}: no query_id")
-    query_id = texts.identifier(record["query_id"], where)
+    query_id = texts.parse_id(record["query_id"], where)
     inline = "positive_passages" in record
     passages: dict[str, Text] = {}
     if inline:
         if not isinstance(record.get("query"), str):
             raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string")
-        positives, negatives = (_passage_ids(record, side, passages, where) for side in _SIDES)
+        positives, negatives = (_parse_passages(record, side, passages, where) for side in _SIDES)
     else:
-        positives, negatives = (_ids(record, side, where) for side in _SIDES)
+        positives, negatives = (_parse_ids(record, side, where) for side in _SIDES)
     if not positives:
         raise DataError(f"{where}: query {query_id!r} has no positive")
     both = set(positives) & set(negatives)
     if both:
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
-    query = texts.parsed({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
-    entries = _provenance(record, len(negatives), where) if provenance else ()
-    scores = _scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
+    query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
+    entries = _parse_provenance(record, len(negatives), where) if provenance else ()
+    scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
     return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), *scores)
 
 
-def _scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
+def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
     """The teacher's scores of positives and of negatives, one per document; empty tuples without a teacher."""
     has_teacher = any(f"{side}_scores" in record for side in _SIDES)
     for side, count in counts.items():
-        values = _list(record, f"{side}_scores", where) if has_teacher else []
+        values = _list_field(record, f"{side}_list_field", where) if has_teacher else []
         if has_teacher and len(values) != count:
             raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
         for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_SCORE:
                 raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}")
         yield tuple(map(float, values))
 
 
-def _ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
+def _parse_ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
     names = (f"{side}_ids", f"{side}_document_ids", f"{side}_passages")
     field = next((name for name in names if name in record), None)
     if field is None:
         raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}")
-    ids = tuple(sys.intern(texts.identifier(value, where)) for value in _list(record, field, where))
-    _refuse_twice(ids, field, where)
+    ids = tuple(sys.intern(texts.parse_id(value, where)) for value in _list_field(record, field, where))
+    _check_unique(ids, field, where)
     return ids
 
 
-def _passage_ids(record: dict[str, Any], side: str, passages: dict[str, Text], where: str) -> tuple[str, ...]:
+def _parse_passages(record: dict[str, Any], side: str, passages: dict[str, Text], where: str) -> tuple[str, ...]:
     field = f"{side}_passages"
-    passage_texts = [texts.parsed(passage, f"{where}: {field}") for passage in _list(record, field, where)]
+    passage_texts = [texts.parse_text(passage, f"{where}: {field}") for passage in _list_field(record, field, where)]
     for text in passage_texts:
         if passages.setdefault(text.id, text) != text:
             raise DataError(f"{where}: passage {text.id!r} has two texts")
     ids = tuple(text.id for text in passage_texts)
-    _refuse_twice(ids, field, where)
+    _check_unique(ids, field, where)
     return ids
 
 
-def _refuse_twice(ids: tuple[str, ...], field: str, where: str) -> None:
+def _check_unique(ids: tuple[str, ...], field: str, where: str) -> None:
     unique: set[str] = set()
     for document in ids:
         if document in unique:
@@ -211,20 +211,20 @@ def _refuse_twice(ids: tuple[str, ...], field: str, where: str) -> None:
         unique.add(document)
 
 
-def _list(record: dict[str, Any], field: str, where: str) -> list[Any]:
+def _list_field(record: dict[str, Any], field: str, where: str) -> list[Any]:
     values = record.get(field)
     if not isinstance(values, list):
         raise DataError(f"{where}: {field} is not a list" if field in record else f"{where}: no {field}")
     return values
 
 
-def _provenance(record: dict[str, Any], negatives: int, where: str) -> tuple[tuple[Found, ...], ...]:
+def _parse_provenance(record: dict[str, Any], negatives: int, where: str) -> tuple[tuple[Provenance, ...], ...]:
     if "negative_provenance" not in record:
         return ()
-    entries = _list(record, "negative_provenance", where)
+    entries = _list_field(record, "negative_provenance", where)
     if len(entries) != negatives:
         raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries")
     try:
-        return tuple(tuple(Found(str(one["run"]), int(one["rank"]), float(one["score"])) for one in entry) for entry in entries)
+        return tuple(tuple(Provenance(str(one["run"]), int(one["rank"]), float(one["score"])) for one in entry) for entry in entries)
     except (TypeError, KeyError, ValueError):
         raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}') from None

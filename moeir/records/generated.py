@@ -10,14 +10,14 @@ from moeir.records import lines, texts
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedQueries:
     """A document's id and its generated queries, possibly none."""
 
     id: str
     queries: tuple[str, ...]
 
 
-def line(document: str, queries: Sequence[str]) -> str:
+def format_line(document: str, queries: Sequence[str]) -> str:
     """The line of a document's queries, without the newline.
 
     >>> line("d1", ["what do owls hunt", "owls at night"])
@@ -26,30 +26,30 @@ def line(document: str, queries: Sequence[str]) -> str:
     return json.dumps({"_id": document, "queries": list(queries)}, ensure_ascii=False)
 
 
-def read(source: Path | str, *, part: bool = False) -> Iterator[Generated]:
+def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> Iterator[GeneratedQueries]:
     """Read the records of a file or a pipe one at a time; DataError with the line of a faulty one.
 
     With `part` the file may be empty: a small corpus has empty shards.
     """
     ids: set[str] = set()
-    with lines.opened(source) as numbered:
+    with lines.open_lines(source) as numbered:
         for number, text in numbered:
             if not text.strip():
                 continue
-            record = _parsed(text, where := f"{lines.label(source)}:{number}")
+            record = _parse_record(text, where := f"{lines.source_name(source)}:{number}")
             if record.id in ids:
                 raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique")
             ids.add(record.id)
             yield record
-    if not ids and not part:
-        raise DataError(f"{lines.label(source)}: holds no record; expected JSON lines with _id and queries")
+    if not ids and not allow_empty:
+        raise DataError(f"{lines.source_name(source)}: holds no record; expected JSON lines with _id and queries")
 
 
-def _parsed(text: str, where: str) -> Generated:
-    record = texts.loaded(text, where)
+def _parse_record(text: str, where: str) -> GeneratedQueries:
+    record = texts.parse_json(text, where)
     if not isinstance(record, dict) or not {"_id", "queries"} <= record.keys():
         raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them")
     queries = record["queries"]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
         raise DataError(f"{where}: queries is not a list of strings")
-    return Generated(texts.identifier(record["_id"], where), tuple(queries))
+    return GeneratedQueries(texts.parse_id(record["_id"], where), tuple(queries))

@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeir.records import loops
-from moeir.records.keys import Stretch
+from moeir.records.keys import KeySorter
 
-Words: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
-WIDEST = 64
-_AT_ONCE = 2**19  # rows that are buffered before they are encoded
+ByteStrings: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
+MAX_FIXED_BYTES = 64
+_ROWS_PER_CHUNK = 2**19  # rows that are buffered before they are encoded
 
 
 class Ids(Sequence[str]):
     """An immutable sequence of distinct ids; `byte_strings` [N] are their UTF-8 bytes, ascending."""
 
-    def __init__(self, words: Words) -> None:
-        self.words = words
+    def __init__(self, words: ByteStrings) -> None:
+        self.byte_strings = words
 
     @classmethod
-    def of(cls, ids: Sequence[str]) -> "Ids":
+    def from_strings(cls, ids: Sequence[str]) -> "Ids":
         """Ids from strings that are ascending and distinct.
 
         >>> Ids.of(["a", "b"])[1]
@@ -31,10 +31,10 @@ class Ids(Sequence[str]):
         if isinstance(ids, Ids):
             return ids
         encoded = [one.encode() for one in ids]
-        narrow = max(map(len, encoded), default=0) <= WIDEST
+        narrow = max(map(len, encoded), default=0) <= MAX_FIXED_BYTES
         return cls(np.array(encoded, dtype=np.bytes_ if narrow else object))
 
-    def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
+    def lookup(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Index of each id [n]; -1 for an unknown one.
 
         >>> Ids.of(["a", "c"]).places(["c", "b", "a"]).tolist()
@@ -42,12 +42,12 @@ class Ids(Sequence[str]):
         """
         if not len(self) or not len(ids):
             return np.full(len(ids), -1, np.int64)
-        targets = np.array([one.encode() for one in ids], dtype=object if self.words.dtype == object else np.bytes_)
-        rows = np.minimum(np.searchsorted(self.words, targets), len(self) - 1)
-        return np.where(self.words[rows] == targets, rows, -1)
+        targets = np.array([one.encode() for one in ids], dtype=object if self.byte_strings.dtype == object else np.bytes_)
+        rows = np.minimum(np.searchsorted(self.byte_strings, targets), len(self) - 1)
+        return np.where(self.byte_strings[rows] == targets, rows, -1)
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.byte_strings)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -55,16 +55,16 @@ class Ids(Sequence[str]):
     def __getitem__(self, index: slice) -> "Ids": ...
     def __getitem__(self, index: int | slice) -> "str | Ids":
         if isinstance(index, slice):
-            return Ids(self.words[index])
-        word: bytes = self.words[index]
+            return Ids(self.byte_strings[index])
+        word: bytes = self.byte_strings[index]
         return word.decode()
 
     def __iter__(self) -> Iterator[str]:
-        return (word.decode() for word in self.words.tolist())
+        return (word.decode() for word in self.byte_strings.tolist())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Ids):
-            return len(self) == len(other) and bool((self.words == other.words).all())
+            return len(self) == len(other) and bool((self.byte_strings == other.byte_strings).all())
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(str.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]
@@ -73,7 +73,7 @@ class Ids(Sequence[str]):
         return f"Ids({list(self)!r})" if len(self) < 9 else f"<{len(self):,} ids from {self[0]!r} to {self[-1]!r}>"
 
 
-def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
+def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
     """The union of ascending id lists, ascending, and for each list the indexes of its ids in the union.
 
     >>> names, places = united([["a", "c"], ["b", "c"]])
@@ -82,24 +82,24 @@ def united(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[
     """
     if not lists or all(names is lists[0] or names == lists[0] for names in lists):
         return (lists[0] if lists else [], [np.arange(len(names), dtype=np.int32) for names in lists])
-    byte_lists = [Ids.of(names).words for names in lists]
+    byte_lists = [Ids.from_strings(names).byte_strings for names in lists]
     if any(words.dtype == object for words in byte_lists):
         byte_lists = [words.astype(object) for words in byte_lists]
-    elif compiled := loops.among(sum(map(len, byte_lists))):
-        return _merged(compiled.coding, byte_lists)
-    names, codes = distinct(np.concatenate(byte_lists))
+    elif compiled := loops.load_for_rows(sum(map(len, byte_lists))):
+        return _merge_compiled(compiled.coding, byte_lists)
+    names, codes = dictionary_encode(np.concatenate(byte_lists))
     return names, np.split(codes, np.cumsum([len(words) for words in byte_lists])[:-1])
 
 
-def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
+def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
     """The distinct byte strings, ascending, and for every row the index of its string among them.
 
     >>> names, places = distinct(np.array([b"b", b"a", b"b"]))
     >>> list(names), places.tolist()
     (['a', 'b'], [1, 0, 1])
     """
-    numbers = _numbered(words)
-    changes = _unlike_the_one_before(numbers)  # lines of one query are adjacent: few heads to sort
+    numbers = _as_uint64(words)
+    changes = _row_changes(numbers)  # lines of one query are adjacent: few heads to sort
     all_differ = bool(changes.all())
     heads = numbers if all_differ else numbers[changes]
     if heads.shape[1] == 1:
@@ -108,7 +108,7 @@ def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
     else:
         order = np.lexsort(heads.T[::-1]).astype(np.int32)
         heads = heads[order]
-    is_new = _unlike_the_one_before(heads)
+    is_new = _row_changes(heads)
     del numbers, heads  # the largest arrays here
     codes = np.empty(len(order), np.int32)
     codes[order] = np.cumsum(is_new, dtype=np.int32) - 1
@@ -116,7 +116,7 @@ def distinct(words: Words) -> tuple[Ids, NDArray[np.int32]]:
     return Ids(vocabulary), codes if all_differ else codes[np.cumsum(changes, dtype=np.int32) - 1]
 
 
-def _merged(coding: Any, byte_lists: list[Words]) -> tuple[Ids, list[NDArray[np.int32]]]:
+def _merge_compiled(coding: Any, byte_lists: list[ByteStrings]) -> tuple[Ids, list[NDArray[np.int32]]]:
     """`merge_vocabularies` for strings of fixed width, by compiled loops: ascending lists need no sorting."""
     width = max(-(-words.dtype.itemsize // 8) for words in byte_lists)
     numbers = [np.ascontiguousarray(words.astype(f"S{8 * width}", copy=False)).view(np.uint64).reshape(-1, width) for words in byte_lists]
@@ -129,31 +129,31 @@ def _merged(coding: Any, byte_lists: list[Words]) -> tuple[Ids, list[NDArray[np.
     return Ids(names.view(f"S{8 * width}").reshape(-1)), codes
 
 
-class Coding:
+class DictionaryEncoder:
     """Dictionary encoding of a column that arrives in parts: each row becomes an index into the distinct strings.
 
     With `loops`, the compiled ones for coding, strings of up to MAX_FIXED_BYTES bytes are buffered as integers.
     """
 
-    def __init__(self, loops: Any = None) -> None:
-        self._parts: list[Words] = []
+    def __init__(self, compiled: Any = None) -> None:
+        self._parts: list[ByteStrings] = []
         self._rows = 0
-        self._coded: list[tuple[Ids, NDArray[np.int32]]] = []
-        self._loops = loops
-        self._stretch: Stretch | None = None
+        self._encoded_chunks: list[tuple[Ids, NDArray[np.int32]]] = []
+        self._compiled = compiled
+        self._sorter: KeySorter | None = None
 
-    def add(self, words: Words) -> None:
+    def add(self, words: ByteStrings) -> None:
         """Add the strings of the next rows, or the integers [n, m] that `_as_uint64` makes of them."""
-        if self._loops is not None and words.dtype != object:
-            self._hold(words if words.dtype == np.uint64 else _numbered(words))
+        if self._compiled is not None and words.dtype != object:
+            self._add_keys(words if words.dtype == np.uint64 else _as_uint64(words))
             return
-        self._settle()
+        self._flush_sorter()
         self._parts.append(words)
         self._rows += len(words)
-        if self._rows >= _AT_ONCE:
-            self._fold()
+        if self._rows >= _ROWS_PER_CHUNK:
+            self._encode_parts()
 
-    def finished(self) -> tuple[Ids, NDArray[np.int32]]:
+    def finish(self) -> tuple[Ids, NDArray[np.int32]]:
         """The `dictionary_encode` result of all rows together.
 
         >>> coding = Coding()
@@ -163,44 +163,44 @@ class Coding:
         >>> list(names), places.tolist()
         (['a', 'b', 'longer'], [1, 0, 1, 2])
         """
-        self._settle()
-        if self._parts or not self._coded:
-            self._fold()
-        if len(self._coded) == 1:
-            return self._coded[0]
-        names, mappings = united([list_codes for list_codes, _ in self._coded])
-        for mapping, (_, list_codes) in zip(mappings, self._coded, strict=True):
+        self._flush_sorter()
+        if self._parts or not self._encoded_chunks:
+            self._encode_parts()
+        if len(self._encoded_chunks) == 1:
+            return self._encoded_chunks[0]
+        names, mappings = merge_vocabularies([list_codes for list_codes, _ in self._encoded_chunks])
+        for mapping, (_, list_codes) in zip(mappings, self._encoded_chunks, strict=True):
             np.take(
                 mapping, list_codes, mode="clip", out=list_codes
             )  # in place, without a copy: the parts together are as long as the file
-        return Ids.of(names), np.concatenate([list_codes for _, list_codes in self._coded])
+        return Ids.from_strings(names), np.concatenate([list_codes for _, list_codes in self._encoded_chunks])
 
-    def _hold(self, numbers: NDArray[np.uint64]) -> None:
+    def _add_keys(self, numbers: NDArray[np.uint64]) -> None:
         if self._parts:
-            self._fold()
+            self._encode_parts()
         width = numbers.shape[1]
-        if self._stretch is not None and self._stretch.width >= width and self._stretch.add(numbers):
+        if self._sorter is not None and self._sorter.width >= width and self._sorter.add(numbers):
             return
-        width = max(width, 0 if self._stretch is None else self._stretch.width)
-        self._settle()
-        self._stretch = Stretch(self._loops, width)
-        self._stretch.add(numbers)
+        width = max(width, 0 if self._sorter is None else self._sorter.width)
+        self._flush_sorter()
+        self._sorter = KeySorter(self._compiled, width)
+        self._sorter.add(numbers)
 
-    def _settle(self) -> None:
-        if self._stretch is not None:
-            numbers, codes = self._stretch.finished()
+    def _flush_sorter(self) -> None:
+        if self._sorter is not None:
+            numbers, codes = self._sorter.finish()
             if sys.byteorder == "little":
                 numbers.byteswap(inplace=True)
-            self._coded.append((Ids(numbers.view(f"S{8 * numbers.shape[1]}").reshape(-1)), codes))
-            self._stretch = None
+            self._encoded_chunks.append((Ids(numbers.view(f"S{8 * numbers.shape[1]}").reshape(-1)), codes))
+            self._sorter = None
 
-    def _fold(self) -> None:
+    def _encode_parts(self) -> None:
         words = np.concatenate(self._parts) if self._parts else np.empty(0, "S1")
         self._parts, self._rows = [], 0
-        self._coded.append(distinct(words))
+        self._encoded_chunks.append(dictionary_encode(words))
 
 
-def _numbered(words: Words) -> NDArray[Any]:
+def _as_uint64(words: ByteStrings) -> NDArray[Any]:
     """Byte strings as rows of integers [n, m] with the same order, eight bytes per integer."""
     if words.dtype == object:
         return words[:, None].copy()
@@ -211,7 +211,7 @@ def _numbered(words: Words) -> NDArray[Any]:
     return numbers.reshape(len(words), -1)
 
 
-def _unlike_the_one_before(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def _row_changes(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether a row of integers [n, m] differs from the row before it; true for the first."""
     unlike = np.ones(len(rows), dtype=bool)
     np.not_equal(rows[1:, 0], rows[:-1, 0], out=unlike[1:], casting="unsafe")

@@ -6,45 +6,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 Keys: TypeAlias = NDArray[np.uint64]  # [n, m]: strings as rows of integers with the same order, eight bytes per integer
-MOST = 2**23  # integers that are buffered before they are sorted
+MAX_KEYS = 2**23  # integers that are buffered before they are sorted
 
 
-class Stretch:
+class KeySorter:
     """Buffer of one column's keys, `width` integers each; `loops` are the compiled ones for coding."""
 
     def __init__(self, loops: Any, width: int) -> None:
         self.width = width
-        self._loops = loops
-        self._held: Keys = np.empty((max(MOST // width, 1), width), np.uint64)  # pages never written take no memory
-        self._rows: NDArray[np.int32] | None = np.empty(len(self._held), np.int32)
-        self._count = 0
-        self._length = 0
+        self._compiled = loops
+        self._keys: Keys = np.empty((max(MAX_KEYS // width, 1), width), np.uint64)  # pages never written take no memory
+        self._rows: NDArray[np.int32] | None = np.empty(len(self._keys), np.int32)
+        self._key_count = 0
+        self._row_count = 0
 
     def add(self, keys: Keys) -> bool:
         """Add the next rows; False if the buffer has no room for them."""
-        if self._count + len(keys) > len(self._held):
-            if self._length:
+        if self._key_count + len(keys) > len(self._keys):
+            if self._row_count:
                 return False
-            self._held, self._rows = np.empty((len(keys), self.width), np.uint64), np.empty(len(keys), np.int32)
+            self._keys, self._rows = np.empty((len(keys), self.width), np.uint64), np.empty(len(keys), np.int32)
         if keys.shape[1] < self.width:
             keys = np.pad(keys, ((0, 0), (0, self.width - keys.shape[1])))
         if self._rows is None:
-            self._held[self._count : self._count + len(keys)] = keys
-            self._count += len(keys)
+            self._keys[self._key_count : self._key_count + len(keys)] = keys
+            self._key_count += len(keys)
         else:
-            self._count = self._loops.take(np.ascontiguousarray(keys), self._length, self._held, self._rows, self._count)
-        self._length += len(keys)
-        if self._count == self._length:
+            self._key_count = self._compiled.take(np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count)
+        self._row_count += len(keys)
+        if self._key_count == self._row_count:
             self._rows = None  # most likely all later rows differ too
         return True
 
-    def finished(self) -> tuple[Keys, NDArray[np.int32]]:
+    def finish(self) -> tuple[Keys, NDArray[np.int32]]:
         """The distinct keys, ascending, and for every row the index of its key among them; empties the buffer."""
-        unsorted, count = self._held[: self._count], self._count
-        lengths = None if self._rows is None else np.diff(self._rows[:count], append=np.int32(self._length))
-        self._held, self._rows = np.empty((0, self.width), np.uint64), None
+        unsorted, count = self._keys[: self._key_count], self._key_count
+        lengths = None if self._rows is None else np.diff(self._rows[:count], append=np.int32(self._row_count))
+        self._keys, self._rows = np.empty((0, self.width), np.uint64), None
         pairs = np.zeros((4 * self.width, 2**16), bool)
-        self._loops.seen(unsorted, pairs)
+        self._compiled.seen(unsorted, pairs)
         order = np.arange(4 * self.width).reshape(-1, 4)[::-1].reshape(-1)  # one digit per two bytes, the last ones first
         sizes = np.array([int(many - 1).bit_length() for many in pairs.sum(axis=1).tolist()])
         first = max(count - 1, 1).bit_length()
@@ -52,13 +52,13 @@ class Stretch:
         shifts = np.empty(len(order), np.int64)
         shifts[order] = ends - sizes[order]
         if ends[-1] > 64:
-            keys, codes = _by_bytes(self._loops, unsorted)
+            keys, codes = _sort_by_bytes(self._compiled, unsorted)
         else:
-            keys, codes = _by_bits(self._loops, unsorted, pairs, shifts, sizes, first, int(ends[-1]))
+            keys, codes = _sort_packed(self._compiled, unsorted, pairs, shifts, sizes, first, int(ends[-1]))
         return keys, codes if lengths is None else np.repeat(codes, lengths)
 
 
-def _by_bits(
+def _sort_packed(
     loops: Any, unsorted: Keys, pairs: NDArray[np.bool_], shifts: NDArray[np.int64], sizes: NDArray[np.int64], first: int, last: int
 ) -> tuple[Keys, NDArray[np.int32]]:
     """Sort keys whose distinct bytes fit into one integer with the row below them: one integer per row is sorted."""
@@ -80,7 +80,7 @@ def _by_bits(
     return keys[:distinct].copy(), codes
 
 
-def _by_bytes(loops: Any, unsorted: Keys) -> tuple[Keys, NDArray[np.int32]]:
+def _sort_by_bytes(loops: Any, unsorted: Keys) -> tuple[Keys, NDArray[np.int32]]:
     rows = np.arange(len(unsorted), dtype=np.int32)
     keys, order = loops.ascending(unsorted, np.empty_like(unsorted), rows, np.empty_like(rows))
     del unsorted, rows  # the largest arrays here

@@ -21,40 +21,40 @@ BLOCK_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def label(path: Path | str) -> str:
+def source_name(path: Path | str) -> str:
     """The file's name in error messages: its path, or `standard input`."""
     return "standard input" if str(path) == "-" else str(path)
 
 
-def stem(path: Path | str) -> Path:
+def strip_compression_suffix(path: Path | str) -> Path:
     """The path without `.gz` or `.zst`, so that its suffix is that of the content."""
     plain = Path(path)
     return plain.with_suffix("") if plain.suffix in {".gz", ".zst"} else plain
 
 
 @contextmanager
-def opened(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
+def open_lines(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
     """The numbered lines of a text file, a `.gz`, a `.zst`, or `-` for standard input."""
-    with blocks(path) as parts:
+    with read_blocks(path) as parts:
         yield ((number, line.removesuffix("\r")) for first, part in parts for number, line in enumerate(part.decode().split("\n"), first))
 
 
 @contextmanager
-def blocks(path: Path | str, *, checked: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
+def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
     """Blocks of lines: the number of the first line, and the bytes without the last newline; checked to be UTF-8 if `checked`."""
     if str(path) == "-":
-        yield _blocks(_chunks(sys.stdin.buffer, ""), label(path), checked)
+        yield _split_blocks(_read_chunks(sys.stdin.buffer, ""), source_name(path), check)
         return
     try:
         stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
     except OSError as fault:
-        raise DataError(f"{path}: {_unopened(fault)}") from None
+        raise DataError(f"{path}: {_open_error(fault)}") from None
     with stream:
-        yield _blocks(_chunks(stream, Path(path).suffix), str(path), checked)
+        yield _split_blocks(_read_chunks(stream, Path(path).suffix), str(path), check)
 
 
 @contextmanager
-def writer(path: Path | str) -> Iterator[TextIO]:
+def open_writer(path: Path | str) -> Iterator[TextIO]:
     """A stream to write lines to: a file, `.gz`, `.zst`, or `-` for standard output. The same lines give the same bytes."""
     if str(path) == "-":
         text = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
@@ -66,13 +66,13 @@ def writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _packed(stream, Path(str(path).removesuffix(".partial")).suffix) as compressed,  # a product is written to a partial file first
+        _compress(stream, Path(str(path).removesuffix(".partial")).suffix) as compressed,  # a product is written to a partial file first
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
 
 
-def _unopened(fault: OSError) -> str:
+def _open_error(fault: OSError) -> str:
     if isinstance(fault, FileNotFoundError):
         return "no such file"
     if isinstance(fault, IsADirectoryError):
@@ -81,7 +81,7 @@ def _unopened(fault: OSError) -> str:
 
 
 @contextmanager
-def _packed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+def _compress(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
     if suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as compressed:
             yield compressed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
@@ -92,19 +92,19 @@ def _packed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
+def _read_chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
     if suffix == ".gz":
         with gzip.GzipFile(fileobj=stream, mode="rb") as decompressed:
             while chunk := decompressed.read(BLOCK_BYTES):
                 yield chunk
     elif suffix == ".zst":
-        yield from _unpacked_zstandard(stream)
+        yield from _decompress_zstandard(stream)
     else:
         while chunk := stream.read(BLOCK_BYTES):
             yield chunk
 
 
-def _unpacked_zstandard(stream: BinaryIO) -> Iterator[bytes]:
+def _decompress_zstandard(stream: BinaryIO) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
     fed = False
     while compressed := stream.read(BLOCK_BYTES):
@@ -117,7 +117,7 @@ def _unpacked_zstandard(stream: BinaryIO) -> Iterator[bytes]:
         raise EOFError("the file ends within a frame")
 
 
-def _blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple[int, bytes]]:
+def _split_blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple[int, bytes]]:
     number, rest = 1, b""
     try:
         for chunk in chunks:
@@ -126,7 +126,7 @@ def _blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple
                 rest += chunk
                 continue
             whole = b"".join((rest, memoryview(chunk)[:end]))
-            yield number, _checked(whole, number, name) if checked else whole
+            yield number, _check_text(whole, number, name) if checked else whole
             newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
             rest = chunk[end + 1 :]
@@ -135,10 +135,10 @@ def _blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple
     except OSError as fault:
         raise DataError(f"{name}: cannot be read: {fault.strerror or fault}") from None
     if rest:
-        yield number, _checked(rest, number, name) if checked else rest
+        yield number, _check_text(rest, number, name) if checked else rest
 
 
-def _checked(block: bytes, number: int, name: str) -> bytes:
+def _check_text(block: bytes, number: int, name: str) -> bytes:
     if number == 1:
         block = block.removeprefix(BYTE_ORDER_MARK)
     if b"\0" in block:

@@ -16,34 +16,34 @@ from moeir.records import loops
 from moeir.records.runs import Run
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
-Exact: TypeAlias = NDArray[np.float64]
+Float64s: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Lists:
+class ScoreLists:
     """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
     A document of query i is coded as i · width + its code, so that all are distinct. `queries` holds the query ids, if there are any.
     """
 
     documents: NDArray[np.int64]
-    scores: Exact
+    scores: Float64s
     starts: NDArray[np.int64]
     width: int
     queries: Sequence[str] = ()
 
     @classmethod
-    def of(cls, hits: "Hits | Lists") -> "Lists":
+    def from_hits(cls, hits: "Hits | ScoreLists") -> "ScoreLists":
         """Score lists of one query's hits; `ScoreLists` are returned unchanged."""
-        if isinstance(hits, Lists):
+        if isinstance(hits, ScoreLists):
             return hits
         documents, scores = (np.asarray(column) for column in hits)
         return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
 
     @classmethod
-    def among(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "Lists":
+    def from_run(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "ScoreLists":
         """A run's lists for some queries, empty where it lacks the query; `codes` maps its document codes to those of all runs."""
-        query_rows = [run.places.get(query) for query in queries]
+        query_rows = [run.query_rows.get(query) for query in queries]
         bounds = [(0, 0) if row is None else (int(run.starts[row]), int(run.starts[row + 1])) for row in query_rows]
         starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
         contiguous = all(first == last for (_, last), (first, _) in pairwise(bounds))
@@ -62,19 +62,19 @@ class Lists:
         """Rank of every hit, from 1 [n]."""
         return np.arange(1, len(self.documents) + 1) - np.repeat(self.starts[:-1], self.sizes)
 
-    def first(self) -> Exact:
+    def first_scores(self) -> Float64s:
         """Best score of every list [Q]; 0 for an empty one."""
-        return self._ends(self.starts[:-1])
+        return self._scores_at(self.starts[:-1])
 
-    def last(self) -> Exact:
+    def last_scores(self) -> Float64s:
         """Last (K-th) score of every list [Q]; 0 for an empty one."""
-        return self._ends(self.starts[1:] - 1)
+        return self._scores_at(self.starts[1:] - 1)
 
-    def spread(self, values: Exact) -> Exact:
+    def repeat_per_hit(self, values: Float64s) -> Float64s:
         """Repeat one value per list [Q] for each of its hits [n]."""
         return np.repeat(values, self.sizes)
 
-    def sums(self, values: NDArray[Any]) -> Exact:
+    def sum_per_list(self, values: NDArray[Any]) -> Float64s:
         """Sum the values of hits [n] per list [Q]."""
         total = np.zeros(len(self.starts) - 1)
         full = self.sizes > 0
@@ -82,31 +82,31 @@ class Lists:
             total[full] = np.add.reduceat(values, self.starts[:-1][full])
         return total
 
-    def best(self, depth: int) -> "Lists":
+    def top(self, depth: int) -> "ScoreLists":
         """The first `depth` hits of every list."""
         within_depth = self.ranks <= depth
         starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
-        return Lists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
+        return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
 
-    def _ends(self, rows: NDArray[np.int64]) -> Exact:
+    def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:
         ends = np.zeros(len(rows))
         full = self.sizes > 0
         ends[full] = self.scores[rows[full]]
         return ends
 
 
-def columns(
-    lists: Sequence[Hits | Lists],
-    score: Callable[[Lists], Exact],
-    missing: Callable[[Lists], Exact],
+def align(
+    lists: Sequence[Hits | ScoreLists],
+    score: Callable[[ScoreLists], Float64s],
+    missing: Callable[[ScoreLists], Float64s],
     weights: Iterable[float] = repeat(1.0),
-) -> tuple[NDArray[np.int64], Exact]:
+) -> tuple[NDArray[np.int64], Float64s]:
     """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
-    stacks = [Lists.of(one) for one in lists]
+    stacks = [ScoreLists.from_hits(one) for one in lists]
     hits = sum(len(one.documents) for one in stacks)
-    compiled = loops.among(hits)
+    compiled = loops.load_for_rows(hits)
     if compiled and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
-        return _spread(compiled, stacks, score, missing, weights)
+        return _align_compiled(compiled, stacks, score, missing, weights)
     documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
     documents.sort()
     documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
@@ -119,9 +119,9 @@ def columns(
     return documents, columns
 
 
-def _spread(
-    compiled: Any, stacks: list[Lists], score: Callable[[Lists], Exact], missing: Callable[[Lists], Exact], weights: Iterable[float]
-) -> tuple[NDArray[np.int64], Exact]:
+def _align_compiled(
+    compiled: Any, stacks: list[ScoreLists], score: Callable[[ScoreLists], Float64s], missing: Callable[[ScoreLists], Float64s], weights: Iterable[float]
+) -> tuple[NDArray[np.int64], Float64s]:
     """`align` for many hits, by compiled loops: one integer per hit, the document in the high bits and the row in the low ones."""
     offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
     keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
@@ -137,7 +137,7 @@ def _spread(
     return documents[:count], columns[:, :count]
 
 
-def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
+def combine(documents: NDArray[np.int64], columns: Float64s, apart: bool) -> Hits:
     """The result of a formula: the sum of the rows, or the rows themselves if `apart`."""
     if apart:
         return documents, columns  # type: ignore[return-value]
@@ -147,53 +147,53 @@ def added(documents: NDArray[np.int64], columns: Exact, apart: bool) -> Hits:
     return documents, total.astype(np.float32)
 
 
-def largest(documents: NDArray[np.int64], columns: Exact) -> tuple[NDArray[np.int64], Exact]:
+def keep_maximum(documents: NDArray[np.int64], columns: Float64s) -> tuple[NDArray[np.int64], Float64s]:
     """Keep each document's largest score (the first of equals); the other lists' scores become 0."""
     deciding = np.arange(len(columns))[:, None] == columns.argmax(axis=0) if len(columns) else columns
     return documents, np.where(deciding, columns, 0.0)
 
 
-def normalised(formula: str, name: str) -> Callable[[Lists], Exact]:
+def find_normaliser(formula: str, name: str) -> Callable[[ScoreLists], Float64s]:
     """The normalisation function called `name`; UsageError for an unknown name."""
     if name not in ("none", "minmax"):
         raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
-    return from_0_to_1 if name == "minmax" else scores
+    return minmax if name == "minmax" else raw_scores
 
 
-def scores(one: Lists) -> Exact:
+def raw_scores(one: ScoreLists) -> Float64s:
     """Unchanged scores."""
     return one.scores
 
 
-def reciprocals(one: Lists, constant: float = 0.0) -> Exact:
+def reciprocal_ranks(one: ScoreLists, constant: float = 0.0) -> Float64s:
     """1 / (constant + rank)."""
     return np.reciprocal(constant + one.ranks.astype(np.float64))
 
 
-def standardised(one: Lists) -> Exact:
+def standardise(one: ScoreLists) -> Float64s:
     """(s − mean) / standard deviation."""
     count = np.maximum(one.sizes, 1)
-    deviations = one.scores - one.spread(one.sums(one.scores) / count)
-    spread = np.sqrt(one.sums(deviations * deviations) / count)
-    return _over(deviations, one, spread)
+    deviations = one.scores - one.repeat_per_hit(one.sum_per_list(one.scores) / count)
+    spread = np.sqrt(one.sum_per_list(deviations * deviations) / count)
+    return _divide_by_spread(deviations, one, spread)
 
 
-def centred(one: Lists) -> Exact:
+def centre(one: ScoreLists) -> Float64s:
     """(s − (min + max) / 2) / (max − min)."""
-    return _over(one.scores - one.spread((one.first() + one.last()) / 2), one, one.first() - one.last())
+    return _divide_by_spread(one.scores - one.repeat_per_hit((one.first_scores() + one.last_scores()) / 2), one, one.first_scores() - one.last_scores())
 
 
-def from_0_to_1(one: Lists) -> Exact:
+def minmax(one: ScoreLists) -> Float64s:
     """(s − min) / (max − min)."""
-    return _over(one.scores - one.spread(one.last()), one, one.first() - one.last())
+    return _divide_by_spread(one.scores - one.repeat_per_hit(one.last_scores()), one, one.first_scores() - one.last_scores())
 
 
-def _over(values: Exact, one: Lists, spread: Exact) -> Exact:
+def _divide_by_spread(values: Float64s, one: ScoreLists, spread: Float64s) -> Float64s:
     """Values divided by their list's spread; 0 where a list's scores are all equal, so that rounding errors are not amplified."""
-    is_flat = one.first() == one.last()
-    return np.where(one.spread(is_flat), 0.0, values / one.spread(np.where(is_flat, 1.0, spread)))
+    is_flat = one.first_scores() == one.last_scores()
+    return np.where(one.repeat_per_hit(is_flat), 0.0, values / one.repeat_per_hit(np.where(is_flat, 1.0, spread)))
 
 
-def nothing(one: Lists) -> Exact:
+def zero_for_missing(one: ScoreLists) -> Float64s:
     """0 for a missing document [Q]."""
     return np.zeros(len(one.sizes))

@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ROWS = 2**22
-BYTES = 2**27  # of a file; a quarter if compressed. Compiling takes seconds: once per machine, in a fresh container each time
+MIN_ROWS = 2**22
+MIN_FILE_BYTES = 2**27  # of a file; a quarter if compressed. Compiling takes seconds: once per machine, in a fresh container each time
 
 
-def among(rows: int) -> Any:
+def load_for_rows(rows: int) -> Any:
     """The loops if there are many rows or they are loaded already, else None."""
-    return _loaded() if rows >= ROWS or _loaded.cache_info().currsize else None
+    return _load() if rows >= MIN_ROWS or _load.cache_info().currsize else None
 
 
-def of_file(path: Path | str) -> Any:
+def load_for_file(path: Path | str) -> Any:
     """The loops if the file is big, else None; also None for a pipe, whose size is unknown."""
     file = Path(path)
     if str(path) == "-" or not file.is_file():
         return None
     expansion = 4 if file.suffix in {".gz", ".zst"} else 1
-    return _loaded() if file.stat().st_size * expansion >= BYTES else None
+    return _load() if file.stat().st_size * expansion >= MIN_FILE_BYTES else None
 
 
-def ordered(
+def sort_lists_compiled(
     ranking: Any, starts: NDArray[np.int64], documents: NDArray[np.integer], scores: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Documents and scores of lists in rank order; lists that are in order are not sorted again."""
@@ -43,7 +43,7 @@ def ordered(
 
 
 @cache
-def _loaded() -> Any:
+def _load() -> Any:
     from moeir.kernels import coding, cutting, ranking
 
     return SimpleNamespace(coding=coding, cutting=cutting, ranking=ranking)

@@ -10,19 +10,19 @@ from moeir.records import lines
 Qrels: TypeAlias = dict[str, dict[str, int]]
 
 _GRADE_HEADERS = {"score", "grade", "rel", "relevance", "label", "qrel"}
-_FORMS = "4 columns (query 0 document grade) or 3 (query document grade)"
+_EXPECTED_COLUMNS = "4 columns (query 0 document grade) or 3 (query document grade)"
 
 
-def read(path: Path | str) -> Qrels:
+def read_qrels(path: Path | str) -> Qrels:
     """Read grades by query and document, from four columns (TREC) or three (BEIR, with or without a header).
 
     Lines that are blank or begin with `#` are skipped, as trec_eval does.
     """
     qrels: Qrels = {}
-    name = lines.label(path)
-    with lines.opened(path) as numbered:
+    name = lines.source_name(path)
+    with lines.open_lines(path) as numbered:
         for number, line in numbered:
-            judgement = parsed(line, number, name)
+            judgement = parse_judgement(line, number, name)
             if judgement is None:
                 continue
             query, document, grade = judgement
@@ -32,38 +32,38 @@ def read(path: Path | str) -> Qrels:
                     f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line"
                 )
     if not qrels:
-        raise DataError(f"{name}: holds no judgement; expected {_FORMS}")
+        raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
     return qrels
 
 
-def parsed(line: str, number: int, name: str) -> tuple[str, str, int] | None:
+def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] | None:
     """Query, document and grade of a line; None for one that is blank, a comment, or a header.
 
     >>> parsed("q1 0 owl 2", 1, "dev.qrels"), parsed("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
     (('q1', 'owl', 2), None)
     """
-    fields = _fields(line)
+    fields = _split_fields(line)
     if not fields or line.startswith("#"):
         return None
     if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
         return None
     if len(fields) not in (3, 4):
-        raise DataError(f"{name}:{number}: expected {_FORMS}, found {len(fields)}")
-    return fields[0], fields[-2], _grade(fields[-1], f"{name}:{number}")
+        raise DataError(f"{name}:{number}: expected {_EXPECTED_COLUMNS}, found {len(fields)}")
+    return fields[0], fields[-2], _parse_grade(fields[-1], f"{name}:{number}")
 
 
-def write(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
+def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order."""
-    with lines.writer(path) as output:
+    with lines.open_writer(path) as output:
         for query, grades in qrels.items():
             output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())
 
 
-def _fields(line: str) -> list[str]:
+def _split_fields(line: str) -> list[str]:
     return [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
 
 
-def _grade(text: str, where: str) -> int:
+def _parse_grade(text: str, where: str) -> int:
     try:
         if "_" in text:
             raise ValueError

@@ -17,17 +17,17 @@ from numpy.typing import ArrayLike, NDArray
 from moeir.errors import DataError, UsageError
 from moeir.records import columns, lines, loops
 from moeir.records.ids import Ids
-from moeir.records.stretches import repeated, stretches
+from moeir.records.stretches import first_duplicate, list_blocks
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
 Scores: TypeAlias = NDArray[np.float32]
 
-FORM = "query Q0 document rank score tag"
-_SCORE_FORM = ".9g"
+RUN_COLUMNS = "query Q0 document rank score tag"
+_SCORE_FORMAT = ".9g"
 
 
-def ranked(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Integers:
+def rank_order(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Integers:
     """Indexes of the best hits, best first: score descending as float32, then `order` descending.
 
     scores [n], order [n] = each document's index among the ids sorted ascending by bytes (`id_ranks`) -> [min(n, depth)].
@@ -49,7 +49,7 @@ def ranked(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Int
     return candidates[best]
 
 
-def id_order(ids: Sequence[str]) -> Integers:
+def id_ranks(ids: Sequence[str]) -> Integers:
     """Each id's index among the ids sorted ascending by bytes [N]: the tie-breaker of `rank_order`.
 
     >>> id_order(["b", "a", "é"]).tolist()
@@ -60,13 +60,13 @@ def id_order(ids: Sequence[str]) -> Integers:
     return ranks
 
 
-def score_text(score: float) -> str:
+def format_score(score: float) -> str:
     """A score as in every file: float32 with nine significant digits, enough to read the same number back.
 
     >>> score_text(0.1)
     '0.100000001'
     """
-    return format(float(np.float32(score)), _SCORE_FORM)
+    return format(float(np.float32(score)), _SCORE_FORMAT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Run:
     starts: Integers
     documents: Codes
     scores: Scores
-    names: Sequence[str]
+    document_ids: Sequence[str]
     tag: str = "moeir"
 
     @classmethod
@@ -103,12 +103,12 @@ class Run:
         cls,
         queries: Sequence[str],
         query_codes: ArrayLike,
-        names: Sequence[str],
+        document_ids: Sequence[str],
         document_codes: ArrayLike,
         scores: ArrayLike,
         tag: str = "moeir",
         *,
-        where: Callable[[int], str] = "row {}".format,
+        location: Callable[[int], str] = "row {}".format,
     ) -> "Run":
         """A run from one row per hit, in any order; `where` formats a row for error messages.
 
@@ -118,46 +118,46 @@ class Run:
         documents = np.asarray(document_codes, dtype=np.int32)
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
-            raise DataError(f"{where(row)}: score of document {names[documents[row]]!r} is not a finite float32 number")
-        if not isinstance(names, Ids) and any(map(str.__ge__, names, names[1:])):
-            documents = id_order(names).astype(np.int32)[documents]
-            names = sorted(names)
+            raise DataError(f"{location(row)}: score of document {document_ids[documents[row]]!r} is not a finite float32 number")
+        if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
+            documents = id_ranks(document_ids).astype(np.int32)[documents]
+            document_ids = sorted(document_ids)
         order = None
         if (owners[1:] < owners[:-1]).any():
             order = np.argsort(owners, kind="stable")
             owners, documents, scores32 = owners[order], documents[order], scores32[order]
         starts = np.searchsorted(owners, np.arange(len(queries) + 1, dtype=np.int32)).astype(np.int64)
-        if (row := repeated(starts, documents, order)) is not None:
+        if (row := first_duplicate(starts, documents, order)) is not None:
             position = row if order is None else int(np.flatnonzero(order == row)[0])
-            fault = f"document {names[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
-            raise DataError(f"{where(row)}: {fault}")
-        return cls(list(queries), starts, *ordered(starts, documents, scores32), names, tag)
+            fault = f"document {document_ids[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
+            raise DataError(f"{location(row)}: {fault}")
+        return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag)
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def query_rows(self) -> dict[str, int]:
         """Index of each query in `queries`."""
         return {query: row for row, query in enumerate(self.queries)}
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def row(self, row: int) -> tuple[Codes, Scores]:
+    def list_at(self, row: int) -> tuple[Codes, Scores]:
         """Documents and scores of the query at index `row`; views, not copies."""
         owned = slice(int(self.starts[row]), int(self.starts[row + 1]))
         return self.documents[owned], self.scores[owned]
 
     def hits(self, query: str) -> list[tuple[str, float]]:
         """Ids and scores of one query, best first; empty for an unknown query."""
-        if query not in self.places:
+        if query not in self.query_rows:
             return []
-        documents, scores = self.row(self.places[query])
-        return [(self.names[document], score) for document, score in zip(documents.tolist(), scores.tolist(), strict=True)]
+        documents, scores = self.list_at(self.query_rows[query])
+        return [(self.document_ids[document], score) for document, score in zip(documents.tolist(), scores.tolist(), strict=True)]
 
     def documents_of(self, query: str) -> list[str]:
         """Document ids of one query, best first; empty for an unknown query."""
-        if query not in self.places:
+        if query not in self.query_rows:
             return []
-        return [self.names[document] for document in self.row(self.places[query])[0].tolist()]
+        return [self.document_ids[document] for document in self.list_at(self.query_rows[query])[0].tolist()]
 
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""
@@ -165,17 +165,17 @@ class Run:
         ranks = np.arange(len(self.documents)) - np.repeat(self.starts[:-1], sizes)
         within_depth = ranks < depth
         starts = np.concatenate(([0], np.cumsum(np.minimum(sizes, depth)))).astype(np.int64)
-        return Run(self.queries, starts, self.documents[within_depth], self.scores[within_depth], self.names, self.tag)
+        return Run(self.queries, starts, self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag)
 
 
-def read(path: Path | str, by: str = "score") -> Run:
+def read_run(path: Path | str, by: str = "score") -> Run:
     """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
 
     For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
     then minus the rank.
     """
-    table = columns.read(path, FORM, (0, 2), 3 if by == "rank" else 4)
-    (queries, query_codes), (names, document_codes) = table.words
+    table = columns.read_columns(path, RUN_COLUMNS, (0, 2), 3 if by == "rank" else 4)
+    (queries, query_codes), (names, document_codes) = table.strings
     first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
     appearance = np.argsort(np.unique(first_codes, return_index=True)[1])
     owners, scores = np.take(np.argsort(appearance).astype(np.int32), query_codes, mode="clip", out=query_codes), table.numbers
@@ -192,46 +192,46 @@ def read(path: Path | str, by: str = "score") -> Run:
         names,
         document_codes,
         scores,
-        table.head[5],
-        where=table.where,
+        table.first_words[5],
+        location=table.location,
     )
     del query_codes, document_codes, owners, scores, table
-    columns.give_back(len(run.scores))
+    columns.release_memory(len(run.scores))
     return run
 
 
-def write(run: Run, path: Path | str, tag: str | None = None) -> None:
+def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
     """Write TREC lines, ranks from 1, scores with nine significant digits."""
     label = run.tag if tag is None else tag
-    for word in chain([label], run.queries, run.names):
+    for word in chain([label], run.queries, run.document_ids):
         if len(word.split()) != 1:
-            raise UsageError(f"{lines.label(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space")
-    names = run.names
-    with lines.writer(path) as output:
+            raise UsageError(f"{lines.source_name(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space")
+    names = run.document_ids
+    with lines.open_writer(path) as output:
         for row, query in enumerate(run.queries):
-            documents, scores = run.row(row)
+            documents, scores = run.list_at(row)
             output.writelines(
-                f"{query} Q0 {names[document]} {rank} {score:{_SCORE_FORM}} {label}\n"
+                f"{query} Q0 {names[document]} {rank} {score:{_SCORE_FORMAT}} {label}\n"
                 for rank, (document, score) in enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
             )
 
 
-def ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
+def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
-    compiled, codes = loops.among(len(documents)), np.asarray(documents)
+    compiled, codes = loops.load_for_rows(len(documents)), np.asarray(documents)
     if compiled and codes.dtype == np.int32 and compiled.ranking.in_order(starts, codes, scores):
         return codes, scores
     sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
-    for first, last in stretches(starts):
+    for first, last in list_blocks(starts):
         rows = slice(int(starts[first]), int(starts[last]))
-        sorted_hits[0][rows], sorted_hits[1][rows] = _ordered(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
+        sorted_hits[0][rows], sorted_hits[1][rows] = _sort_lists_numpy(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
     return sorted_hits
 
 
-def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
+def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
-    if compiled := loops.among(len(documents)):
-        return loops.ordered(compiled.ranking, starts, documents, scores)
+    if compiled := loops.load_for_rows(len(documents)):
+        return loops.sort_lists_compiled(compiled.sort_lists_compiled, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
@@ -245,6 +245,6 @@ def _ordered(starts: Integers, documents: NDArray[np.integer], scores: Scores) -
     return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
 
 
-def score_of(text: str, where: str) -> float:
+def parse_score(text: str, where: str) -> float:
     """The score in `text`; `where` starts the message of an error."""
-    return columns.number_of(text, where)
+    return columns.parse_float32(text, where)

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from moeir.records import loops
 
-AT_ONCE = 2**19  # hits
+HITS_PER_BLOCK = 2**19  # hits
 
 
-def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def list_blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """First and last list of blocks that have at most HITS_PER_BLOCK hits or are one list; starts [Q+1].
 
     >>> list(stretches(np.array([0, 3, 5])))
@@ -18,12 +18,12 @@ def stretches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """
     first = 0
     while first < len(starts) - 1:
-        last = max(first + 1, int(np.searchsorted(starts, starts[first] + AT_ONCE, side="right")) - 1)
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + HITS_PER_BLOCK, side="right")) - 1)
         yield first, last
         first = last
 
 
-def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
+def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
     """The first row whose document is on an earlier row of its list; None if there is none.
 
     starts [Q+1], documents [n]; rows [n]: the row numbers, if not 0 … n − 1; they ascend within a list.
@@ -31,11 +31,11 @@ def repeated(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDAr
     >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3
     """
-    compiled = loops.among(len(documents))
+    compiled = loops.load_for_rows(len(documents))
     if compiled and not compiled.ranking.repeats(starts, documents):
         return None
     width, duplicates = int(documents.max(initial=0)) + 1, []
-    for first, last in stretches(starts):
+    for first, last in list_blocks(starts):
         pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
         pairs += documents[starts[first] : starts[last]]
         in_order = np.sort(pairs)

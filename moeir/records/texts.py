@@ -13,11 +13,11 @@ from typing import Any
 from moeir.errors import DataError, UsageError
 from moeir.records import dpr, lines
 
-IDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
-TEXTS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
-PARTS = ("url", "title", "text")  # of a document, in reading order
-FIELD_SIGN = "\x1f"  # ASCII's unit separator, between the fields of `Text.joined_fields`
-_JSON, _TABBED = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
+ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
+TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+DOCUMENT_FIELDS = ("url", "title", "text")  # of a document, in reading order
+FIELD_SEPARATOR = "\x1f"  # ASCII's unit separator, between the fields of `Text.joined_fields`
+_JSON_SUFFIXES, _TSV_SUFFIXES = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Text:
         return f"{self.title} {self.text}".strip()
 
     @property
-    def fielded(self) -> str:
+    def joined_fields(self) -> str:
         """Url, title and text, joined by a separator that none of them contains: for models that read fields apart."""
-        return FIELD_SIGN.join(getattr(self, part).replace(FIELD_SIGN, " ").strip() for part in PARTS)
+        return FIELD_SEPARATOR.join(getattr(self, part).replace(FIELD_SEPARATOR, " ").strip() for part in DOCUMENT_FIELDS)
 
 
-def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
+def read_texts(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
     """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
     ids: set[str] = set()
-    for where, record in records(str(source)):
-        text = parsed(record, where)
+    for where, record in read_records(str(source)):
+        text = parse_text(record, where)
         if text.id in ids:
             raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique")
         if not text.content and not keep_empty:
@@ -57,56 +57,56 @@ def read(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
         ids.add(text.id)
         yield text
     if not ids:
-        raise DataError(f"{lines.label(source)}: holds no text")
+        raise DataError(f"{lines.source_name(source)}: holds no text")
 
 
-def read_all(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
+def read_texts_by_id(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
     """Read all texts of a source, by id."""
-    return {text.id: text for text in read(source, keep_empty=keep_empty)}
+    return {text.id: text for text in read_texts(source, keep_empty=keep_empty)}
 
 
-def fields(source: Path | str, field: str) -> dict[str, str]:
+def read_field(source: Path | str, field: str) -> dict[str, str]:
     """Read one field of every record, by id, such as a question's relation; DataError for a record without it."""
     values = {}
-    for where, record in records(str(source)):
-        text, value = parsed(record, where), record.get(field)
+    for where, record in read_records(str(source)):
+        text, value = parse_text(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-            raise DataError(f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_shown(value)}")
+            raise DataError(f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}")
         values[text.id] = str(value)
     return values
 
 
-def write(texts: Iterable[Text], path: Path | str) -> None:
+def write_texts(texts: Iterable[Text], path: Path | str) -> None:
     """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present."""
-    with lines.writer(path) as output:
-        output.writelines(json.dumps(record(text), ensure_ascii=False) + "\n" for text in texts)
+    with lines.open_writer(path) as output:
+        output.writelines(json.dumps(to_record(text), ensure_ascii=False) + "\n" for text in texts)
 
 
-def record(text: Text) -> dict[str, Any]:
+def to_record(text: Text) -> dict[str, Any]:
     """A text as the object of its JSON line."""
     values = {"_id": text.id, "title": text.title, "text": text.text, "url": text.url, "answers": list(text.answers)}
     return {name: value for name, value in values.items() if value or name not in ("url", "answers")}
 
 
-def parsed(record: Any, where: str) -> Text:
+def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found {_shown(record)}")
-    field = next((name for name in TEXTS if name in record), None)
+        raise DataError(f"{where}: expected a JSON object, found {_preview(record)}")
+    field = next((name for name in TEXT_FIELDS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no text; expected one of {', '.join(TEXTS)} among {_keys(record)}")
+        raise DataError(f"{where}: no text; expected one of {', '.join(TEXT_FIELDS)} among {_field_names(record)}")
     if not isinstance(record[field], str):
-        raise DataError(f"{where}: {field} is not a string: {_shown(record[field])}")
+        raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
-        raise DataError(f"{where}: answers is not a list of strings: {_shown(answers)}")
-    return Text(_id(record, where), record[field], _optional(record, "title", where), _optional(record, "url", where), tuple(answers or ()))
+        raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}")
+    return Text(_record_id(record, where), record[field], _optional_string(record, "title", where), _optional_string(record, "url", where), tuple(answers or ()))
 
 
-def identifier(value: Any, where: str) -> str:
+def parse_id(value: Any, where: str) -> str:
     """An id as a string, or an error: ids are strings or whole numbers, not empty, without white space."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise DataError(f"{where}: id is not a string: {_shown(value)}")
+        raise DataError(f"{where}: id is not a string: {_preview(value)}")
     name = str(value)
     if not name.strip():
         raise DataError(f"{where}: id is blank")
@@ -115,7 +115,7 @@ def identifier(value: Any, where: str) -> str:
     return name
 
 
-def loaded(line: str, where: str) -> Any:
+def parse_json(line: str, where: str) -> Any:
     """The JSON value of a line; DataError if it is broken."""
     try:
         value = json.loads(line)
@@ -130,77 +130,77 @@ def loaded(line: str, where: str) -> Any:
     return value
 
 
-def _id(record: dict[str, Any], where: str) -> str:
-    field = next((name for name in IDS if name in record), None)
+def _record_id(record: dict[str, Any], where: str) -> str:
+    field = next((name for name in ID_FIELDS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no id; expected one of {', '.join(IDS)} among {_keys(record)}")
-    return identifier(record[field], where)
+        raise DataError(f"{where}: no id; expected one of {', '.join(ID_FIELDS)} among {_field_names(record)}")
+    return parse_id(record[field], where)
 
 
-def _optional(record: dict[str, Any], field: str, where: str) -> str:
+def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
     value = record.get(field)
     if value is not None and not isinstance(value, str):
-        raise DataError(f"{where}: {field} is not a string: {_shown(value)}")
+        raise DataError(f"{where}: {field} is not a string: {_preview(value)}")
     return value or ""
 
 
-def _keys(record: dict[str, Any]) -> str:
+def _field_names(record: dict[str, Any]) -> str:
     return ", ".join(map(repr, record)) or "no field at all"
 
 
-def _shown(value: Any) -> str:
+def _preview(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def records(source: str) -> Iterator[tuple[str, Any]]:
+def read_records(source: str) -> Iterator[tuple[str, Any]]:
     """Location and raw value of each record of a source."""
     if source.startswith("hf:"):
-        yield from _from_datasets(source)
+        yield from _read_hf(source)
     elif source.startswith("irds:"):
-        yield from _from_ir_datasets(source)
+        yield from _read_irds(source)
     else:
-        with lines.opened(source) as numbered:
-            yield from _from_lines(source, ((number, line) for number, line in numbered if line.strip()))
+        with lines.open_lines(source) as numbered:
+            yield from _read_lines(source, ((number, line) for number, line in numbered if line.strip()))
 
 
-def _from_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    name = lines.label(source)
+def _read_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    name = lines.source_name(source)
     first = next(numbered, None)
     if first is None:
         return
-    kind, all_lines = form(source, first[1]), chain([first], numbered)
+    kind, all_lines = detect_form(source, first[1]), chain([first], numbered)
     if kind == "array":
-        yield from ((where, dpr.question(entry, position)) for position, (where, entry) in enumerate(dpr.entries(name, all_lines)))
+        yield from ((where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, all_lines)))
     elif kind == "answers":
-        yield from dpr.rows(name, all_lines)
+        yield from dpr.read_question_rows(name, all_lines)
     elif kind == "tabs":
-        head, has_header = header(first[1])
+        head, has_header = parse_header(first[1])
         for number, line in numbered if has_header else all_lines:
-            yield f"{name}:{number}", cells(line, head, f"{name}:{number}")
+            yield f"{name}:{number}", parse_row(line, head, f"{name}:{number}")
     else:
         located = ((f"{name}:{number}", line) for number, line in all_lines)
-        yield from ((where, loaded(line, where)) for where, line in located)
+        yield from ((where, parse_json(line, where)) for where, line in located)
 
 
-def form(source: Path | str, first: str) -> str:
+def detect_form(source: Path | str, first: str) -> str:
     """The form of a file's lines, by its suffix and first line: `json`, `tabs`, DPR's `array`, or questions with `answers`."""
-    suffix = lines.stem(source).suffix.lower()
-    if suffix not in _TABBED and dpr.is_array(first):
+    suffix = lines.strip_compression_suffix(source).suffix.lower()
+    if suffix not in _TSV_SUFFIXES and dpr.is_array(first):
         return "array"
-    if not (suffix in _TABBED or (suffix not in _JSON and not first.lstrip().startswith("{"))):
+    if not (suffix in _TSV_SUFFIXES or (suffix not in _JSON_SUFFIXES and not first.lstrip().startswith("{"))):
         return "json"
     return "answers" if dpr.has_answers(first) else "tabs"
 
 
-def header(first: str) -> tuple[list[str], bool]:
+def parse_header(first: str) -> tuple[list[str], bool]:
     """The names of the tab-separated columns, and whether the first line is a header with them."""
     names = first.lower().split("\t")
-    is_header = bool(set(names) & set(IDS) and set(names) & set(TEXTS))
+    is_header = bool(set(names) & set(ID_FIELDS) and set(names) & set(TEXT_FIELDS))
     return (names, True) if is_header else (["id", "text"], False)
 
 
-def cells(line: str, names: list[str], where: str) -> dict[str, Any]:
+def parse_row(line: str, names: list[str], where: str) -> dict[str, Any]:
     """A line of tab-separated columns as a record."""
     fields = line.split("\t")
     if len(fields) != len(names):
@@ -208,7 +208,7 @@ def cells(line: str, names: list[str], where: str) -> dict[str, Any]:
     return dict(zip(names, fields, strict=True))
 
 
-def _from_datasets(source: str) -> Iterator[tuple[str, Any]]:
+def _read_hf(source: str) -> Iterator[tuple[str, Any]]:
     import datasets
 
     location, _, split = source.removeprefix("hf:").partition("@")
@@ -231,7 +231,7 @@ def _from_datasets(source: str) -> Iterator[tuple[str, Any]]:
         yield f"{source}: row {number}", row
 
 
-def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
+def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
     try:
         import ir_datasets
     except ImportError:
@@ -244,7 +244,7 @@ def _from_ir_datasets(source: str) -> Iterator[tuple[str, Any]]:
     except KeyError:
         raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        fields = {key: value for key, value in row._asdict().items() if key in IDS or key in ("title", "url", "answers", *TEXTS)}
-        if not set(fields) & set(TEXTS):
+        fields = {key: value for key, value in row._asdict().items() if key in ID_FIELDS or key in ("title", "url", "answers", *TEXT_FIELDS)}
+        if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields

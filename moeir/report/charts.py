@@ -9,47 +9,47 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from moeir.analysis.finding import Mark, Picture
+from moeir.analysis.finding import Mark, Plot
 from moeir.errors import DataError
-from moeir.report.pictures import COLOURS, PLAIN
+from moeir.report.pictures import COLOURS, STYLE
 
-COLUMNS = 3  # panels per row, at most
-WIDTH, HEIGHT = 4.6, 3.0  # inches per panel
-LABELLED = 14
-QUIET = ("tied", "other")  # labels that are not a run are grey
+MAX_COLUMNS = 3  # panels per row, at most
+PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.0  # inches per panel
+MAX_LABELS_IN_LEGEND = 14
+GREY_LABELS = ("tied", "other")  # labels that are not a run are grey
 
 
-def drawn(picture: Picture, file: Path, form: str) -> None:
+def draw_plot(picture: Plot, file: Path, form: str) -> None:
     """Draw one figure with a panel for each distinct first value of the marks."""
     panels = list(dict.fromkeys(str(mark[0]) for mark in picture.marks))
     if not panels:
         raise DataError("the result has nothing to plot")
     labels = list(dict.fromkeys(str(mark[1]) for mark in picture.marks))
-    bold = [label for label in labels if label not in QUIET]
-    colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(QUIET, "#9a9a9a")
+    bold = [label for label in labels if label not in GREY_LABELS]
+    colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(GREY_LABELS, "#9a9a9a")
     is_3d = picture.kind == "points" and len(picture.marks[0]) > 4
-    columns = min(COLUMNS, len(panels))
+    columns = min(MAX_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    with matplotlib.rc_context(PLAIN):
-        size = (2 * WIDTH, 2 * HEIGHT) if picture.kind == "points" else (WIDTH * columns, HEIGHT * rows)
+    with matplotlib.rc_context(STYLE):
+        size = (2 * PANEL_WIDTH, 2 * PANEL_HEIGHT) if picture.kind == "points" else (PANEL_WIDTH * columns, PANEL_HEIGHT * rows)
         figure = Figure(figsize=size, layout="constrained")
         all_axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if is_3d else {}).ravel().tolist()
         for axes, panel in zip(all_axes, panels, strict=False):
             DRAWERS[picture.kind](axes, [mark[1:] for mark in picture.marks if str(mark[0]) == panel], colours)
             axes.set_title(panel, fontsize="medium")
-            axes.set_xlabel(picture.across)
-            axes.set_ylabel(picture.up)
+            axes.set_xlabel(picture.x_label)
+            axes.set_ylabel(picture.y_label)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
         figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
 
 
-def _named(axes: Any, count: int) -> None:
-    if 1 < count <= LABELLED:
+def _add_legend(axes: Any, count: int) -> None:
+    if 1 < count <= MAX_LABELS_IN_LEGEND:
         axes.legend(fontsize="x-small")
 
 
-def _bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _draw_bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Draw groups of bars, one bar per label."""
     groups, labels = (list(dict.fromkeys(str(mark[column]) for mark in marks)) for column in (1, 0))
     width = 0.8 / len(labels)
@@ -61,10 +61,10 @@ def _bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     axes.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
     axes.grid(axis="y", alpha=0.25)
     axes.tick_params(labelsize="small")
-    _named(axes, len(labels))
+    _add_legend(axes, len(labels))
 
 
-def _steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _draw_steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Draw overlaid histograms."""
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
@@ -73,10 +73,10 @@ def _steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
         axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], fill=True, alpha=0.3)
         axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], linewidth=1.2, label=label)
     axes.grid(alpha=0.25)
-    _named(axes, len(labels))
+    _add_legend(axes, len(labels))
 
 
-def _lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
         label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
@@ -90,10 +90,10 @@ def _lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
             label=label,
         )
     axes.grid(alpha=0.25)
-    _named(axes, len(labels))
+    _add_legend(axes, len(labels))
 
 
-def _points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _draw_points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
     for label in labels:
         label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
@@ -102,11 +102,11 @@ def _points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
         )
     axes.set_xticks([])
     axes.set_yticks([])
-    if len(labels) <= LABELLED:
+    if len(labels) <= MAX_LABELS_IN_LEGEND:
         axes.legend(fontsize="small", markerscale=2)
 
 
-def _matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+def _draw_matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Draw a symmetric matrix of labels with 1 on the diagonal, the overlap of a list with itself."""
     names = [str(mark[0]) for mark in marks] + [str(mark[1]) for mark in marks]
     names = list(dict.fromkeys(names))
@@ -122,9 +122,9 @@ def _matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
 
 
 DRAWERS: dict[str, Callable[[Any, Sequence[Mark], dict[str, str]], None]] = {
-    "bars": _bars,
-    "steps": _steps,
-    "lines": _lines,
-    "points": _points,
-    "matrix": _matrix,
+    "bars": _draw_bars,
+    "steps": _draw_steps,
+    "lines": _draw_lines,
+    "points": _draw_points,
+    "matrix": _draw_matrix,
 }

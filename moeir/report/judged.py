@@ -13,34 +13,34 @@ from moeir.evaluation import measures, significance
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
-DIGITS = 10_000  # values are stored as integers in units of 1 / 10,000 to keep pages small
-Values = Mapping[str, Mapping[str, Mapping[str, float]]]  # run → measure → query → value
+VALUE_SCALE = 10_000  # values are stored as integers in units of 1 / 10,000 to keep pages small
+RunMeasureValues = Mapping[str, Mapping[str, Mapping[str, float]]]  # run → measure → query → value
 
 
-def values(runs: Mapping[str, Run], qrels: Qrels, wanted: Sequence[Measure]) -> dict[str, dict[str, dict[str, float]]]:
+def evaluate_runs(runs: Mapping[str, Run], qrels: Qrels, wanted: Sequence[Measure]) -> dict[str, dict[str, dict[str, float]]]:
     """Value of each measure for each judged query, by run."""
-    return {name: measures.per_query(run, qrels, wanted) for name, run in runs.items()}
+    return {name: measures.evaluate_run(run, qrels, wanted) for name, run in runs.items()}
 
 
-def table(by_run: Values, queries: Sequence[str]) -> dict[str, Any]:
+def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[str, Any]:
     """By measure: mean, low and high of each run, p of each pair of runs, values [run][query] as integers."""
     names = list(next(iter(by_run.values()), ()))
     return {
         "measures": names,
-        "means": [[_mean([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
-        "p": [[_against(by_run, measure, base) for base in by_run] for measure in names],
-        "values": [[[round(of_run[measure][query] * DIGITS) for query in queries] for of_run in by_run.values()] for measure in names],
+        "means": [[_mean_with_interval([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
+        "p": [[_p_values_against(by_run, measure, base) for base in by_run] for measure in names],
+        "values": [[[round(of_run[measure][query] * VALUE_SCALE) for query in queries] for of_run in by_run.values()] for measure in names],
     }
 
 
-def _mean(sample: Sequence[float]) -> tuple[float, float, float]:
+def _mean_with_interval(sample: Sequence[float]) -> tuple[float, float, float]:
     """The mean and its 95 % interval."""
-    return math.fsum(sample) / len(sample), *significance.interval(sample)
+    return math.fsum(sample) / len(sample), *significance.confidence_interval(sample)
 
 
-def _against(by_run: Values, measure: str, base: str) -> list[float | None]:
+def _p_values_against(by_run: RunMeasureValues, measure: str, base: str) -> list[float | None]:
     """p of each run against `base` by the paired t-test, corrected by Holm; None for `base` itself."""
     others = [name for name in by_run if name != base]
-    p_values = significance.corrected([significance.paired_t(by_run[name][measure], by_run[base][measure]) for name in others], "holm")
+    p_values = significance.correct_p_values([significance.paired_t_test(by_run[name][measure], by_run[base][measure]) for name in others], "holm")
     by_name = dict(zip(others, p_values, strict=True))
     return [by_name.get(name) for name in by_run]

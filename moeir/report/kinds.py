@@ -3,20 +3,20 @@
 import math
 from collections.abc import Callable
 
-from moeir.analysis.watching import Watch
+from moeir.analysis.watching import TrainingMonitor
 
 Curves = dict[str, tuple[str, float]]  # by label: the metric, and its divisor
 
 
-def _of_experts(kind: str) -> Callable[[Watch], Curves]:
+def _expert_curves(kind: str) -> Callable[[TrainingMonitor], Curves]:
     return lambda watch: {expert: (f"{kind}.{expert}", 1.0) for expert in watch.experts if f"{kind}.{expert}" in watch}
 
 
-def _losses(watch: Watch) -> Curves:
-    return _of_experts("loss")(watch) | ({"all": ("loss", 1.0)} if "loss" in watch else {})
+def _loss_curves(watch: TrainingMonitor) -> Curves:
+    return _expert_curves("loss")(watch) | ({"all": ("loss", 1.0)} if "loss" in watch else {})
 
 
-def _entropies(watch: Watch) -> Curves:
+def _entropy_curves(watch: TrainingMonitor) -> Curves:
     """Entropies relative to their maximum: 1 for a uniform distribution."""
     experts = sum(f"share.{expert}" in watch for expert in watch.experts)
     shares = {"shares": ("entropy.shares", math.log(max(2, experts)))} if "entropy.shares" in watch else {}
@@ -27,21 +27,21 @@ def _entropies(watch: Watch) -> Curves:
     }
 
 
-def _usage(watch: Watch) -> Curves:
+def _usage_curves(watch: TrainingMonitor) -> Curves:
     """Usage relative to uniform usage of a router: 1 if uniform."""
     return {f"{router} {fact.rpartition('.')[2]}": (fact, 1 / len(names)) for router, names in watch.routers.items() for fact in names}
 
 
-def _development(watch: Watch) -> Curves:
+def _dev_curves(watch: TrainingMonitor) -> Curves:
     return {name.removeprefix("dev."): (name, 1.0) for name in watch.best}
 
 
-KINDS: dict[str, Callable[[Watch], Curves]] = {
-    "share": _of_experts("share"),
-    "largest share, of queries": _of_experts("wins"),
-    "loss": _losses,
-    "accuracy": _of_experts("accuracy"),
-    "entropy, of the most": _entropies,
-    "usage, of an equal part": _usage,
-    "development": _development,
+CURVE_KINDS: dict[str, Callable[[TrainingMonitor], Curves]] = {
+    "share": _expert_curves("share"),
+    "largest share, of queries": _expert_curves("wins"),
+    "loss": _loss_curves,
+    "accuracy": _expert_curves("accuracy"),
+    "entropy, of the most": _entropy_curves,
+    "usage, of an equal part": _usage_curves,
+    "development": _dev_curves,
 }

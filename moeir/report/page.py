@@ -13,31 +13,31 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-BROWSER = Path(__file__).with_name("browser")
+ASSETS = Path(__file__).with_name("browser")
 STYLES = ("page", "cases")
 SCRIPTS = ("start", "charts", "measures", "compared", "training", "map", "queries", "lists", "reasons", "end")
 
 
-def lines(title: str, data: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def render_page(title: str, data: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Render the page in pieces: `data` is read on load, each of the `parts` (name, value) on demand."""
-    style, script = "".join(_read(f"{name}.css") for name in STYLES), "".join(_read(f"{name}.js") for name in SCRIPTS)
-    head, foot = _read("page.html").split("<!-- data -->\n")
-    substitutions = {"POLICY": policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
+    style, script = "".join(_read_asset(f"{name}.css") for name in STYLES), "".join(_read_asset(f"{name}.js") for name in SCRIPTS)
+    head, foot = _read_asset("page.html").split("<!-- data -->\n")
+    substitutions = {"POLICY": content_policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
     yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], head)
-    yield embedded("data", data)
+    yield json_block("data", data)
     for name, value in parts:
-        yield embedded(name, value)
+        yield json_block(name, value)
     yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], foot)
 
 
-def policy(style: str, script: str) -> str:
+def content_policy(style: str, script: str) -> str:
     """Content security policy that allows only this style, this script and a data: icon."""
-    hashes = {"script": digest(script), "style": digest(style)}
+    hashes = {"script": csp_hash(script), "style": csp_hash(style)}
     rules = ["default-src 'none'", *(f"{kind}-src 'sha256-{value}'" for kind, value in hashes.items()), "img-src data:"]
     return "; ".join([*rules, "base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'"])
 
 
-def digest(text: str) -> str:
+def csp_hash(text: str) -> str:
     """SHA-256 in the form of a content security policy.
 
     >>> csp_hash("")
@@ -46,7 +46,7 @@ def digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def embedded(name: str, value: Any) -> str:
+def json_block(name: str, value: Any) -> str:
     """A value as a JSON data block without `<`, so that no text can close the block.
 
     >>> json_block("a", ["</script>"])
@@ -56,5 +56,5 @@ def embedded(name: str, value: Any) -> str:
     return f'<script type="application/json" id="{name}">{text}</script>\n'
 
 
-def _read(name: str) -> str:
-    return (BROWSER / name).read_text(encoding="utf-8")
+def _read_asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

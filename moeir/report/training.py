@@ -7,124 +7,124 @@ from pathlib import Path
 
 from moeir import console
 from moeir.analysis import watching
-from moeir.analysis.watching import WINDOW, Watch
+from moeir.analysis.watching import WINDOW, TrainingMonitor
 from moeir.artifacts import making
 from moeir.errors import UsageError
 from moeir.evaluation import tables
 
-COURSE = 24  # characters of a sparkline
-Row = list[object]
+SPARKLINE_WIDTH = 24  # characters of a sparkline
+CurveRow = list[object]
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingRun:
     """A training by name, its monitor, and whether it has finished."""
 
     name: str
-    watch: Watch
+    monitor: TrainingMonitor
     finished: bool
 
 
-def opened(paths: Sequence[Path]) -> list[Training]:
+def load_trainings(paths: Sequence[Path]) -> list[TrainingRun]:
     """Load trainings, named by their folders, or by their paths if folder names repeat."""
-    names = [path.name if path.name not in ("", "..", watching.METRICS) else str(path) for path in paths]
+    names = [path.name if path.name not in ("", "..", watching.METRICS_FILE) else str(path) for path in paths]
     names = names if len(set(names)) == len(names) else [str(path) for path in paths]
     if len(set(names)) < len(names):
         raise UsageError("--training: the same training is given twice")
     trainings = []
     for name, path in zip(names, paths, strict=True):
-        file = watching.metrics_of(path)
-        trainings.append(Training(name, watching.rebuilt(watching.read(file)), making.place_of(file.parent) == file.parent))
+        file = watching.find_metrics(path)
+        trainings.append(TrainingRun(name, watching.replay(watching.read_metrics(file)), making.final_path(file.parent) == file.parent))
     return trainings
 
 
-def text(trainings: Sequence[Training]) -> str:
+def format_trainings(trainings: Sequence[TrainingRun]) -> str:
     """Format the tables and alarms of all trainings."""
-    parts = [_table(_overview(trainings)), _table(_experts(trainings)), _table(_routers(trainings)), "\n".join(_alarms(trainings))]
+    parts = [_table_of_cells(_overview_rows(trainings)), _table_of_cells(_expert_rows(trainings)), _table_of_cells(_router_rows(trainings)), "\n".join(_alarm_lines(trainings))]
     note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer; ↗ ↘ show the trend of the last tenth of those."
     return "\n\n".join([*filter(None, parts), note]) + "\n"
 
 
-def rows(trainings: Sequence[Training]) -> Iterator[Row]:
+def curve_rows(trainings: Sequence[TrainingRun]) -> Iterator[CurveRow]:
     """Rows (training, metric, step, mean) for files: means over at most 128 intervals, each with its last step."""
     for training in trainings:
-        for fact, course in training.watch.courses.items():
+        for fact, course in training.monitor.histories.items():
             yield from ([training.name, fact, step, mean] for step, mean in course.points())
 
 
-NAMES = ("training", "fact", "step", "mean")
+CURVE_COLUMNS = ("training", "fact", "step", "mean")
 
 
-def _table(named_cells: list[dict[str, object]]) -> str:
+def _table_of_cells(named_cells: list[dict[str, object]]) -> str:
     """Text table of rows of named cells; a missing cell is a dash."""
     header = list(dict.fromkeys(name for row in named_cells for name in row))
-    return tables.text(header, [[row.get(name, "-") for name in header] for row in named_cells]) if named_cells else ""
+    return tables.format_table(header, [[row.get(name, "-") for name in header] for row in named_cells]) if named_cells else ""
 
 
-def _overview(trainings: Sequence[Training]) -> list[dict[str, object]]:
+def _overview_rows(trainings: Sequence[TrainingRun]) -> list[dict[str, object]]:
     table_rows = []
     for training in trainings:
-        watch = training.watch
+        watch = training.monitor
         row: dict[str, object] = {"training": training.name, "steps": f"{watch.step:,}", "": "" if training.finished else "unfinished"}
-        row |= _course(watch, "loss", "loss", COURSE)
+        row |= _history_cells(watch, "loss", "loss", SPARKLINE_WIDTH)
         if (rate := watch.tokens_per_second) is not None:
-            row |= {"tokens/s": f"{rate:,.0f}", "time": console.clock(watch["seconds"].whole)}
+            row |= {"tokens/s": f"{rate:,.0f}", "time": console.format_seconds(watch["seconds"].overall_sum)}
         for name, (best, step) in watch.best.items():
             if name == next(iter(watch.best)):
-                row |= {name: f"{watch.facts[name]:.4f}", "best": f"{best:.4f}", "after step": f"{step:,}"}
+                row |= {name: f"{watch.latest[name]:.4f}", "best": f"{best:.4f}", "after step": f"{step:,}"}
         table_rows.append(row)
     return table_rows if any(row[""] for row in table_rows) else [{name: cell for name, cell in row.items() if name} for row in table_rows]
 
 
-def _experts(trainings: Sequence[Training]) -> list[dict[str, object]]:
+def _expert_rows(trainings: Sequence[TrainingRun]) -> list[dict[str, object]]:
     """One row per expert and training, sorted by expert."""
     table_rows = []
-    for expert in dict.fromkeys(expert for training in trainings for expert in training.watch.experts):
-        for training in (training for training in trainings if expert in training.watch.experts):
-            watch, row = training.watch, dict[str, object]({"expert": expert})
+    for expert in dict.fromkeys(expert for training in trainings for expert in training.monitor.experts):
+        for training in (training for training in trainings if expert in training.monitor.experts):
+            watch, row = training.monitor, dict[str, object]({"expert": expert})
             if len(trainings) > 1:
                 row["training"] = training.name
-            row |= _course(watch, f"share.{expert}", "share", COURSE, 0.0, 1.0)
+            row |= _history_cells(watch, f"_history_cells.{expert}", "share", SPARKLINE_WIDTH, 0.0, 1.0)
             if f"wins.{expert}" in watch:
                 row |= {"largest": f"{watch[f'wins.{expert}'].mean:.1%}"}
             for name in ("rank", "accuracy"):
                 if f"{name}.{expert}" in watch:
                     row[name] = f"{watch[f'{name}.{expert}'].mean:.3f}"
-            table_rows.append(row | _course(watch, f"loss.{expert}", "loss", COURSE))
-    for training in (training for training in trainings if "entropy.shares" in training.watch):
-        count = sum(f"share.{expert}" in training.watch for expert in training.watch.experts)
+            table_rows.append(row | _history_cells(watch, f"_history_cells.{expert}", "loss", SPARKLINE_WIDTH))
+    for training in (training for training in trainings if "entropy.shares" in training.monitor):
+        count = sum(f"share.{expert}" in training.monitor for expert in training.monitor.experts)
         row = {"expert": "entropy of shares"}
         if len(trainings) > 1:
             row["training"] = training.name
-        table_rows.append(row | _course(training.watch, "entropy.shares", "share", COURSE, 0.0, math.log(max(2, count))))
+        table_rows.append(row | _history_cells(training.monitor, "entropy.shares", "share", SPARKLINE_WIDTH, 0.0, math.log(max(2, count))))
     return table_rows
 
 
-def _routers(trainings: Sequence[Training]) -> list[dict[str, object]]:
+def _router_rows(trainings: Sequence[TrainingRun]) -> list[dict[str, object]]:
     """One row per router and training: entropy, and a bar for the usage of each expert, half as high if usage is uniform."""
     table_rows = []
-    for router in dict.fromkeys(router for training in trainings for router in training.watch.routers):
-        for training in (training for training in trainings if router in training.watch.routers):
-            shares = [training.watch[fact].mean for fact in training.watch.routers[router]]
+    for router in dict.fromkeys(router for training in trainings for router in training.monitor.routers):
+        for training in (training for training in trainings if router in training.monitor.routers):
+            shares = [training.monitor[fact].mean for fact in training.monitor.routers[router]]
             row: dict[str, object] = {"router": router}
             if len(trainings) > 1:
                 row["training"] = training.name
-            row |= _course(training.watch, f"entropy.{router}", "entropy", COURSE, 0.0, math.log(max(2, len(shares))))
+            row |= _history_cells(training.monitor, f"_history_cells.{router}", "entropy", SPARKLINE_WIDTH, 0.0, math.log(max(2, len(shares))))
             row["usage of experts"] = console.sparkline([share * len(shares) for share in shares], len(shares), 0.0, 2.0)
             table_rows.append(row | {"least": f"{min(shares):.1%}", "most": f"{max(shares):.1%}", "equal": f"{1 / len(shares):.1%}"})
     return table_rows
 
 
-def _alarms(trainings: Sequence[Training]) -> Iterator[str]:
+def _alarm_lines(trainings: Sequence[TrainingRun]) -> Iterator[str]:
     for training in trainings:
-        for alarm in training.watch.alarms:
-            suffix = "" if alarm in training.watch.lasting else " (has passed)"
+        for alarm in training.monitor.alarms:
+            suffix = "" if alarm in training.monitor.active_alarms else " (has passed)"
             yield (f"{training.name}: " if len(trainings) > 1 else "") + f"{alarm}{suffix}"
-    if not any(training.watch.alarms for training in trainings):
+    if not any(training.monitor.alarms for training in trainings):
         yield "No alarm."
 
 
-def _course(watch: Watch, fact: str, name: str, width: int, low: float | None = None, high: float | None = None) -> dict[str, object]:
+def _history_cells(watch: TrainingMonitor, fact: str, name: str, width: int, low: float | None = None, high: float | None = None) -> dict[str, object]:
     """Mean, and sparkline of the history with a trend arrow; empty for a missing metric."""
     if fact not in watch:
         return {}

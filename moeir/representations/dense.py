@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, full_precision
+from moeir.representations.base import Representation, float32_scores
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Dense(Representation):
         return len(self.vectors)
 
     def scores(self, documents: Self) -> Tensor:
-        with full_precision(self.vectors.device):
+        with float32_scores(self.vectors.device):
             return self.vectors.float() @ documents.vectors.float().T
 
-    def paired(self, documents: Self) -> Tensor:
+    def score_pairs(self, documents: Self) -> Tensor:
         return (self.vectors.float() * documents.vectors.float()).sum(-1)
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
@@ -34,7 +34,7 @@ class Dense(Representation):
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(change(self.vectors))
 
-    def scaled(self, factor: float) -> Self:
+    def scale(self, factor: float) -> Self:
         return type(self)(self.vectors * factor)
 
     @classmethod
@@ -45,5 +45,5 @@ class Dense(Representation):
         return {"vectors": self.vectors}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
         return cls(arrays["vectors"])

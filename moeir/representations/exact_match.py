@@ -7,9 +7,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.kernels.exact_match import best_matches
-from moeir.kernels.pairs import products
-from moeir.representations.base import Representation, cumulate, full_precision, spans
+from moeir.kernels.exact_match import find_best_matches
+from moeir.kernels.pairs import gather_dot
+from moeir.representations.base import Representation, lengths_to_starts, float32_scores, ragged_positions
 
 
 @dataclass(frozen=True)
@@ -29,52 +29,52 @@ class ExactMatch(Representation):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def owners(self) -> Tensor:
+    def text_indices(self) -> Tensor:
         """Index of each token's text [T]."""
         texts = torch.arange(len(self), device=self.starts.device)
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
-        match_scores, query, document = self._matches(documents, self.terms.long(), documents.terms.long())
-        pair_indices = self.owners()[query] * len(documents) + documents.owners()[document]
+        match_scores, query, document = self._best_matches(documents, self.terms.long(), documents.terms.long())
+        pair_indices = self.text_indices()[query] * len(documents) + documents.text_indices()[document]
         return match_scores.new_zeros(len(self) * len(documents)).index_add(0, pair_indices, match_scores).view(len(self), len(documents))
 
-    def paired(self, documents: Self) -> Tensor:
+    def score_pairs(self, documents: Self) -> Tensor:
         terms = 1 + max((int(part.terms.max()) for part in (self, documents) if len(part.terms)), default=0)
         # tokens match within their pair only
-        query_keys, document_keys = (part.owners() * terms + part.terms.long() for part in (self, documents))
-        match_scores, query, _ = self._matches(documents, query_keys, document_keys)
-        return match_scores.new_zeros(len(self)).index_add(0, self.owners()[query], match_scores)
+        query_keys, document_keys = (part.text_indices() * terms + part.terms.long() for part in (self, documents))
+        match_scores, query, _ = self._best_matches(documents, query_keys, document_keys)
+        return match_scores.new_zeros(len(self)).index_add(0, self.text_indices()[query], match_scores)
 
-    def _matches(self, documents: Self, query_keys: Tensor, document_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _best_matches(self, documents: Self, query_keys: Tensor, document_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores [pairs] of each query token's best match per document, with the token indices on both sides."""
-        with full_precision(self.vectors.device):
+        with float32_scores(self.vectors.device):
             left, right = self.vectors.float(), documents.vectors.float()
-            query, document = best_matches(left, query_keys, right, document_keys, documents.owners())
-            return products(left, right, query, document).relu(), query, document
+            query, document = find_best_matches(left, query_keys, right, document_keys, documents.text_indices())
+            return gather_dot(left, right, query, document).relu(), query, document
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        positions, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
+        positions, starts = ragged_positions(self.starts, rows, len(self.terms) if permutation else None)
         return replace(self, terms=self.terms[positions], vectors=self.vectors.index_select(0, positions), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, terms=change(self.terms), vectors=change(self.vectors), starts=change(self.starts))
 
-    def scaled(self, factor: float) -> Self:
+    def scale(self, factor: float) -> Self:
         return replace(self, vectors=self.vectors * factor)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        starts = cumulate(torch.cat([part.starts.diff() for part in parts]))
+        starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
         return cls(torch.cat([part.terms for part in parts]), torch.cat([part.vectors for part in parts]), starts)
 
     def columns(self) -> dict[str, Tensor]:
         return {"terms": self.terms, "vectors": self.vectors}
 
-    def starts_of_rows(self) -> Tensor:
+    def text_starts(self) -> Tensor:
         return self.starts
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
         assert starts is not None
         return cls(arrays["terms"], arrays["vectors"], starts)

@@ -5,43 +5,43 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts.journals import GrowingLines, Journal
+from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.artifacts.making import RESUME
-from moeir.representations.base import Representation, Writer
-from moeir.representations.shortening import Shortening
+from moeir.representations.base import Representation, RepresentationWriter
+from moeir.representations.shortening import Pruning
 
-SECONDS = 5.0  # between two flushes
+FLUSH_SECONDS = 5.0  # between two flushes
 
 
-def _before_the_last(entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _entry_to_resume(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """The journal entry before the last: the last window is encoded again, so that every writer has appended at least once."""
     earlier = [entry for entry in entries if entry["texts"] < entries[-1]["texts"]]
     return earlier[-1] if earlier else {"texts": 0, "ids": 0, "experts": {}}
 
 
-class GrowingEncodings:
+class ResumableEncodingWriter:
     """Appends ids and, for each expert, its arrays; a journal records what is complete on disk."""
 
-    def __init__(self, folder: Path, kinds: Iterable[str], shortening: Shortening) -> None:
+    def __init__(self, folder: Path, kinds: Iterable[str], pruning: Pruning) -> None:
         (folder / RESUME).mkdir(exist_ok=True)
-        self._shortening, self._kept = shortening, time.monotonic()
-        self._journal = Journal(folder / RESUME / "journal.jsonl")
-        entry = _before_the_last(self._journal.entries)
-        self.texts: int = entry["texts"]
-        self._writers = {name: Writer(folder / name, entry["experts"].get(name)) for name in kinds}
-        self._ids = GrowingLines(folder / "ids.txt", entry["ids"])
+        self._pruning, self._last_flush = pruning, time.monotonic()
+        self._journal = JsonlJournal(folder / RESUME / "journal.jsonl")
+        entry = _entry_to_resume(self._journal.entries)
+        self.text_count: int = entry["texts"]
+        self._writers = {name: RepresentationWriter(folder / name, entry["experts"].get(name)) for name in kinds}
+        self._ids = AppendableText(folder / "ids.txt", entry["ids"])
 
-    def add(self, ids: list[str], made: Mapping[str, Representation]) -> None:
+    def add(self, ids: list[str], representations: Mapping[str, Representation]) -> None:
         """Append a window; flush everything if the last flush was more than `FLUSH_SECONDS` ago."""
         for name, writer in self._writers.items():
-            writer.append(self._shortening(made[name]))
+            writer.append(self._pruning(representations[name]))
         self._ids.append(ids)
-        self.texts += len(ids)
-        if time.monotonic() - self._kept < SECONDS:
+        self.text_count += len(ids)
+        if time.monotonic() - self._last_flush < FLUSH_SECONDS:
             return
         row_counts = {name: writer.flush() for name, writer in self._writers.items()}
-        self._journal.write({"texts": self.texts, "ids": self._ids.flush(), "experts": row_counts})
-        self._kept = time.monotonic()
+        self._journal.write({"texts": self.text_count, "ids": self._ids.flush(), "experts": row_counts})
+        self._last_flush = time.monotonic()
 
     def close(self) -> None:
         """Write the arrays' final headers."""

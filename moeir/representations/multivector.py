@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
-from moeir.representations.base import Representation, cumulate, full_precision, spans
+from moeir.representations.base import Representation, lengths_to_starts, float32_scores, ragged_positions
 
 
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask
     return best.sum(dim=-1)
 
 
-def clusters(points: np.ndarray, count: int) -> np.ndarray:
+def ward_clusters(points: np.ndarray, count: int) -> np.ndarray:
     """Cluster of each point by Ward's linkage: [M, D] -> int64 [M] in 0..count-1, numbered by first point.
 
     >>> ward_clusters(np.array([[0.0], [5.0], [0.1], [5.2]]), 2).tolist()
@@ -58,14 +58,14 @@ class MultiVector(Representation):
 
     vectors: Tensor
     starts: Tensor
-    longest: int | None = None
+    max_length: int | None = None
     kind: ClassVar[str] = "multivector"
     files: ClassVar[dict[str, str]] = {"vectors": "float16"}
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def padded(self) -> tuple[Tensor, Tensor]:
+    def pad(self) -> tuple[Tensor, Tensor]:
         """vectors [B, L, D] float32, padded with zeros, and the mask [B, L] of real tokens."""
         lengths = self.starts[1:] - self.starts[:-1]
         longest = int(lengths.max()) if len(self) else 0
@@ -75,15 +75,15 @@ class MultiVector(Representation):
         return flat.view(len(self), longest, -1) * mask[..., None], mask
 
     def scores(self, documents: Self) -> Tensor:
-        with full_precision(self.vectors.device):
-            return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts, documents.longest)
+        with float32_scores(self.vectors.device):
+            return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts, documents.max_length)
 
-    def paired(self, documents: Self) -> Tensor:
+    def score_pairs(self, documents: Self) -> Tensor:
         rows = torch.arange(len(self), device=self.starts.device)
         pairs = [self.select(rows[i : i + 1]).scores(documents.select(rows[i : i + 1]))[0] for i in range(len(self))]
         return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
 
-    def pooled(self, factor: int) -> Self:
+    def pool_tokens(self, factor: int) -> Self:
         """Reduce M vectors of a text to ⌈M / factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
 
         Clusters come from Ward's linkage of the normalised vectors; means are not normalised again.
@@ -92,7 +92,7 @@ class MultiVector(Representation):
         directions = torch.nn.functional.normalize(vectors).double().numpy()
         cluster_ids, starts = [np.empty(0, np.int64)], [0]
         for first, last in pairwise(bounds):
-            cluster_ids.append(clusters(directions[first:last], -(-(last - first) // factor)) + starts[-1])
+            cluster_ids.append(ward_clusters(directions[first:last], -(-(last - first) // factor)) + starts[-1])
             starts.append(starts[-1] + -(-(last - first) // factor))
         cluster_of_vector = torch.from_numpy(np.concatenate(cluster_ids))
         sums = vectors.new_zeros(starts[-1], vectors.shape[1]).index_add(0, cluster_of_vector, vectors)
@@ -100,32 +100,32 @@ class MultiVector(Representation):
         return type(self)(means.to(self.vectors.device), torch.tensor(starts, device=self.starts.device))
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        positions, starts = spans(self.starts, rows, len(self.vectors) if permutation else None)
+        positions, starts = ragged_positions(self.starts, rows, len(self.vectors) if permutation else None)
         return replace(self, vectors=self.vectors.index_select(0, positions), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, vectors=change(self.vectors), starts=change(self.starts))
 
-    def unbounded(self) -> Self:
+    def drop_bounds(self) -> Self:
         return type(self)(self.vectors, self.starts)
 
-    def scaled(self, factor: float) -> Self:
+    def scale(self, factor: float) -> Self:
         return replace(self, vectors=self.vectors * factor)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        starts = cumulate(torch.cat([part.starts.diff() for part in parts]))
-        bounds = [part.longest for part in parts]
+        starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
+        bounds = [part.max_length for part in parts]
         longest = None if None in bounds else max(bound for bound in bounds if bound is not None)
         return cls(torch.cat([part.vectors for part in parts]), starts, longest)
 
     def columns(self) -> dict[str, Tensor]:
         return {"vectors": self.vectors}
 
-    def starts_of_rows(self) -> Tensor:
+    def text_starts(self) -> Tensor:
         return self.starts
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
         assert starts is not None
         return cls(arrays["vectors"], starts)

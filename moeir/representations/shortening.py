@@ -10,7 +10,7 @@ from moeir.representations.sparse import Sparse
 
 
 @dataclass(frozen=True)
-class Shortening:
+class Pruning:
     """How documents are pruned before they are written; the defaults change nothing. Queries are never pruned."""
 
     terms: int | None = None
@@ -20,23 +20,23 @@ class Shortening:
     def check_kinds(self, kinds: dict[str, str]) -> None:
         """UsageError for an option that applies to none of a checkpoint's experts (expert -> kind)."""
         required_kind = {"terms": "sparse", "least_weight": "sparse", "pool_factor": "multivector"}
-        for name, value in self.facts().items():
+        for name, value in self.active_options().items():
             if required_kind[name] not in kinds.values():
                 available = ", ".join(f"{expert} {kind}" for expert, kind in kinds.items())
                 flag = f"--{name.replace('_', '-')} {value:g}"
                 raise UsageError(f"{flag}: is for {required_kind[name]} experts; the checkpoint has {available}")
 
-    def facts(self) -> dict[str, Any]:
+    def active_options(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(NOTHING, name)}
+        return {name: value for name, value in asdict(self).items() if value != getattr(NO_PRUNING, name)}
 
     def __call__(self, documents: Representation) -> Representation:
         """Documents of one expert, pruned as their kind allows."""
         if isinstance(documents, Sparse) and (self.terms, self.least_weight) != (None, None):
-            return documents.heaviest(self.terms, self.least_weight)
+            return documents.top_terms(self.terms, self.least_weight)
         if isinstance(documents, MultiVector) and self.pool_factor > 1:
-            return documents.pooled(self.pool_factor)
+            return documents.pool_tokens(self.pool_factor)
         return documents
 
 
-NOTHING = Shortening()
+NO_PRUNING = Pruning()

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, cumulate, full_precision, spans
+from moeir.representations.base import Representation, lengths_to_starts, float32_scores, ragged_positions
 
 
 @dataclass(frozen=True)
@@ -36,68 +36,68 @@ class Sparse(Representation):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def matrix(self) -> Tensor:
+    def to_matrix(self) -> Tensor:
         """weights [B, V], float32; differentiable."""
-        texts = self.owners()
+        texts = self.text_indices()
         flat = torch.zeros(len(self) * self.vocabulary, device=self.weights.device)
         positions = texts * self.vocabulary + self.terms.long()
         return flat.index_copy(0, positions, self.weights.float()).view(len(self), self.vocabulary)
 
-    def owners(self) -> Tensor:
+    def text_indices(self) -> Tensor:
         """Index of each pair's text [pairs]."""
         texts = torch.arange(len(self), device=self.terms.device)
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
-        with full_precision(self.weights.device):
-            return self.matrix() @ documents.matrix().T
+        with float32_scores(self.weights.device):
+            return self.to_matrix() @ documents.to_matrix().T
 
-    def paired(self, documents: Self) -> Tensor:
-        return (self.matrix() * documents.matrix()).sum(-1)
+    def score_pairs(self, documents: Self) -> Tensor:
+        return (self.to_matrix() * documents.to_matrix()).sum(-1)
 
-    def heaviest(self, most: int | None = None, least: float | None = None) -> Self:
+    def top_terms(self, max_terms: int | None = None, min_weight: float | None = None) -> Self:
         """Keep the `max_terms` largest weights of each text (ties: the lower term) that are at least `min_weight`."""
-        texts, weights = self.owners(), self.weights.abs()
-        selected = weights >= (0.0 if least is None else least)
-        if most is not None:
+        texts, weights = self.text_indices(), self.weights.abs()
+        selected = weights >= (0.0 if min_weight is None else min_weight)
+        if max_terms is not None:
             order = weights.argsort(descending=True, stable=True)
             order = order[texts[order].argsort(stable=True)]
-            selected[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < most
+            selected[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < max_terms
         return type(self).from_pairs(texts[selected], self.terms[selected], self.weights[selected], len(self), self.vocabulary)
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        positions, starts = spans(self.starts, rows, len(self.terms) if permutation else None)
+        positions, starts = ragged_positions(self.starts, rows, len(self.terms) if permutation else None)
         return replace(self, starts=starts, terms=self.terms[positions], weights=self.weights.index_select(0, positions))
 
-    def positive(self) -> Self:
+    def drop_zero_weights(self) -> Self:
         is_positive = self.weights > 0
         if bool(is_positive.all()):
             return self
-        texts, terms, weights = self.owners()[is_positive], self.terms[is_positive], self.weights[is_positive]
+        texts, terms, weights = self.text_indices()[is_positive], self.terms[is_positive], self.weights[is_positive]
         return type(self).from_pairs(texts, terms, weights, len(self), self.vocabulary)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, starts=change(self.starts), terms=change(self.terms), weights=change(self.weights))
 
-    def scaled(self, factor: float) -> Self:
+    def scale(self, factor: float) -> Self:
         return replace(self, weights=self.weights * factor)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        starts = cumulate(torch.cat([part.starts.diff() for part in parts]))
+        starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
         terms, weights = torch.cat([part.terms for part in parts]), torch.cat([part.weights for part in parts])
         return cls(starts, terms, weights, parts[0].vocabulary)
 
     def columns(self) -> dict[str, Tensor]:
         return {"terms": self.terms, "weights": self.weights}
 
-    def starts_of_rows(self) -> Tensor:
+    def text_starts(self) -> Tensor:
         return self.starts
 
-    def facts(self) -> dict[str, int]:
+    def metadata(self) -> dict[str, int]:
         return {"vocabulary": self.vocabulary}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, facts: dict[str, int]) -> Self:
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
         assert starts is not None
-        return cls(starts, arrays["terms"], arrays["weights"], facts["vocabulary"])
+        return cls(starts, arrays["terms"], arrays["weights"], metadata["vocabulary"])

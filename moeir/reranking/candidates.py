@@ -20,7 +20,7 @@ class Candidates:
     document: Integers
 
     @classmethod
-    def of(cls, run: Run, depth: int) -> "Candidates":
+    def from_run(cls, run: Run, depth: int) -> "Candidates":
         """Pairs query by query, in the order of ranks."""
         top = run.top(depth)
         return cls(run, depth, np.repeat(np.arange(len(top)), np.diff(top.starts)), top.documents.astype(np.int64))
@@ -28,7 +28,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.query)
 
-    def reranked(self, scores: npt.ArrayLike, *, rest: bool = True, tag: str = "moeir") -> Run:
+    def apply_scores(self, scores: npt.ArrayLike, *, rest: bool = True, tag: str = "moeir") -> Run:
         """The run with these scores [n]; documents below the depth follow in their old order, or are dropped without `rest`.
 
         Trailing scores of a query may be NaN: not scored, treated as below the depth. Such a document scores one step less than the
@@ -38,7 +38,7 @@ class Candidates:
         new = np.asarray(scores, dtype=np.float32)
         scored = ~np.isnan(new)
         if not rest:
-            return Run.from_columns(run.queries, self.query[scored], run.names, self.document[scored], new[scored], tag)
+            return Run.from_columns(run.queries, self.query[scored], run.document_ids, self.document[scored], new[scored], tag)
         depths = np.bincount(self.query[scored], minlength=len(run))
         owners = np.repeat(np.arange(len(run)), sizes)
         ranks = np.arange(len(owners)) - np.repeat(run.starts[:-1], sizes)
@@ -48,34 +48,34 @@ class Candidates:
         final[ranks < self.depth] = new
         unscored = ranks >= depths[owners]
         offsets = ranks[unscored] - depths[owners[unscored]] + 1
-        final[unscored] = lowest[owners[unscored]] - offsets * _steps(lowest, sizes)[owners[unscored]]
-        return Run.from_columns(run.queries, owners, run.names, run.documents, final.astype(np.float32), tag)
+        final[unscored] = lowest[owners[unscored]] - offsets * _score_steps(lowest, sizes)[owners[unscored]]
+        return Run.from_columns(run.queries, owners, run.document_ids, run.documents, final.astype(np.float32), tag)
 
 
-def _steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArray[np.float64]:
+def _score_steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArray[np.float64]:
     """Steps between scores that float32 can distinguish: 1, more for very large scores."""
     reach = np.where(np.isfinite(lowest), np.abs(lowest), 0.0) + sizes
     return np.maximum(1.0, 4.0 * np.spacing(reach.astype(np.float32)).astype(np.float64))
 
 
-def united(runs: Sequence[Run], merge: str) -> Run:
+def merge_runs(runs: Sequence[Run], merge: str) -> Run:
     """Fuse several runs into one list of candidates by the spec `merge`; a single run is returned unchanged."""
-    return runs[0] if len(runs) == 1 else fusion.fused(runs, variants.bind("fusion", merge))
+    return runs[0] if len(runs) == 1 else fusion.fuse_runs(runs, variants.bind_variant("fusion", merge))
 
 
-def part(run: Run, number: int, count: int) -> Run:
+def query_shard(run: Run, number: int, count: int) -> Run:
     """Queries of shard `number` of `count`, counted from 0: consecutive queries of the run."""
     first, last = (index * len(run) // count for index in (number, number + 1))
     rows = slice(int(run.starts[first]), int(run.starts[last]))
     starts = run.starts[first : last + 1] - run.starts[first]
-    return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.names, run.tag)
+    return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.document_ids, run.tag)
 
 
-def combined(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:
+def ensemble_scores(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:
     """Combine the scores of several rerankers query by query: M scores [n] -> [n]. Scores of a single reranker are unchanged."""
     if len(scores) == 1:
         return scores[0]
-    merge, combined_scores = variants.bind("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
+    merge, combined_scores = variants.bind_variant("reranking.ensembles", ensemble), np.empty(len(candidates), dtype=np.float32)
     stacked = np.stack(scores).astype(np.float64)
     ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
     for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from moeir.errors import UsageError
 
-PASSAGES = ("firstp", "maxp", "sump")
+PASSAGE_MODES = ("firstp", "maxp", "sump")
 
 
 @dataclass(frozen=True)
-class Round:
+class CascadeRound:
     """Number of documents per query, and the checkpoints that score them.
 
     >>> CascadeRound.parse("100:ckpt/bert+ckpt/electra").models
@@ -22,7 +22,7 @@ class Round:
     models: tuple[Path, ...]
 
     @classmethod
-    def parsed(cls, text: str) -> "Round":
+    def parse(cls, text: str) -> "CascadeRound":
         """Parse DEPTH:CHECKPOINT, with + between several checkpoints."""
         depth, colon, models = text.partition(":")
         if not (colon and depth.isdecimal() and int(depth) and all(models.split("+"))):
@@ -30,7 +30,7 @@ class Round:
         return cls(int(depth), tuple(map(Path, models.split("+"))))
 
 
-def check_falling(rounds: Sequence[Round]) -> None:
+def check_decreasing(rounds: Sequence[CascadeRound]) -> None:
     """UsageError unless every round scores fewer documents than the one before."""
     for before, after in pairwise(rounds):
         if after.depth >= before.depth:

@@ -5,32 +5,32 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from moeir.architectures.checkpoint import OpenCheckpoint
-from moeir.backbones.ahead import walked_ahead
-from moeir.backbones.pairs import Numbers, Pairs
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.ahead import prefetch
+from moeir.backbones.pairs import Numbers, PackedPairs
 from moeir.backbones.precision import autocast
-from moeir.backbones.tokens import Tokens
-from moeir.reranking.ledger import Ledger, Scores
+from moeir.backbones.tokens import PackedTokens
+from moeir.reranking.ledger import ScoreJournal, Scores
 
 
 @torch.no_grad()
-def scored(
-    checkpoint: OpenCheckpoint,
-    pairs: Pairs,
+def score_pairs(
+    checkpoint: RetrievalModel,
+    pairs: PackedPairs,
     *,
     dtype: torch.dtype,
     max_tokens: int,
-    journal: Ledger | None = None,
+    journal: ScoreJournal | None = None,
     name: str = "scores",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
     """Score of every pair [n], float32, longest pairs first. `journal` saves them under `name`; `advance` gets the number of new scores."""
     device, architecture = str(checkpoint.device), checkpoint.architecture.eval()
     order = np.argsort(-pairs.lengths, kind="stable")
-    score_log = (Ledger(None) if journal is None else journal).opened(name, len(order))
+    score_log = (ScoreJournal(None) if journal is None else journal).open_log(name, len(order))
     advance(score_log.done)
     with autocast(dtype, device):
-        for tokens in walked_ahead(_packed(pairs, order[score_log.done :], max_tokens, device)):
+        for tokens in prefetch(_pair_batches(pairs, order[score_log.done :], max_tokens, device)):
             score_log.add(architecture(tokens.to(device))["relevance"].vectors[:, 0].cpu().numpy())
             advance(len(tokens))
     scores = np.empty(len(order), dtype=np.float32)
@@ -38,14 +38,14 @@ def scored(
     return scores
 
 
-def _packed(pairs: Pairs, order: Numbers, max_tokens: int, device: str) -> Iterator[Tokens]:
+def _pair_batches(pairs: PackedPairs, order: Numbers, max_tokens: int, device: str) -> Iterator[PackedTokens]:
     """Batches of consecutive pairs of at most `max_tokens` tokens, or of one pair."""
-    for rows in cut(order, pairs.lengths[order], max_tokens):
-        tokens = pairs.packed(rows).sort_by_length()
-        yield tokens.pinned() if device.startswith("cuda") else tokens
+    for rows in split_by_tokens(order, pairs.lengths[order], max_tokens):
+        tokens = pairs.pack(rows).sort_by_length()
+        yield tokens.pin_memory() if device.startswith("cuda") else tokens
 
 
-def cut(rows: Numbers, lengths: Numbers, max_tokens: int) -> Iterator[Numbers]:
+def split_by_tokens(rows: Numbers, lengths: Numbers, max_tokens: int) -> Iterator[Numbers]:
     """Split rows into batches of at most `max_tokens` tokens in all, or of one row; a resumed rest is split like the whole.
 
     >>> [part.tolist() for part in split_by_tokens(np.arange(4), np.array([5, 3, 3, 9]), 6)]

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from moeir.errors import UsageError
 
-Exact = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 
-def zscore(scores: Exact) -> Exact:
+def zscore(scores: Floats) -> Floats:
     """Mean of scores standardised reranker by reranker over the query's documents; if all are equal, each counts 0.
 
     >>> zscore(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
@@ -23,7 +23,7 @@ def zscore(scores: Exact) -> Exact:
     return np.asarray(np.where(equal, 0.0, centred / spread[:, None]).mean(axis=0))
 
 
-def mean(scores: Exact) -> Exact:
+def mean(scores: Floats) -> Floats:
     """Mean of the raw scores.
 
     >>> mean(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
@@ -32,7 +32,7 @@ def mean(scores: Exact) -> Exact:
     return np.asarray(scores.mean(axis=0))
 
 
-def softmax(scores: Exact, *, temperature: float = 1.0) -> Exact:
+def softmax(scores: Floats, *, temperature: float = 1.0) -> Floats:
     """Mean of each reranker's softmax over the query's documents.
 
     >>> softmax(np.array([[0.0, 0.0], [0.0, 1.0]])).round(4).tolist()
@@ -44,7 +44,7 @@ def softmax(scores: Exact, *, temperature: float = 1.0) -> Exact:
     return np.asarray((powers / powers.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
-def rrf(scores: Exact, *, constant: float = 60.0) -> Exact:
+def rrf(scores: Floats, *, constant: float = 60.0) -> Floats:
     """Sum of 1 / (constant + rank); equal scores share their mean rank. Cormack, Clarke and Büttcher 2009.
 
     >>> rrf(np.array([[3.0, 1.0, 2.0]]), constant=1).round(4).tolist()
@@ -52,10 +52,10 @@ def rrf(scores: Exact, *, constant: float = 60.0) -> Exact:
     """
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant:g}: expected 0 or more")
-    return np.asarray(sum(1.0 / (constant + _ranks(row)) for row in scores))
+    return np.asarray(sum(1.0 / (constant + _average_ranks(row)) for row in scores))
 
 
-def _ranks(row: Exact) -> Exact:
+def _average_ranks(row: Floats) -> Floats:
     """[n] from 1, the highest score first."""
     _, groups, counts = np.unique(-row, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[groups])

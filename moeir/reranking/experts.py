@@ -6,19 +6,19 @@ from itertools import islice
 import numpy as np
 import torch
 
-from moeir.architectures.base import Encoded
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.pairs import Numbers
 from moeir.backbones.precision import autocast
 from moeir.errors import UsageError
-from moeir.reranking.ledger import Ledger, Scores
+from moeir.reranking.ledger import ScoreJournal, Scores
 
-DOCUMENTS_AT_ONCE, PAIRS_AT_ONCE = 256, 512
+DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
 
 
-def chosen(checkpoint: OpenCheckpoint, experts: Sequence[str], source: object) -> list[str]:
+def select_experts(checkpoint: RetrievalModel, experts: Sequence[str], source: object) -> list[str]:
     """Experts whose scores are added: all, or those given; UsageError for an unknown one."""
-    kinds = checkpoint.architecture.kinds
+    kinds = checkpoint.architecture.representation_kinds
     for name in experts:
         if name not in kinds:
             raise UsageError(f"--expert {name}: {source} has {', '.join(kinds)}")
@@ -26,8 +26,8 @@ def chosen(checkpoint: OpenCheckpoint, experts: Sequence[str], source: object) -
 
 
 @torch.no_grad()
-def scored(
-    checkpoint: OpenCheckpoint,
+def score_with_experts(
+    checkpoint: RetrievalModel,
     experts: Sequence[str],
     queries: Sequence[str],
     documents: Iterator[tuple[int, str]],
@@ -36,7 +36,7 @@ def scored(
     *,
     dtype: torch.dtype,
     max_tokens: int,
-    journal: Ledger | None = None,
+    journal: ScoreJournal | None = None,
     name: str = "scores",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
@@ -45,19 +45,19 @@ def scored(
     `documents` are rows with texts, each once, in a fixed order; a pair is scored when its document arrives.
     """
     device = str(checkpoint.device)
-    score_log = (Ledger(None) if journal is None else journal).opened(name, len(query))
+    score_log = (ScoreJournal(None) if journal is None else journal).open_log(name, len(query))
     scores, by_document = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
     bounds = np.searchsorted(document[by_document], np.arange(int(document.max(initial=-1)) + 2))
     with autocast(dtype, device):
         encoded_queries = checkpoint.encode(queries, "query", max_tokens=max_tokens)
         done = 0
-        while window := list(islice(documents, DOCUMENTS_AT_ONCE)):
+        while window := list(islice(documents, DOCUMENTS_PER_BATCH)):
             parts = [by_document[bounds[row] : bounds[row + 1]] for row, _ in window]
             pairs = np.concatenate(parts)
             document_rows = np.repeat(np.arange(len(window)), [len(part) for part in parts])
             if done >= score_log.done:
                 encoded_documents = checkpoint.encode([text for _, text in window], "document", max_tokens=max_tokens)
-                score_log.add(_paired(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
+                score_log.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
             scores[pairs] = score_log.scores[done : done + len(pairs)]
             done += len(pairs)
             advance(len(pairs))
@@ -65,14 +65,14 @@ def scored(
     return scores
 
 
-def _paired(queries: Encoded, documents: Encoded, experts: Sequence[str], query: Numbers, document: Numbers) -> Scores:
+def _paired_scores(queries: EncoderOutput, documents: EncoderOutput, experts: Sequence[str], query: Numbers, document: Numbers) -> Scores:
     """Scores [n] of pairs (query row, document row)."""
     parts = []
-    for first in range(0, len(query), PAIRS_AT_ONCE):
-        rows = [torch.from_numpy(side[first : first + PAIRS_AT_ONCE]) for side in (query, document)]
+    for first in range(0, len(query), PAIRS_PER_BATCH):
+        rows = [torch.from_numpy(side[first : first + PAIRS_PER_BATCH]) for side in (query, document)]
         query_part, document_part = (
             side.select(row.to(side.tensors()[0].device)) for side, row in zip((queries, documents), rows, strict=True)
         )
-        total = torch.stack([query_part[name].paired(document_part[name]).float() for name in experts]).sum(0)
+        total = torch.stack([query_part[name].score_pairs(document_part[name]).float() for name in experts]).sum(0)
         parts.append(total.cpu().numpy())
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)

@@ -6,53 +6,53 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from moeir.artifacts.journals import HEADER, GrowingArray, Journal
+from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy, JsonlJournal
 
-SECONDS = 5.0  # between two writes to disk
+FLUSH_SECONDS = 5.0  # between two writes to disk
 Scores = npt.NDArray[np.float32]
 
 
-class Ledger:
+class ScoreJournal:
     """Score logs by name, each in the order in which its pairs are scored; in memory only without a folder."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._journal, self._kept = folder, None, time.monotonic()
-        self._marks: dict[str, int] = {}
+        self._folder, self._journal, self._flushed_at = folder, None, time.monotonic()
+        self._saved_rows: dict[str, int] = {}
         if folder is not None:
             folder.mkdir(exist_ok=True)
-            self._journal = Journal(folder / "journal.jsonl")
+            self._journal = JsonlJournal(folder / "journal.jsonl")
             for entry in self._journal.entries:
-                self._marks |= entry
+                self._saved_rows |= entry
 
     @property
-    def keeps(self) -> bool:
+    def has_saved(self) -> bool:
         """Whether scores are on disk; work of less than `FLUSH_SECONDS` is repeated instead."""
-        return bool(self._marks)
+        return bool(self._saved_rows)
 
-    def opened(self, name: str, count: int) -> "Walk":
+    def open_log(self, name: str, count: int) -> "ScoreLog":
         """The log of that name for `count` pairs, with its saved scores."""
-        return Walk(self, name, count)
+        return ScoreLog(self, name, count)
 
-    def _known(self, name: str) -> Scores:
-        rows = self._marks.get(name, 0)
+    def _load(self, name: str) -> Scores:
+        rows = self._saved_rows.get(name, 0)
         if self._folder is None or not rows:
             return np.empty(0, dtype=np.float32)
-        saved = (self._folder / f"{name}.npy").read_bytes()[HEADER : HEADER + 4 * rows]
+        saved = (self._folder / f"{name}.npy").read_bytes()[HEADER_BYTES : HEADER_BYTES + 4 * rows]
         return np.frombuffer(saved, dtype=np.float32)
 
-    def _due(self) -> bool:
-        return self._folder is not None and time.monotonic() - self._kept >= SECONDS
+    def _is_due(self) -> bool:
+        return self._folder is not None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS
 
-    def _keep(self, name: str, scores: Scores) -> None:
+    def _save(self, name: str, scores: Scores) -> None:
         """Append the next scores of a log to its file."""
         assert self._folder is not None and self._journal is not None
-        array = GrowingArray(self._folder / f"{name}.npy", np.float32, rows=self._marks.get(name, 0))
+        array = AppendableNpy(self._folder / f"{name}.npy", np.float32, rows=self._saved_rows.get(name, 0))
         array.append(scores)
         array.flush()
         array.close()
-        self._marks[name] = array.rows
+        self._saved_rows[name] = array.rows
         self._journal.write({name: array.rows})
-        self._kept = time.monotonic()
+        self._flushed_at = time.monotonic()
 
     def close(self) -> None:
         """Close the journal file."""
@@ -60,26 +60,26 @@ class Ledger:
             self._journal.close()
 
 
-class Walk:
+class ScoreLog:
     """The scores of one log, of which `done` are known."""
 
-    def __init__(self, journal: Ledger, name: str, count: int) -> None:
-        saved = journal._known(name)
-        self.scores, self.done, self._kept = np.empty(count, dtype=np.float32), len(saved), len(saved)
+    def __init__(self, journal: ScoreJournal, name: str, count: int) -> None:
+        saved = journal._load(name)
+        self.scores, self.done, self._saved = np.empty(count, dtype=np.float32), len(saved), len(saved)
         self.scores[: self.done] = saved
-        self._ledger, self._name = journal, name
+        self._owner, self._name = journal, name
 
     def add(self, scores: Scores) -> None:
         """Add the next scores; save them if a write is due."""
         self.scores[self.done : self.done + len(scores)] = scores
         self.done += len(scores)
-        if self._ledger._due():
-            self._ledger._keep(self._name, self.scores[self._kept : self.done])
-            self._kept = self.done
+        if self._owner._is_due():
+            self._owner._save(self._name, self.scores[self._saved : self.done])
+            self._saved = self.done
 
     def close(self) -> Scores:
         """Return all scores; save the rest if earlier ones are on disk."""
         assert self.done == len(self.scores)
-        if self._kept < self.done and self._ledger.keeps:
-            self._ledger._keep(self._name, self.scores[self._kept :])
+        if self._saved < self.done and self._owner.has_saved:
+            self._owner._save(self._name, self.scores[self._saved :])
         return self.scores

@@ -10,43 +10,43 @@ from typing import Any
 import numpy as np
 import torch
 
-from moeir.architectures.checkpoint import OpenCheckpoint
-from moeir.backbones.tokens import Tokens
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.tokenwise import Tokenwise
+from moeir.heads.tokenwise import TokenVectorHead
 from moeir.indexes.base import Index
-from moeir.records.runs import score_text
+from moeir.records.runs import format_score
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
 Evidence = dict[str, Any]
-Words = Sequence[str | None] | None  # the token piece of each vector of a text, None if unknown
+Pieces = Sequence[str | None] | None  # the token piece of each vector of a text, None if unknown
 
 
-def short(number: float) -> float:
+def round_score(number: float) -> float:
     """Round a number to nine significant digits, as scores in files."""
-    return float(score_text(number))
+    return float(format_score(number))
 
 
-def terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
+def shared_terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: RetrievalModel) -> list[Evidence]:
     """Terms that each document shares with the query, by descending product: both weights and their product."""
     weights = query.weights.detach().cpu().double().numpy()
     singles = Sparse(torch.arange(len(weights) + 1), query.terms.cpu(), torch.ones(len(weights)), query.vocabulary)
-    names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
-    return [{"terms": shared} for shared in _shared(names, weights, _each(engine, singles, len(weights), rows))]
+    names = [checkpoint.tokenizer.id_to_token(number) for number in query.terms.tolist()]
+    return [{"terms": shared} for shared in _shared_term_rows(names, weights, _score_single_terms(engine, singles, len(weights), rows))]
 
 
-def words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
+def shared_words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
     """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
     counts: dict[str, int] = {}
     for word in query.split():
         counts[word] = counts.get(word, 0) + 1
     weights = np.array(list(counts.values()), dtype=np.float64)
-    return [{"terms": shared} for shared in _shared(list(counts), weights, _each(engine, list(counts), len(counts), rows))]
+    return [{"terms": shared} for shared in _shared_term_rows(list(counts), weights, _score_single_terms(engine, list(counts), len(counts), rows))]
 
 
-def tokens(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Words, document_pieces: Sequence[Words]) -> list[Evidence]:
+def token_alignment(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Pieces, document_pieces: Sequence[Pieces]) -> list[Evidence]:
     """For each document and query token the best document token: its position among the vectors, its piece, the similarity.
 
     `query_pieces` are the pieces of the query, `document_pieces` those of each document. Positions need stored vectors.
@@ -56,47 +56,47 @@ def tokens(engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Wo
     evidence: list[Evidence] = []
     single_scores: np.ndarray | None = None
     for column, (row, pieces) in enumerate(zip(rows.tolist(), document_pieces, strict=True)):
-        stored = engine.tokens_of(row)
+        stored = engine.token_vectors(row)
         if stored is None:
             if single_scores is None:
                 singles = MultiVector(query.vectors.cpu(), torch.arange(len(vectors) + 1))
-                single_scores = _each(engine, singles, len(vectors), rows)
+                single_scores = _score_single_terms(engine, singles, len(vectors), rows)
             evidence.append(
                 {
                     "tokens": [
-                        {"query": name, "similarity": short(score)} for name, score in zip(names, single_scores[:, column], strict=True)
+                        {"query": name, "similarity": round_score(score)} for name, score in zip(names, single_scores[:, column], strict=True)
                     ]
                 }
             )
         else:
-            evidence.append({"tokens": _best(names, vectors, stored.astype(np.float64), pieces)})
+            evidence.append({"tokens": _best_tokens(names, vectors, stored.astype(np.float64), pieces)})
     return evidence
 
 
-def matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: OpenCheckpoint) -> list[Evidence]:
+def exact_matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: RetrievalModel) -> list[Evidence]:
     """For each document and query token with an exact match, the best product."""
-    names = [checkpoint.reader.token(number) for number in query.terms.tolist()]
+    names = [checkpoint.tokenizer.id_to_token(number) for number in query.terms.tolist()]
     singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
-    products = _each(engine, singles, len(names), rows)
+    products = _score_single_terms(engine, singles, len(names), rows)
     return [
-        {"tokens": [{"query": name, "similarity": short(score)} for name, score in zip(names, column, strict=True) if score > 0]}
+        {"tokens": [{"query": name, "similarity": round_score(score)} for name, score in zip(names, column, strict=True) if score > 0]}
         for column in products.T.tolist()
     ]
 
 
-def pieces(checkpoint: OpenCheckpoint, expert: str, text: str, side: str, count: int) -> Words:
+def token_pieces(checkpoint: RetrievalModel, expert: str, text: str, side: str, count: int) -> Pieces:
     """Token piece of each of the `count` vectors of a text; None if the numbers differ (pooled tokens, another text)."""
-    ids, silent = checkpoint.ids([text], side)
+    ids, silent = checkpoint.token_ids([text], side)
     head = checkpoint.architecture.heads[expert]
-    assert isinstance(head, Tokenwise)
-    mask = head.kept(Tokens.pack(ids, side, silent).to(checkpoint.device)).tolist()
-    names: list[str | None] = [checkpoint.reader.token(number) for number, keep in zip(ids[0], mask, strict=True) if keep]
+    assert isinstance(head, TokenVectorHead)
+    mask = head.token_mask(PackedTokens.from_lists(ids, side, silent).to(checkpoint.device)).tolist()
+    names: list[str | None] = [checkpoint.tokenizer.id_to_token(number) for number, keep in zip(ids[0], mask, strict=True) if keep]
     if head.padding == "zero" and side != "query":
         names.append(None)
     return names if len(names) == count else None
 
 
-def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Words) -> list[Evidence]:
+def _best_tokens(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Pieces) -> list[Evidence]:
     """query [L, D], document [M, D]; a document without tokens, which is never retrieved, has none."""
     if not len(document):
         return []
@@ -107,11 +107,11 @@ def _best(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, 
         entry: Evidence = {"query": names[row], "position": position}
         if pieces is not None:
             entry["document"] = pieces[position]
-        evidence.append(entry | {"similarity": short(similarity[row, position])})
+        evidence.append(entry | {"similarity": round_score(similarity[row, position])})
     return evidence
 
 
-def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
+def _shared_term_rows(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
     """weights [T] of the query, [T, n] of the documents -> for each document the terms with a weight on both sides."""
     products = weights[:, None] * documents.astype(np.float64)
     evidence: list[list[Evidence]] = []
@@ -119,17 +119,17 @@ def _shared(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) ->
         order = [term for term in np.argsort(-product, kind="stable").tolist() if product[term]]
         evidence.append(
             [
-                {"term": names[term], "query": short(weights[term]), "document": short(column[term]), "product": short(product[term])}
+                {"term": names[term], "query": round_score(weights[term]), "document": round_score(column[term]), "product": round_score(product[term])}
                 for term in order
             ]
         )
     return evidence
 
 
-def _each(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
+def _score_single_terms(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
     """Scores of `count` single-term queries with each document: float32 [count, n]."""
     try:
-        scores = engine.paired(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
+        scores = engine.score_pairs(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
     except UsageError as problem:
         raise UsageError(f"an explanation needs an engine that scores chosen documents: {problem}") from None
     return scores.reshape(count, len(rows))

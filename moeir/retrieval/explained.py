@@ -13,151 +13,151 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.records import lines
 from moeir.records.lists import Hits
-from moeir.records.runs import Run, score_text
+from moeir.records.runs import Run, format_score
 from moeir.retrieval import evidence
-from moeir.retrieval.fusing import exact_sum
-from moeir.retrieval.opened import OpenIndex
-from moeir.retrieval.shelf import Shelf
+from moeir.retrieval.fusing import parse_exact_sum
+from moeir.retrieval.opened import Searcher
+from moeir.retrieval.shelf import TextStore
 
 log = logging.getLogger(__name__)
 FUSED = "fused"
 COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
 Explanation = dict[str, Any]
-Chosen = Callable[[str], Sequence[str]]  # the documents of a query
+DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
 
 
 class Explainer:
     """Explains the last of several runs, the fusion of the others, with the indexes of `searcher`; `texts` give the tokens of documents."""
 
-    def __init__(self, searcher: OpenIndex, runs: Mapping[str, Run], fuse: str, texts: Shelf | None = None) -> None:
-        self._opened, self._found, self._texts = searcher, runs, texts
-        self._fuse, self._shown = fuse, list(runs)[-1]
+    def __init__(self, searcher: Searcher, runs: Mapping[str, Run], fuse: str, texts: TextStore | None = None) -> None:
+        self._searcher, self._runs, self._texts = searcher, runs, texts
+        self._fuse, self._explained_run = fuse, list(runs)[-1]
         self._experts = [name for name in runs if name != FUSED]
-        self._blind: set[str] = set()
+        self._unexplainable: set[str] = set()
 
-    def documents(self) -> set[str]:
+    def document_ids(self) -> set[str]:
         """Ids of all documents in the explained run."""
-        run = self._found[self._shown]
-        return {run.names[code] for code in np.unique(run.documents).tolist()}
+        run = self._runs[self._explained_run]
+        return {run.document_ids[code] for code in np.unique(run.documents).tolist()}
 
-    def every(
-        self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: Chosen | None = None
+    def explain_all(
+        self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: DocumentSelector | None = None
     ) -> Iterator[Explanation]:
         """Explain all hits of all queries, or the `documents` of each; `encoded` comes from `Searcher.encode_batches`."""
         for first, batch in encoded:
             count = len(batch[self._experts[0]])
             for row in range(count):
-                query = {expert: _chosen(batch[expert], row) for expert in self._experts}
+                query = {expert: _select_query(batch[expert], row) for expert in self._experts}
                 name, text = names[first + row], queries[first + row]
-                yield from self.query(name, text, query) if documents is None else self.documents_of(name, text, query, documents(name))
+                yield from self.explain_query(name, text, query) if documents is None else self.explain_documents(name, text, query, documents(name))
 
-    def query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
+    def explain_query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
         """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
-        yield from self.documents_of(name, text, encoded, [document for document, _ in self._found[self._shown].hits(name)[ranks]])
+        yield from self.explain_documents(name, text, encoded, [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]])
 
-    def documents_of(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
+    def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
         """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
-        rows = np.array([self._opened.rows[document] for document in documents], dtype=np.int64)
+        rows = np.array([self._searcher.row_by_id[document] for document in documents], dtype=np.int64)
         parts = self._parts(name, encoded, rows)
-        expert_evidence = {expert: self._evidence(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
-        ranks = {run: _ranks(run_hits.hits(name)) for run, run_hits in self._found.items()}
+        expert_evidence = {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
+        ranks = {run: _rank_by_document(run_hits.hits(name)) for run, run_hits in self._runs.items()}
         for row, document in enumerate(documents):
             experts: Explanation = {}
             for expert in self._experts:
                 rank, expert_score = ranks[expert].get(document, (None, None))
-                entry = {"rank": rank, "score": _shown(expert_score), "part": _part(parts[expert][row])}
+                entry = {"rank": rank, "score": _round_or_none(expert_score), "part": _nullable(parts[expert][row])}
                 experts[expert] = entry | expert_evidence[expert][row]
-            rank, score = ranks[self._shown].get(document, (None, None))
-            yield {"query": name, "document": document, "rank": rank, "score": _shown(score), "experts": experts}
+            rank, score = ranks[self._explained_run].get(document, (None, None))
+            yield {"query": name, "document": document, "rank": rank, "score": _round_or_none(score), "experts": experts}
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
         """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
         if not len(rows):
             return {}
-        if self._shown != FUSED or exact_sum(self._fuse)[0]:
-            return {expert: self._own(expert, name, encoded[expert], rows) for expert in self._experts}
-        documents, columns = variants.bind("fusion", self._fuse)(self._lists(name), True)
-        order = self._opened.order[rows]
+        if self._explained_run != FUSED or parse_exact_sum(self._fuse)[0]:
+            return {expert: self._expert_scores(expert, name, encoded[expert], rows) for expert in self._experts}
+        documents, columns = variants.bind_variant("fusion", self._fuse)(self._expert_lists(name), True)
+        order = self._searcher.order[rows]
         positions = np.minimum(np.searchsorted(documents, order), max(0, len(documents) - 1))
         present = documents[positions] == order if len(documents) else np.zeros(len(rows), dtype=bool)
         parts = [np.where(present, column[positions], np.nan) if len(column) else np.full(len(rows), np.nan) for column in columns]
         return dict(zip(self._experts, parts, strict=True))
 
-    def _own(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
+    def _expert_scores(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
         """Scores from an expert's list; for documents that it lacks, the scores of its engine."""
-        listed = dict(self._found[expert].hits(name))
-        scores = np.array([listed.get(self._opened.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
+        listed = dict(self._runs[expert].hits(name))
+        scores = np.array([listed.get(self._searcher.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
         missing = np.isnan(scores)
-        scores[missing] = self._opened.engines[expert].paired(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
+        scores[missing] = self._searcher.engines[expert].score_pairs(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
         return scores
 
-    def _lists(self, name: str) -> list[Hits]:
+    def _expert_lists(self, name: str) -> list[Hits]:
         """The experts' lists of a query; documents are numbers in the order of ids."""
         lists = []
         for expert in self._experts:
-            hits = self._found[expert].hits(name)
-            rows = np.array([self._opened.rows[document] for document, _ in hits], dtype=np.int64)
-            lists.append((self._opened.order[rows], np.array([score for _, score in hits], dtype=np.float32)))
+            hits = self._runs[expert].hits(name)
+            rows = np.array([self._searcher.row_by_id[document] for document, _ in hits], dtype=np.int64)
+            lists.append((self._searcher.order[rows], np.array([score for _, score in hits], dtype=np.float32)))
         return lists
 
-    def _evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
+    def _evidence_or_warning(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
         """Evidence of an expert; empty, after one warning, if its engine cannot score chosen documents."""
-        if expert in self._blind:
+        if expert in self._unexplainable:
             return [{} for _ in rows]
         try:
-            return self._seen(expert, query, text, rows)
+            return self._expert_evidence(expert, query, text, rows)
         except UsageError as problem:
             log.warning("%s: ranks and scores only: %s", expert, problem)
-            self._blind.add(expert)
+            self._unexplainable.add(expert)
             return [{} for _ in rows]
 
-    def _seen(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
-        engine, checkpoint = self._opened.engines[expert], self._opened.checkpoint
+    def _expert_evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[evidence.Evidence]:
+        engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
         if checkpoint is None:
-            return evidence.words(engine, text, rows)
+            return evidence.shared_words(engine, text, rows)
         if engine.kind == "sparse":
-            return evidence.terms(engine, query, rows, checkpoint)
+            return evidence.shared_terms(engine, query, rows, checkpoint)
         if engine.kind == "exact-match":
-            return evidence.matches(engine, query, rows, checkpoint)
+            return evidence.exact_matches(engine, query, rows, checkpoint)
         if engine.kind != "multivector":
             return [{} for _ in rows]
-        query_pieces = evidence.pieces(checkpoint, expert, text, "query", len(query.vectors))
-        return evidence.tokens(engine, query, rows, query_pieces, [self._pieces(expert, row) for row in rows.tolist()])
+        query_pieces = evidence.token_pieces(checkpoint, expert, text, "query", len(query.vectors))
+        return evidence.token_alignment(engine, query, rows, query_pieces, [self._document_pieces(expert, row) for row in rows.tolist()])
 
-    def _pieces(self, expert: str, row: int) -> evidence.Words:
+    def _document_pieces(self, expert: str, row: int) -> evidence.Pieces:
         """Token pieces of a document, None without its text."""
-        engine, checkpoint = self._opened.engines[expert], self._opened.checkpoint
-        text = None if self._texts is None else self._texts.get(self._opened.ids[row])
-        stored = engine.tokens_of(row)
+        engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
+        text = None if self._texts is None else self._texts.get(self._searcher.ids[row])
+        stored = engine.token_vectors(row)
         if text is None or stored is None or checkpoint is None:
             return None
-        return evidence.pieces(checkpoint, expert, text.content, "document", len(stored))
+        return evidence.token_pieces(checkpoint, expert, text.content, "document", len(stored))
 
 
-def _chosen(queries: Any, row: int) -> Any:
+def _select_query(queries: Any, row: int) -> Any:
     """One query of a batch, as a batch."""
     if isinstance(queries, list):
         return queries[row : row + 1]
     return queries.select(torch.tensor([row], device=queries.device))
 
 
-def _shown(score: float | None) -> float | None:
-    return None if score is None else float(score_text(score))
+def _round_or_none(score: float | None) -> float | None:
+    return None if score is None else float(format_score(score))
 
 
-def _part(part: float) -> float | None:
+def _nullable(part: float) -> float | None:
     """None for a document that no list has."""
     return None if np.isnan(part) else float(part)
 
 
-def _ranks(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+def _rank_by_document(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
     return {document: (rank, score) for rank, (document, score) in enumerate(hits, 1)}
 
 
-def write(explanations: Iterable[Explanation], path: Path, name: str) -> None:
+def write_explanations(explanations: Iterable[Explanation], path: Path, name: str) -> None:
     """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
-    with lines.writer(path) as output:
-        if lines.stem(name).suffix != ".tsv":
+    with lines.open_writer(path) as output:
+        if lines.strip_compression_suffix(name).suffix != ".tsv":
             output.writelines(json.dumps(explanation, ensure_ascii=False) + "\n" for explanation in explanations)
             return
         output.write("\t".join(COLUMNS) + "\n")

@@ -13,63 +13,63 @@ import torch
 from numba.core import event
 
 from moeir.artifacts import manifests
-from moeir.console import size
+from moeir.console import format_bytes
 from moeir.errors import UsageError
 
 PERCENTILES = (50, 95, 99)
 
 
-class Speed:
+class LatencyRecorder:
     """Seconds of each batch in each step on a device; the time to compile loops at their first call is recorded separately."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self.steps: dict[str, list[tuple[float, int]]] = {}
-        self.compiling = 0.0
+        self.compile_seconds = 0.0
 
     @contextmanager
-    def step(self, name: str, queries: int) -> Iterator[None]:
+    def time_step(self, name: str, queries: int) -> Iterator[None]:
         """Time one step of a batch of queries."""
-        started, before = self._clock(), self.compiling
-        with event.install_timer("numba:compile", self._compiled):
+        started, before = self._now(), self.compile_seconds
+        with event.install_timer("numba:compile", self._add_compile_seconds):
             yield
-        seconds = self._clock() - started - (self.compiling - before)
+        seconds = self._now() - started - (self.compile_seconds - before)
         self.steps.setdefault(name, []).append((seconds, queries))
 
-    def _clock(self) -> float:
+    def _now(self) -> float:
         """Seconds, after all work queued on a CUDA device has finished."""
         if self._device.startswith("cuda"):
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
-    def _compiled(self, seconds: float) -> None:
-        self.compiling += seconds
+    def _add_compile_seconds(self, seconds: float) -> None:
+        self.compile_seconds += seconds
 
-    def facts(self) -> dict[str, dict[str, float]]:
+    def summarize(self) -> dict[str, dict[str, float]]:
         """Queries per second of each step, and percentiles of the latency of a query, which is that of its batch, in milliseconds."""
-        return {name: _facts(batches) for name, batches in self.steps.items()}
+        return {name: _summarize_batches(batches) for name, batches in self.steps.items()}
 
-    def line(self) -> str:
+    def format_summary(self) -> str:
         """The summary as one line of text."""
         steps = [
             f"{name} {facts['queries_per_second']:,.1f} queries/s, "
             + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
-            for name, facts in self.facts().items()
+            for name, facts in self.summarize().items()
         ]
-        compiling = [f"not counted: {self.compiling:,.1f} s of compiling loops, once"] if self.compiling else []
+        compiling = [f"not counted: {self.compile_seconds:,.1f} s of compiling loops, once"] if self.compile_seconds else []
         return "; ".join(steps + compiling)
 
 
-def _facts(batches: Sequence[tuple[float, int]]) -> dict[str, float]:
+def _summarize_batches(batches: Sequence[tuple[float, int]]) -> dict[str, float]:
     seconds, queries = sum(spent for spent, _ in batches), sum(count for _, count in batches)
-    latencies = percentiles(batches)
+    latencies = latency_percentiles(batches)
     rate = queries / max(seconds, 1e-9)
     return {"queries_per_second": round(rate, 3), "seconds": round(seconds, 6)} | {
         f"p{percent}_ms": round(1000 * latency, 4) for percent, latency in zip(PERCENTILES, latencies, strict=True)
     }
 
 
-def percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PERCENTILES) -> list[float]:
+def latency_percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PERCENTILES) -> list[float]:
     """Latencies that the given percentages of queries do not exceed; batches are (seconds, queries), a query waits for its batch.
 
     >>> latency_percentiles([(0.3, 1), (0.1, 98), (0.2, 1)], (50, 98, 99, 100))
@@ -88,7 +88,7 @@ def percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PE
 
 
 @contextmanager
-def threads(count: int | None) -> Iterator[None]:
+def limit_threads(count: int | None) -> Iterator[None]:
     """Limit the threads of torch and numba in this context; None changes nothing."""
     if count is None:
         yield
@@ -105,9 +105,9 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before[0])  # last: numba may change the number of a shared threading layer
 
 
-def machine(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
+def machine_info(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
     """Processor, threads and device of a search, and the size of its indexes on disk."""
-    processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
+    processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
     index_bytes = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
     return {
         "processor": processor,
@@ -118,12 +118,12 @@ def machine(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def described(facts: dict[str, Any]) -> str:
+def format_machine(facts: dict[str, Any]) -> str:
     """`machine_info` as text."""
-    return f"{facts['processor']}, {facts['threads']} of {facts['cores']} threads, index of {size(facts['index_bytes'])}"
+    return f"{facts['processor']}, {facts['threads']} of {facts['cores']} threads, index of {format_bytes(facts['index_bytes'])}"
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     """Name of the processor, from /proc/cpuinfo if present."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []

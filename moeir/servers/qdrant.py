@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from moeir.servers import qdrant_loader
-from moeir.servers.base import Collection, Document, Server, nine_digits, payload, plain
+from moeir.servers.base import ExportSchema, ExportedDocument, ExportTarget, to_nine_digits, text_payload, float16_to_lists
 
-WORDS = """
+README_SECTION = """
 One point a document; its payload is the document's id, title and text.
 
     pip install qdrant-client
@@ -18,21 +18,21 @@ those of the late-interaction experts have no graph (`m` 0): they rescore what a
 """
 
 
-class Qdrant(Server):
+class Qdrant(ExportTarget):
     """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader also fills the embedded mode."""
 
-    def __init__(self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+    def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)
 
-    def lines(self, document: Document) -> list[Any]:
-        vectors: dict[str, Any] = {name: plain(vector) for name, vector in document.dense.items()}
+    def lines(self, document: ExportedDocument) -> list[Any]:
+        vectors: dict[str, Any] = {name: float16_to_lists(vector) for name, vector in document.dense.items()}
         for name, (terms, weights) in document.sparse.items():
-            vectors[name] = {"indices": terms.tolist(), "values": nine_digits(weights)}
-        vectors |= {name: plain(tokens) for name, tokens in document.multivector.items() if len(tokens)}
-        return [{"id": document.number, "vector": vectors, "payload": payload(document.text)}]
+            vectors[name] = {"indices": terms.tolist(), "values": to_nine_digits(weights)}
+        vectors |= {name: float16_to_lists(tokens) for name, tokens in document.multivector.items() if len(tokens)}
+        return [{"id": document.number, "vector": vectors, "payload": text_payload(document.text)}]
 
     def files(self) -> dict[str, str]:
-        widths, experts_of = self.collection.widths, self.collection.of
+        widths, experts_of = self.schema.widths, self.schema.experts_of
         vectors: dict[str, Any] = {name: {"size": widths[name], "distance": "Dot"} for name in experts_of("dense")}
         late_interaction = {"multivector_config": {"comparator": "max_sim"}, "hnsw_config": {"m": 0}}
         vectors |= {name: {"size": widths[name], "distance": "Dot", **late_interaction} for name in experts_of("multivector")}
@@ -40,5 +40,5 @@ class Qdrant(Server):
         with open(qdrant_loader.__file__, encoding="utf-8") as script:
             return {"collection.json": json.dumps({"name": self.name, **body}, indent=1) + "\n", "load.py": script.read()}
 
-    def words(self) -> str:
-        return WORDS.format(name=self.name)
+    def readme_section(self) -> str:
+        return README_SECTION.format(name=self.name)

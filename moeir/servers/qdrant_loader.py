@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-POINTS_AT_ONCE = 64
+POINTS_PER_BATCH = 64
 
 
 def load(location: str, folder: Path) -> Any:
@@ -25,7 +25,7 @@ def load(location: str, folder: Path) -> Any:
     )
     for file in sorted(folder.glob("documents-*.jsonl")):
         with open(file, encoding="utf-8") as lines:
-            while points := [models.PointStruct(**json.loads(line)) for line in islice(lines, POINTS_AT_ONCE)]:
+            while points := [models.PointStruct(**json.loads(line)) for line in islice(lines, POINTS_PER_BATCH)]:
                 client.upsert(schema["name"], points)
     return client
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from moeir.servers.base import Collection, Document, Server, payload, plain
+from moeir.servers.base import ExportSchema, ExportedDocument, ExportTarget, text_payload, float16_to_lists
 
-IMPACTS = 100  # impact of a weight of 1; `wand` finds candidates by integer weights
-WORDS = """
+IMPACT_SCALE = 100  # impact of a weight of 1; `wand` finds candidates by integer weights
+README_SECTION = """
 Written to Vespa's documentation, not run against it here.
 
     ./load.sh                                 # deploys app/ and feeds, with the command `vespa` set to its target
@@ -14,14 +14,14 @@ Written to Vespa's documentation, not run against it here.
 for a weight of 1), by which `wand` finds candidates that the tensors then score exactly. Rank profile `moeir`: candidates by the dense and
 lexical scores, the late-interaction score added in the second phase. Its inputs are `query(q_EXPERT)`.
 """
-SCRIPT = """#!/bin/sh
+LOAD_SCRIPT = """#!/bin/sh
 # Deploys the application and feeds the documents: `vespa config set target …` says where
 set -eu
 cd "$(dirname "$0")"
 vespa deploy --wait 300 app
 cat documents-*.jsonl | vespa feed -
 """
-SERVICES = """<?xml version="1.0" encoding="UTF-8"?>
+SERVICES_XML = """<?xml version="1.0" encoding="UTF-8"?>
 <services version="1.0">
   <container id="default" version="1.0">
     <search/>
@@ -37,32 +37,32 @@ SERVICES = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-class Vespa(Server):
+class Vespa(ExportTarget):
     """A Vespa application and its feed: tensors for all experts, a rank profile that adds their scores."""
 
-    def __init__(self, schema: Collection, *, name: str = "passages", file_megabytes: int = 50) -> None:
+    def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)
 
-    def lines(self, document: Document) -> list[Any]:
-        fields: dict[str, Any] = payload(document.text)
-        fields |= {f"{name}_vector": {"values": plain(vector)} for name, vector in document.dense.items()}
+    def lines(self, document: ExportedDocument) -> list[Any]:
+        fields: dict[str, Any] = text_payload(document.text)
+        fields |= {f"{name}_vector": {"values": float16_to_lists(vector)} for name, vector in document.dense.items()}
         for name in document.sparse:
-            terms = self.weighted(document, name)
+            terms = self.term_weights(document, name)
             fields[f"{name}_terms"] = {"cells": terms}
-            fields[f"{name}_impacts"] = {term: impact for term, weight in terms.items() if (impact := round(IMPACTS * weight))}
+            fields[f"{name}_impacts"] = {term: impact for term, weight in terms.items() if (impact := round(IMPACT_SCALE * weight))}
         for name, tokens in document.multivector.items():
-            fields[f"{name}_tokens"] = {"blocks": {str(position): vector for position, vector in enumerate(plain(tokens))}}
+            fields[f"{name}_tokens"] = {"blocks": {str(position): vector for position, vector in enumerate(float16_to_lists(tokens))}}
         return [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]
 
     def files(self) -> dict[str, str]:
-        schema = "\n".join([f"schema {self.name} {{", f"  document {self.name} {{", *self._fields(), "  }", *self._profile(), "}", ""])
-        return {f"app/schemas/{self.name}.sd": schema, "app/services.xml": SERVICES.format(name=self.name), "load.sh": SCRIPT}
+        schema = "\n".join([f"schema {self.name} {{", f"  document {self.name} {{", *self._schema_fields(), "  }", *self._rank_profile(), "}", ""])
+        return {f"app/schemas/{self.name}.sd": schema, "app/services.xml": SERVICES_XML.format(name=self.name), "load.sh": LOAD_SCRIPT}
 
-    def words(self) -> str:
-        return WORDS.format(impacts=IMPACTS)
+    def readme_section(self) -> str:
+        return README_SECTION.format(impacts=IMPACT_SCALE)
 
-    def _fields(self) -> list[str]:
-        widths, experts_of = self.collection.widths, self.collection.of
+    def _schema_fields(self) -> list[str]:
+        widths, experts_of = self.schema.widths, self.schema.experts_of
         lines = ["    field id type string { indexing: summary | attribute }"]
         lines += [f"    field {name} type string {{ indexing: summary | index }}" for name in ("title", "text")]
         for name in experts_of("dense"):
@@ -76,8 +76,8 @@ class Vespa(Server):
             lines.append(f"    field {name}_tokens type tensor<float>(token{{}}, x[{widths[name]}]) {{ indexing: attribute }}")
         return lines
 
-    def _profile(self) -> list[str]:
-        widths, experts_of = self.collection.widths, self.collection.of
+    def _rank_profile(self) -> list[str]:
+        widths, experts_of = self.schema.widths, self.schema.experts_of
         inputs = [f"query(q_{name}) tensor<float>(x[{widths[name]}])" for name in experts_of("dense")]
         inputs += [f"query(q_{name}) tensor<float>(term{{}})" for name in experts_of("sparse")]
         inputs += [f"query(q_{name}) tensor<float>(asked{{}}, x[{widths[name]}])" for name in experts_of("multivector")]

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, TextIO
 from moeir import variants
 from moeir.artifacts import making
 from moeir.errors import UsageError
-from moeir.settings import argument, option, product, settings_of, source
+from moeir.settings import argument, option, output_field, list_settings, input_field
 from moeir.stages import comparing, looking
 from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.init import check_seed
 
 if TYPE_CHECKING:
-    from moeir.analysis.finding import Finding
+    from moeir.analysis.finding import AnalysisResult
 
 TEXTS_AND_MODEL = ("model", "corpus", "queries", "max_tokens", "dtype", "device")
 ANALYSES = {
-    "overlap": comparing.overlap,
-    "usage": looking.usage,
-    "divergence": looking.divergence,
-    "shares": comparing.shares,
-    "wins": comparing.wins,
-    "scores": comparing.scores,
-    "lengths": looking.lengths,
-    "projection": looking.projection,
+    "overlap": comparing.analyze_overlap,
+    "usage": looking.analyze_usage,
+    "divergence": looking.analyze_divergence,
+    "shares": comparing.analyze_shares,
+    "wins": comparing.analyze_wins,
+    "scores": comparing.analyze_scores,
+    "lengths": looking.analyze_lengths,
+    "projection": looking.analyze_projection,
 }
-READS = {
+FLAGS_OF_ANALYSIS = {
     "overlap": ("run", "overlap"),
     "usage": (*TEXTS_AND_MODEL, "threshold"),
     "divergence": (*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"),
@@ -37,7 +37,7 @@ READS = {
     "lengths": ("model", "corpus", "queries", "classes"),
     "projection": (*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"),
 }
-NEEDS = {
+REQUIRED_FLAGS = {
     "usage": ("model",),
     "divergence": ("model", "queries", "corpus", "qrels"),
     "shares": ("model",),
@@ -46,7 +46,7 @@ NEEDS = {
     "projection": ("model",),
 }
 FORMS = ("auto", "table", "tsv", "jsonl")
-PICTURES = (".svg", ".png")
+PLOT_SUFFIXES = (".svg", ".png")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,18 @@ class Analyze(Stage):
     """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
     expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
-    analysis: str | None = argument(f"{', '.join(list(READS)[:-1])} or {list(READS)[-1]} [default: inferred from the flags].", None)
-    run: tuple[Path, ...] = source(
-        "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), names=("--runs",)
+    analysis: str | None = argument(f"{', '.join(list(FLAGS_OF_ANALYSIS)[:-1])} or {list(FLAGS_OF_ANALYSIS)[-1]} [default: inferred from the flags].", None)
+    run: tuple[Path, ...] = input_field(
+        "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
     )
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100; see: moeir variants analysis.overlap.", "rbo")
-    model: Path | None = source(
-        "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, names=("--encoder",)
+    model: Path | None = input_field(
+        "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder",)
     )
-    corpus: Path | None = source("texts", "Documents. wins: group queries by their word overlap with relevant documents.", None)
-    queries: Path | None = source("texts", "Queries. wins: group them by length and question word.", None, names=("--topics",))
-    qrels: Path | None = source("qrels", "Relevance judgements. divergence: they pair queries with documents.", None)
-    measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", names=("--metric", "-m"))
+    corpus: Path | None = input_field("texts", "Documents. wins: group queries by their word overlap with relevant documents.", None)
+    queries: Path | None = input_field("texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",))
+    qrels: Path | None = input_field("qrels", "Relevance judgements. divergence: they pair queries with documents.", None)
+    measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
     classes: int = option("scores, lengths: maximum number of histogram bins.", 20)
     projection: str = option("projection: tsne:perplexity=30 or pca; see: moeir variants analysis.projection.", "tsne")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2)
@@ -79,16 +79,16 @@ class Analyze(Stage):
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    form: str = option("table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", names=("--format",))
-    output: Path = product("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
+    form: str = option("table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", aliases=("--format",))
+    output: Path = output_field("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 
     def check(self) -> None:
-        from moeir.analysis.usage import parsed
+        from moeir.analysis.usage import parse_threshold
 
-        name = self._name()
+        name = self._analysis_name()
         self._check_flags(name)
-        variants.resolve("analysis.overlap", self.overlap)
-        variants.resolve("analysis.projection", self.projection)
+        variants.resolve_spec("analysis.overlap", self.overlap)
+        variants.resolve_spec("analysis.projection", self.projection)
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
         if self.form not in FORMS:
@@ -100,37 +100,37 @@ class Analyze(Stage):
         if self.max_tokens < 1:
             raise UsageError(f"--max-tokens {self.max_tokens}: expected at least 1")
         check_seed(self.seed)
-        parsed(self.threshold)
+        parse_threshold(self.threshold)
         if self.rows < 1:
             raise UsageError(f"--rows {self.rows}: expected 1 or more")
-        self._check_pictures()
+        self._check_plot_flags()
 
-    def _check_pictures(self) -> None:
+    def _check_plot_flags(self) -> None:
         if self.dimensions not in (2, 3):
             raise UsageError(f"--dimensions {self.dimensions}: expected 2 or 3")
         for flag, value in {"--classes": self.classes, "--sample": self.sample}.items():
             if not 1 <= value <= 100_000:
                 raise UsageError(f"{flag} {value}: expected 1 to 100000")
-        if self._name() == "projection" and (len(self.run) == 1 or bool(self.run) != (self.qrels is not None)):
+        if self._analysis_name() == "projection" and (len(self.run) == 1 or bool(self.run) != (self.qrels is not None)):
             raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
-        if self._picture():
+        if self._plot_format():
             if self.form != "auto":
                 raise UsageError(f"--form {self.form}: {self.output} is a plot")
             if importlib.util.find_spec("matplotlib") is None:
                 raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
-        if self._name() == "projection" and importlib.util.find_spec("sklearn") is None:
+        if self._analysis_name() == "projection" and importlib.util.find_spec("sklearn") is None:
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
 
-    def _picture(self) -> str | None:
+    def _plot_format(self) -> str | None:
         """The format of the plot, if --output is one."""
-        suffix = making.place_of(self.output).suffix
-        return suffix.removeprefix(".") if suffix in PICTURES else None
+        suffix = making.final_path(self.output).suffix
+        return suffix.removeprefix(".") if suffix in PLOT_SUFFIXES else None
 
-    def _name(self) -> str:
+    def _analysis_name(self) -> str:
         """The analysis that was named, or the one the flags belong to."""
         if self.analysis is not None:
-            if self.analysis not in READS:
-                raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(READS)}")
+            if self.analysis not in FLAGS_OF_ANALYSIS:
+                raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(FLAGS_OF_ANALYSIS)}")
             return self.analysis
         if self.run or self.model is None:
             return "overlap"
@@ -140,11 +140,11 @@ class Analyze(Stage):
 
     def _check_flags(self, name: str) -> None:
         """UsageError for a missing flag, or one that this analysis does not read."""
-        for setting in settings_of(type(self)):
-            value, analyses = getattr(self, setting.name), [analysis for analysis, names in READS.items() if setting.name in names]
+        for setting in list_settings(type(self)):
+            value, analyses = getattr(self, setting.name), [analysis for analysis, names in FLAGS_OF_ANALYSIS.items() if setting.name in names]
             if value != setting.default and analyses and name not in analyses:
                 raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(analyses)}")
-        for flag in NEEDS.get(name, ()):
+        for flag in REQUIRED_FLAGS.get(name, ()):
             if getattr(self, flag) in (None, ()):
                 raise UsageError(f"analyze {name}: needs --{flag}")
         if name in ("usage", "lengths", "projection") and self.corpus is None and self.queries is None:
@@ -155,30 +155,30 @@ class Analyze(Stage):
     def work(self) -> Counts:
         from moeir.records import lines
 
-        result: Finding = ANALYSES[self._name()](self)
-        if form := self._picture():
+        result: AnalysisResult = ANALYSES[self._analysis_name()](self)
+        if form := self._plot_format():
             from moeir.report import charts
 
-            charts.drawn(result.picture, self.output, form)
+            charts.draw_plot(result.plot, self.output, form)
             return {"rows": len(result.rows)}
-        with lines.writer(self.output) as output:
-            self._write(result, output)
+        with lines.open_writer(self.output) as output:
+            self._write_rows(result, output)
         return {"rows": len(result.rows)}
 
-    def _write(self, result: "Finding", output: TextIO) -> None:
+    def _write_rows(self, result: "AnalysisResult", output: TextIO) -> None:
         from moeir.evaluation import tables
 
-        if (form := self._form()) == "table":
-            rows = [[_cell(cell, result.number) for cell in row] for row in result.rows]
-            output.write(tables.text(result.header or result.names, rows) + "\n")
+        if (form := self._output_form()) == "table":
+            rows = [[_format_cell(cell, result.number_format) for cell in row] for row in result.rows]
+            output.write(tables.format_table(result.table_header or result.columns, rows) + "\n")
         else:
-            output.writelines(f"{line}\n" for line in tables.in_file(result.names, result.rows, form))
+            output.writelines(f"{line}\n" for line in tables.format_lines(result.columns, result.rows, form))
 
-    def _form(self) -> str:
+    def _output_form(self) -> str:
         if self.form != "auto":
             return self.form
         return "table" if self.output == STREAM else "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
 
 
-def _cell(cell: object, number: str) -> str:
+def _format_cell(cell: object, number: str) -> str:
     return "-" if cell is None else format(cell, number) if isinstance(cell, float) else str(cell)

@@ -10,7 +10,7 @@ from moeir.errors import UsageError
 from moeir.stages.base import STREAM, Stage
 
 
-def check(stage: Stage, flags: Mapping[str, Path | None]) -> None:
+def check_side_outputs(stage: Stage, flags: Mapping[str, Path | None]) -> None:
     """UsageError if a side output would replace a source, a file that moeir did not make, or another output."""
     outputs = {flag: path for flag, path in flags.items() if path is not None}
     product = stage.product()
@@ -28,11 +28,11 @@ def check(stage: Stage, flags: Mapping[str, Path | None]) -> None:
 
 
 @contextmanager
-def written(stage: Stage, path: Path, kind: str) -> Iterator[Path]:
+def write_side_output(stage: Stage, path: Path, kind: str) -> Iterator[Path]:
     """The partial path of a side output, renamed to `path` when the block ends without an error."""
     provenance: dict[str, Any] = {"stage": stage.name, "settings": {}, "sources": {}}
     for setting, source in stage.sources():
-        digest = "stdin" if source == STREAM else manifests.digest(source)
+        digest = "stdin" if source == STREAM else manifests.compute_digest(source)
         provenance["sources"].setdefault(setting.flag.removeprefix("--"), []).append(digest)
-    with making.making(path, kind, provenance, force=True, folder=False) as (partial_path, _):
+    with making.atomic_output(path, kind, provenance, force=True, folder=False) as (partial_path, _):
         yield partial_path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
@@ -22,19 +22,19 @@ log = logging.getLogger(__name__)
 class Convert(Stage):
     """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
 
-    input: Path = source("anything", "File or folder to convert.")
+    input: Path = input_field("anything", "File or folder to convert.")
     to: str = option("Format to write, with options; see: moeir variants formats.")
-    source_format: str | None = option("Format of --input [default: detected from its first lines].", None, names=("--from",))
-    corpus: Path | None = source("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
-    queries: Path | None = source("texts", "Queries, if --input has only their ids and --to needs their texts.", None, names=("--topics",))
-    model: Path | None = source("checkpoint", "Checkpoint whose tokenizer names the terms of vectors.", None)
+    source_format: str | None = option("Format of --input [default: detected from its first lines].", None, aliases=("--from",))
+    corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
+    queries: Path | None = input_field("texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",))
+    model: Path | None = input_field("checkpoint", "Checkpoint whose tokenizer names the terms of vectors.", None)
     lossy: bool = option("Drop what --to cannot hold, and log it.", False)
-    output: Path = product("converted", "File or folder to write; - is stdout.", STREAM)
+    output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
-        variants.resolve("formats", self.to)
+        variants.resolve_spec("formats", self.to)
         if self.source_format is not None:
-            variants.resolve("formats", self.source_format)
+            variants.resolve_spec("formats", self.source_format)
         if self.input == STREAM and self.source_format is None:
             raise UsageError("--input -: a pipe can be read once; give its format with --from")
         if self.makes_folder() and self.output == STREAM:
@@ -42,35 +42,35 @@ class Convert(Stage):
 
     def product(self) -> tuple[Path, str]:
         """The output path; encodings are an artifact that later stages read, all else is for other tools."""
-        return self.output, "encodings" if variants.parse(self.to).name == "encodings" else "converted"
+        return self.output, "encodings" if variants.parse_spec(self.to).name == "encodings" else "converted"
 
     def makes_folder(self) -> bool:
-        return bool(self._format(self.to).folder)
+        return bool(self._load_format(self.to).is_folder)
 
     @staticmethod
-    def _format(spec: str) -> "Format":
-        data_format: Format = variants.bind("formats", spec)()
+    def _load_format(spec: str) -> "Format":
+        data_format: Format = variants.bind_variant("formats", spec)()
         return data_format
 
     def work(self) -> Counts:
         from moeir.formats.base import Conversion
-        from moeir.formats.detection import detected
+        from moeir.formats.detection import detect_format
         from moeir.records import texts
 
-        spec = self.source_format or detected(self.input)
-        reader, writer = self._format(spec), self._format(self.to)
+        spec = self.source_format or detect_format(self.input)
+        reader, writer = self._load_format(spec), self._load_format(self.to)
         if reader.kind != writer.kind:
-            description = f"{self.input} is {spec}, {_article(reader.kind)}"
-            raise UsageError(f"--to {self.to}: {description}, which becomes {', '.join(self._kin(reader.kind))}")
-        corpus, queries = (None if path is None else texts.read_all(path, keep_empty=True) for path in (self.corpus, self.queries))
+            description = f"{self.input} is {spec}, {_with_article(reader.kind)}"
+            raise UsageError(f"--to {self.to}: {description}, which becomes {', '.join(self._compatible_formats(reader.kind))}")
+        corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy)
-        record_count = writer.write(_counted(reader.read(self.input, conversion)), self.output, conversion)
-        for loss, count in conversion.lost.items():
+        record_count = writer.write(_with_progress(reader.read(self.input, conversion)), self.output, conversion)
+        for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
-        facts = {"from": spec, "to": self.to, "written": record_count, "lost": conversion.lost}
-        return facts | (self._encodings(conversion.facts) if conversion.facts else {})
+        facts = {"from": spec, "to": self.to, "written": record_count, "lost": conversion.dropped_counts}
+        return facts | (self._encodings_facts(conversion.encodings_manifest) if conversion.encodings_manifest else {})
 
-    def _encodings(self, facts: dict[str, Any]) -> dict[str, Any]:
+    def _encodings_facts(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The manifest facts of encodings, as encode writes them: path and digest of the checkpoint."""
         assert self.model is not None
         checkpoint_path = os.path.relpath(self.model.resolve(), self.output.resolve())
@@ -78,15 +78,15 @@ class Convert(Stage):
             "checkpoint": {"path": checkpoint_path, "digest": facts["digest"]}
         }
 
-    def _kin(self, kind: str) -> Iterator[str]:
-        return (variant.name for variant in variants.listed("formats") if self._format(variant.name).kind == kind)
+    def _compatible_formats(self, kind: str) -> Iterator[str]:
+        return (variant.name for variant in variants.list_variants("formats") if self._load_format(variant.name).kind == kind)
 
 
-def _counted(items: Iterator[Any]) -> Iterator[Any]:
+def _with_progress(items: Iterator[Any]) -> Iterator[Any]:
     from moeir.console import progress
 
     return progress(items, "converting")
 
 
-def _article(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return kind if kind.endswith("s") else f"a {kind}"

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import manifests, shards
-from moeir.console import hush
+from moeir.console import silence
 from moeir.errors import UsageError
-from moeir.settings import as_dict, option, product, source
+from moeir.settings import to_dict, option, output_field, input_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moeir.architectures.base import Encoded
-    from moeir.architectures.checkpoint import OpenCheckpoint, TokenBatches
-    from moeir.learning.distributed import World
+    from moeir.architectures.base import EncoderOutput
+    from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
+    from moeir.learning.distributed import ProcessGroup
     from moeir.records.texts import Text
-    from moeir.representations.growing import GrowingEncodings
+    from moeir.representations.growing import ResumableEncodingWriter
     from moeir.stages import sharing
 
 CHUNK = 256  # texts of a window
@@ -37,25 +37,25 @@ log = logging.getLogger(__name__)
 class Encode(Stage):
     """Encode a corpus with every expert of a checkpoint, in one pass."""
 
-    model: Path = source("checkpoint", "Checkpoint to encode with.", names=("--encoder",))
-    corpus: Path = source("texts", "Documents.")
+    model: Path = input_field("checkpoint", "Checkpoint to encode with.", aliases=("--encoder",))
+    corpus: Path = input_field("texts", "Documents.")
     shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
     processes: int = option(
         "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.", 1, affects_result=False
     )
     stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, affects_result=False)
     terms: int | None = option(
-        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, names=("--top-k",)
+        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, aliases=("--top-k",)
     )
-    least_weight: float | None = option("Sparse experts: keep terms of at least this weight [default: all].", None, names=("--threshold",))
+    least_weight: float | None = option("Sparse experts: keep terms of at least this weight [default: all].", None, aliases=("--threshold",))
     pool_factor: int = option(
-        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.", 1, names=("--token-pooling",)
+        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.", 1, aliases=("--token-pooling",)
     )
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
-    output: Path = product("encodings", "Folder to write.")
+    output: Path = output_field("encodings", "Folder to write.")
 
     def check(self) -> None:
         if self.terms is not None and self.terms < 1:
@@ -71,169 +71,169 @@ class Encode(Stage):
         if self.output == STREAM:
             raise UsageError("--output -: encodings are a folder; name one")
         if self.shard is not None:
-            self._check_shard(shards.Shard.parsed(self.shard))
+            self._check_shard(shards.Shard.parse(self.shard))
         elif self.processes > 1:
-            self._check_counted(f"--processes {self.processes}")
+            self._check_countable(f"--processes {self.processes}")
 
     def _check_shard(self, shard: shards.Shard) -> None:
         if self.processes > 1:
             raise UsageError(f"--shard {shard}: is made by one process, found --processes {self.processes}; leave one of them out")
-        self._check_counted("--shard")
+        self._check_countable("--shard")
         if manifests.manifest_path(self.output).is_file():
             raise UsageError(f"--output {self.output}: holds unsharded encodings; write elsewhere")
-        if other := next((one for one in shards.finished(self.output) if one.of != shard.of), None):
-            raise UsageError(f"--shard {shard}: {self.output} holds shards of {other.of}; move those away or write elsewhere")
+        if other := next((one for one in shards.finished_shards(self.output) if one.total != shard.total), None):
+            raise UsageError(f"--shard {shard}: {self.output} holds shards of {other.total}; move those away or write elsewhere")
 
-    def _check_counted(self, flag: str) -> None:
+    def _check_countable(self, flag: str) -> None:
         if self.corpus == STREAM:
             raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; --corpus - is a pipe")
 
-    def begin(self, *, force: bool) -> None:
+    def execute(self, *, force: bool) -> None:
         """Encode in this process, in worker processes with a shard each, or, under torchrun, the shard of this rank."""
         if self.shard is not None:
-            super().begin(force=force)
+            super().execute(force=force)
             return
         from moeir.learning import distributed
         from moeir.stages import sharing
 
-        process_group = distributed.joined(self.device)
+        process_group = distributed.init_process_group(self.device)
         if process_group.size > 1:
-            self._begin_among(process_group, force=force)
-        elif jobs := self._parts():
+            self._run_distributed(process_group, force=force)
+        elif jobs := self._shard_jobs():
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
-            sharing.carry_out(jobs, "encoding", force=force, minutes=self.stuck_minutes)
+            sharing.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
             log.info("%s: %d shards, %s texts", self.output, len(jobs), f"{sum(job.texts for job in jobs):,}")
         else:
-            self._begin_whole(force=force)
+            self._run_unsharded(force=force)
 
-    def _begin_whole(self, *, force: bool) -> None:
-        if finished_shards := shards.finished(self.output):
-            first = next(iter(finished_shards)).folder
+    def _run_unsharded(self, *, force: bool) -> None:
+        if finished_shards := shards.finished_shards(self.output):
+            first = next(iter(finished_shards)).folder_name
             raise UsageError(f"--output {self.output}: holds shards, such as {first}; choose one with --shard, or write elsewhere")
-        super().begin(force=force)
+        super().execute(force=force)
 
-    def _begin_among(self, process_group: "World", *, force: bool) -> None:
+    def _run_distributed(self, process_group: "ProcessGroup", *, force: bool) -> None:
         """An error during setup stops all processes; after that, each runs on its own."""
-        with process_group.together():
+        with process_group.error_barrier():
             if self.processes != 1:
                 raise UsageError(f"--processes {self.processes}: {process_group.size} processes are started already; leave it out")
-            self._check_counted(f"{process_group.size} processes")
-            count = self._count()
-            process_group.agreed({"the number of texts": count} | as_dict(self, results_only=True))
-            stages = self._divided(count, process_group.size)
+            self._check_countable(f"{process_group.size} processes")
+            count = self._count_texts()
+            process_group.check_same({"the number of texts": count} | to_dict(self, results_only=True))
+            stages = self._split_into_shards(count, process_group.size)
             own_stage = replace(stages[process_group.rank] if process_group.rank < len(stages) else self, device=process_group.device)
             own_stage.check()
-        if not process_group.main:
-            hush()
+        if not process_group.is_main:
+            silence()
         if own_stage.shard is not None:
-            own_stage.begin(force=force)
-        elif process_group.main:
-            own_stage._begin_whole(force=force)
+            own_stage.execute(force=force)
+        elif process_group.is_main:
+            own_stage._run_unsharded(force=force)
 
-    def _parts(self) -> "list[sharing.Share]":
+    def _shard_jobs(self) -> "list[sharing.ShardJob]":
         """The job of each worker process; empty if this process encodes everything."""
         if self.processes == 1:
             return []
         import torch
 
-        from moeir.backbones.precision import devices_for
+        from moeir.backbones.precision import list_devices
         from moeir.stages import sharing
 
-        devices = devices_for(self.device)
+        devices = list_devices(self.device)
         size = self.processes or len(devices)
         if size == 1:
             return []
-        self._check_counted(f"--processes {self.processes}")
-        count, threads = self._count(), max(1, torch.get_num_threads() // size)
-        numbered_stages = enumerate(self._divided(count, size))
+        self._check_countable(f"--processes {self.processes}")
+        count, threads = self._count_texts(), max(1, torch.get_num_threads() // size)
+        numbered_stages = enumerate(self._split_into_shards(count, size))
         device_stages = [replace(stage, device=devices[number % len(devices)]) for number, stage in numbered_stages]
-        sizes = [last - first for first, last in (stage._bounds(count) for stage in device_stages)]
+        sizes = [last - first for first, last in (stage._shard_bounds(count) for stage in device_stages)]
         return [
-            sharing.Share(stage, str(stage.shard), stage.device, text_count, threads)
+            sharing.ShardJob(stage, str(stage.shard), stage.device, text_count, threads)
             for stage, text_count in zip(device_stages, sizes, strict=True)
         ]
 
-    def _divided(self, count: int, size: int) -> list["Encode"]:
+    def _split_into_shards(self, count: int, size: int) -> list["Encode"]:
         """One shard per process, at most one per window; empty if that makes only one shard."""
         size = min(size, -(-count // CHUNK))
         return [replace(self, shard=f"{number}/{size}", processes=1) for number in range(size)] if size > 1 else []
 
-    def cost(self) -> list[str]:
+    def estimate(self) -> list[str]:
         """The worker processes and their shards."""
-        return [f"a process on {job.device} for shard {job.name}: {job.texts:,} texts" for job in self._parts()]
+        return [f"a process on {job.device} for shard {job.name}: {job.texts:,} texts" for job in self._shard_jobs()]
 
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or the shard's folder in it."""
-        return (self.output if self.shard is None else self.output / shards.Shard.parsed(self.shard).folder), "encodings"
+        return (self.output if self.shard is None else self.output / shards.Shard.parse(self.shard).folder_name), "encodings"
 
     def work(self) -> Counts:
         from moeir.architectures.base import copy_to_host
         from moeir.architectures.checkpoint import open_checkpoint
-        from moeir.backbones.ahead import behind, walked_ahead
-        from moeir.backbones.precision import autocast, device_for, dtype_for
+        from moeir.backbones.ahead import background_writer, prefetch
+        from moeir.backbones.precision import autocast, select_device, select_dtype
         from moeir.console import meter
         from moeir.records import texts
-        from moeir.representations.growing import GrowingEncodings
-        from moeir.representations.shortening import Shortening
+        from moeir.representations.growing import ResumableEncodingWriter
+        from moeir.representations.shortening import Pruning
 
-        device = device_for(self.device)
-        dtype = dtype_for(self.dtype, device)
+        device = select_device(self.device)
+        dtype = select_dtype(self.dtype, device)
         checkpoint = open_checkpoint(self.model, device)
-        checkpoint.check_encodes(self.model)
-        pruning = Shortening(self.terms, self.least_weight, self.pool_factor)
-        pruning.check_kinds(checkpoint.architecture.kinds)
-        first, last = self._range()
-        writer = GrowingEncodings(self.output, checkpoint.architecture.kinds, pruning)
-        documents = islice(texts.read(self.corpus, keep_empty=self.keep_empty), first, last)
-        with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), behind() as submit:
-            for _ in islice(documents, writer.texts):
+        checkpoint.check_is_bi_encoder(self.model)
+        pruning = Pruning(self.terms, self.least_weight, self.pool_factor)
+        pruning.check_kinds(checkpoint.architecture.representation_kinds)
+        first, last = self._shard_range()
+        writer = ResumableEncodingWriter(self.output, checkpoint.architecture.representation_kinds, pruning)
+        documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
+        with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), background_writer() as submit:
+            for _ in islice(documents, writer.text_count):
                 counter.advance()
-            for window, batches in walked_ahead(_read(documents, checkpoint, self.max_tokens)):
-                submit(partial(_write, writer, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
+            for window, batches in prefetch(_tokenize_windows(documents, checkpoint, self.max_tokens)):
+                submit(partial(_write_window, writer, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
                 counter.advance(len(window))
         writer.close()
         corpus_entry = {} if self.shard is None else {"corpus": str(self.corpus)}
-        kinds, pruning_entry = checkpoint.architecture.kinds, {"shortened": pruning.facts()} if pruning.facts() else {}
+        kinds, pruning_entry = checkpoint.architecture.representation_kinds, {"shortened": pruning.active_options()} if pruning.active_options() else {}
         return {
-            "texts": writer.texts,
+            "texts": writer.text_count,
             "dtype": str(dtype),
             "experts": kinds,
             **pruning_entry,
             **corpus_entry,
-            **origin(self.model, self.output),
+            **checkpoint_reference(self.model, self.output),
         }
 
-    def _range(self) -> tuple[int, int | None]:
+    def _shard_range(self) -> tuple[int, int | None]:
         """The texts of the shard as (first, last + 1); the whole corpus without --shard."""
-        return (0, None) if self.shard is None else self._bounds(self._count())
+        return (0, None) if self.shard is None else self._shard_bounds(self._count_texts())
 
-    def _count(self) -> int:
+    def _count_texts(self) -> int:
         from moeir.records import texts
 
-        return sum(1 for _ in texts.read(self.corpus, keep_empty=self.keep_empty))
+        return sum(1 for _ in texts.read_texts(self.corpus, keep_empty=self.keep_empty))
 
-    def _bounds(self, count: int) -> tuple[int, int]:
+    def _shard_bounds(self, count: int) -> tuple[int, int]:
         """The texts of the shard, in a corpus of `count` texts."""
-        shard, windows = shards.Shard.parsed(str(self.shard)), -(-count // CHUNK)
-        if windows < shard.of:
+        shard, windows = shards.Shard.parse(str(self.shard)), -(-count // CHUNK)
+        if windows < shard.total:
             description = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
             raise UsageError(f"--shard {shard}: {description}; expected at most {windows} shards")
-        first, last = (min(number * windows // shard.of * CHUNK, count) for number in (shard.number, shard.number + 1))
+        first, last = (min(number * windows // shard.total * CHUNK, count) for number in (shard.number, shard.number + 1))
         return first, last
 
 
-def origin(model: Path, product: Path) -> dict[str, Any]:
+def checkpoint_reference(model: Path, product: Path) -> dict[str, Any]:
     """The checkpoint's path, relative to the artifact, and its digest."""
-    return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.digest(model)}}
+    return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.compute_digest(model)}}
 
 
-def _read(documents: Iterable["Text"], checkpoint: "OpenCheckpoint", max_tokens: int) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
+def _tokenize_windows(documents: Iterable["Text"], checkpoint: "RetrievalModel", max_tokens: int) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
     """Windows of texts, each with its batches of tokens."""
     remaining = iter(documents)
     while window := list(islice(remaining, CHUNK)):
-        yield window, checkpoint.read_batches([text.content for text in window], "document", max_tokens=max_tokens)
+        yield window, checkpoint.tokenize_batches([text.content for text in window], "document", max_tokens=max_tokens)
 
 
-def _write(writer: "GrowingEncodings", ids: list[str], fetch_output: "Callable[[], Encoded]") -> None:
+def _write_window(writer: "ResumableEncodingWriter", ids: list[str], fetch_output: "Callable[[], EncoderOutput]") -> None:
     """Write a window to disk, after its copy from the device."""
     writer.add(ids, fetch_output().representations)

@@ -7,46 +7,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from ir_measures import Measure
 
     from moeir.evaluation.answers import Answers
-    from moeir.evaluation.compat import Compared
-    from moeir.evaluation.listings import Comparison, Ranges, Samples
+    from moeir.evaluation.compat import ToolView
+    from moeir.evaluation.listings import Comparison, TieRanges, LabelledValues
     from moeir.evaluation.measures import Coverage
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
 log = logging.getLogger(__name__)
 Values = dict[str, dict[str, float]]
-MEASURES = ("nDCG@10", "RR@10", "R@100")
+DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 FORMS = ("auto", "table", "markdown", "latex", "tsv", "jsonl", "json")
-TABLES = ("table", "markdown", "latex")
+TABLE_FORMS = ("table", "markdown", "latex")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
     """Evaluate runs against judgements or answers, side by side, with p-values against the first. A query missing from a run counts 0."""
 
-    run: tuple[Path, ...] = source("run", "A run; repeat the flag to compare runs.", names=("--runs",))
-    qrels: Path | None = source("qrels", "Relevance judgements in TREC or BEIR format.", None)
-    answers: Path | None = source(
+    run: tuple[Path, ...] = input_field("run", "A run; repeat the flag to compare runs.", aliases=("--runs",))
+    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None)
+    answers: Path | None = input_field(
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
     )
-    corpus: Path | None = source("texts", "With --answers: the documents to search for answers.", None)
+    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
     match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
         (),
-        names=("--metric", "-m"),
+        aliases=("--metric", "-m"),
     )
     group_by: str | None = option("Report means per value of this query field, and their mean (macro).", None)
-    queries: Path | None = source("texts", "With --group-by: the queries, if --answers lacks the field.", None, names=("--topics",))
-    per_query: bool = option("Report the value of every query, too.", False, names=("-q",))
+    queries: Path | None = input_field("texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",))
+    per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",))
     test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
     correction: str = option(
         "Correction of p-values over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none"
@@ -56,13 +56,13 @@ class Evaluate(Stage):
     ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False)
     compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None)
     explain: bool = option("With --compat: show step by step why its values differ.", False)
-    form: str = option("table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", names=("--format",))
-    output: Path = product("evaluation", "Output file; - is stdout.", STREAM)
+    form: str = option("table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", aliases=("--format",))
+    output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
         if self.form not in FORMS:
             raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
-        if self.form in (*TABLES, "json") and self.per_query:
+        if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
         if self.explain and self.compat is None:
@@ -81,64 +81,64 @@ class Evaluate(Stage):
 
     def work(self) -> Counts:
         from moeir.evaluation import compat, measures, tables, ties
-        from moeir.evaluation.answers import MEASURES as OF_ANSWERS
-        from moeir.evaluation.listings import ALL
+        from moeir.evaluation.answers import DEFAULT_MEASURES as OF_ANSWERS
+        from moeir.evaluation.listings import ALL_QUERIES
         from moeir.records import lines
 
-        requested = [measures.parse(text) for text in self.measure or (MEASURES if self.answers is None else OF_ANSWERS)]
+        requested = [measures.parse_measure(text) for text in self.measure or (DEFAULT_MEASURES if self.answers is None else OF_ANSWERS)]
         groups = read_groups(self.group_by, self.queries or self.answers)
         if self.compat is not None:
-            compat.check(self.compat, requested)
-        values: dict[str, Samples] = {}
-        tool_views: dict[str, Compared] = {}
+            compat.find_tool(self.compat, requested)
+        values: dict[str, LabelledValues] = {}
+        tool_views: dict[str, ToolView] = {}
         ranges: dict[str, dict[str, tuple[float, float]]] = {}
         notes, queries = [], 0
-        for name, path, run, qrels, note in self._judged(requested):
+        for name, path, run, qrels, note in self._runs_with_qrels(requested):
             try:
                 if self.compat is not None:
-                    tool_views[name] = compat.Compared(path, run, qrels, compat.TOOLS[self.compat])
+                    tool_views[name] = compat.ToolView(path, run, qrels, compat.TOOLS[self.compat])
                     run_values = {str(measure): dict(tool_views[name].values(measure)) for measure in requested}
                 else:
-                    run_values = measures.per_query(run, qrels, requested)
+                    run_values = measures.evaluate_run(run, qrels, requested)
                 if self.ties:
-                    ranges[name] = ties.ranges(run, qrels, requested)
+                    ranges[name] = ties.tie_ranges(run, qrels, requested)
             except DataError as problem:
                 raise DataError(f"{path}: {problem}") from None
             values[name] = (
-                {ALL: run_values} if groups is None else grouped(run_values, groups, str(self.group_by), self.queries or self.answers)
+                {ALL_QUERIES: run_values} if groups is None else group_values(run_values, groups, str(self.group_by), self.queries or self.answers)
             )
             notes.append(f"{name}: {note}")
             queries = len(qrels)
-        with lines.writer(self.output) as output:
+        with lines.open_writer(self.output) as output:
             if self.explain:
-                rows = compat.explained(tool_views, requested)
-                output.write(tables.text(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
+                rows = compat.step_table(tool_views, requested)
+                output.write(tables.format_table(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
             else:
-                output.writelines(f"{line}\n" for line in self._lines(values, ranges if self.ties else None))
+                output.writelines(f"{line}\n" for line in self._output_lines(values, ranges if self.ties else None))
         for text in notes:
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}
 
-    def _judged(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
+    def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """The name, path and judgements of every run, and a note on how many queries they cover."""
         from moeir.evaluation import answers, measures
         from moeir.records import qrels, runs
 
-        run_paths = named_runs(self.run)
+        run_paths = name_runs(self.run)
         if self.answers is None:
             assert self.qrels is not None
-            grades = qrels.read(self.qrels)
+            grades = qrels.read_qrels(self.qrels)
             for name, path in run_paths.items():
-                run = runs.read(path)
-                yield name, path, run, grades, _reach(measures.coverage(run, grades))
+                run = runs.read_run(path)
+                yield name, path, run, grades, _coverage_note(measures.compute_coverage(run, grades))
             return
-        depth = answers.deepest(requested)
+        depth = answers.max_cutoff(requested)
         questions = read_answers(self.answers, self.match)
-        all_runs = [runs.read(path) if depth is None else runs.read(path).top(depth) for path in run_paths.values()]
+        all_runs = [runs.read_run(path) if depth is None else runs.read_run(path).top(depth) for path in run_paths.values()]
         assert self.corpus is not None
-        qrels_by_run = answers.judged(all_runs, questions, self.corpus)
+        qrels_by_run = answers.qrels_from_answers(all_runs, questions, self.corpus)
         for (name, path), run, grades in zip(run_paths.items(), all_runs, qrels_by_run, strict=True):
-            coverage = measures.coverage(run, grades)
+            coverage = measures.compute_coverage(run, grades)
             note = f"{coverage.returned} of {coverage.judged} questions, {coverage.missing} without hits"
             yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run have no answers"
 
@@ -147,7 +147,7 @@ class Evaluate(Stage):
 
         return Comparison(self.test, self.correction, self.effect_size, self.intervals)
 
-    def _lines(self, samples_by_run: "dict[str, Samples]", ranges: "Ranges | None") -> Iterator[str]:
+    def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
         from moeir.evaluation import listings
 
         form = self.form
@@ -155,12 +155,12 @@ class Evaluate(Stage):
             form = "tsv" if self.per_query else "table"
         elif form == "auto":
             form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
-        if form in TABLES:
-            yield listings.table(samples_by_run, form, self._comparison(), ranges)
+        if form in TABLE_FORMS:
+            yield listings.to_table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":
-            yield listings.document(samples_by_run, self._comparison())
+            yield listings.to_json(samples_by_run, self._comparison())
         else:
-            yield from listings.lines(samples_by_run, form, per_query=self.per_query)
+            yield from listings.to_lines(samples_by_run, form, per_query=self.per_query)
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -197,37 +197,37 @@ def read_answers(path: Path, match: str) -> "Answers":
     from moeir.evaluation import answers
     from moeir.records import lines, texts
 
-    return answers.read(texts.read(path, keep_empty=True), match, lines.label(path))
+    return answers.compile_answers(texts.read_texts(path, keep_empty=True), match, lines.source_name(path))
 
 
 def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
     """The group of every query, or None without --group-by."""
     from moeir.records import texts
 
-    return None if field is None or path is None else texts.fields(path, field)
+    return None if field is None or path is None else texts.read_field(path, field)
 
 
-def named_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
+def name_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
     """Run paths by name: the file name without suffix, or the path where file names repeat."""
     from moeir.records import lines
 
-    stems = ["stdin" if path == STREAM else lines.stem(path).stem for path in paths]
+    stems = ["stdin" if path == STREAM else lines.strip_compression_suffix(path).stem for path in paths]
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     if len(set(names)) < len(names):
         raise UsageError("--run: the same run is given twice")
     return dict(zip(names, paths, strict=True))
 
 
-def grouped(values: Values, groups: dict[str, str], field: str, path: Path | None) -> "Samples":
+def group_values(values: Values, groups: dict[str, str], field: str, path: Path | None) -> "LabelledValues":
     """The per-query values of each group."""
-    from moeir.evaluation.groups import samples
+    from moeir.evaluation.groups import group_samples
 
     try:
-        return samples(values, groups, field)
+        return group_samples(values, groups, field)
     except DataError as problem:
         raise DataError(f"{path}: {problem}") from None
 
 
-def _reach(coverage: "Coverage") -> str:
+def _coverage_note(coverage: "Coverage") -> str:
     share = f"{100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
     return f"{coverage.returned} of {coverage.judged} judged queries, {coverage.missing} without hits, {coverage.extra} not judged; {share}"

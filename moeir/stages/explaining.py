@@ -10,49 +10,49 @@ from moeir.errors import DataError, UsageError
 if TYPE_CHECKING:
     from moeir.records.runs import Run
     from moeir.records.texts import Text
-    from moeir.report.cases import Cases
-    from moeir.retrieval.opened import OpenIndex
+    from moeir.report.cases import QueryPages
+    from moeir.retrieval.opened import Searcher
 
-BATCH = 64
+QUERY_BATCH = 64
 FUSED = "fused"
-CLOSE = 1e-4  # tolerance between a sum of parts and a printed score
+RELATIVE_TOLERANCE = 1e-4  # tolerance between a sum of parts and a printed score
 log = logging.getLogger(__name__)
 
 
-def explanations(
-    index: Sequence[Path], corpus: Path | None, cases: "Cases", runs: "Mapping[str, Run]", queries: "Mapping[str, Text]"
+def explain_runs(
+    index: Sequence[Path], corpus: Path | None, cases: "QueryPages", runs: "Mapping[str, Run]", queries: "Mapping[str, Text]"
 ) -> Iterator[dict[str, Any]]:
     """Explanations of the documents of all queries with texts; a run belongs to the expert it is named after."""
     from moeir import console
     from moeir.records import texts
     from moeir.retrieval.explained import Explainer
     from moeir.retrieval.opened import open_index
-    from moeir.retrieval.shelf import Shelf
-    from moeir.retrieval.speed import Speed
+    from moeir.retrieval.shelf import TextStore
+    from moeir.retrieval.speed import LatencyRecorder
 
     searcher = open_index(index)
-    expert_runs = _experts(searcher, runs)
-    _check_documents(searcher, expert_runs)
-    shown_documents = {name: [document for document in cases.documents(name) if document in searcher.rows] for name in queries}
+    expert_runs = _expert_runs(searcher, runs)
+    _check_indexed(searcher, expert_runs)
+    shown_documents = {name: [document for document in cases.shown_documents(name) if document in searcher.row_by_id] for name in queries}
     text_store = None
     if corpus is not None:
         all_documents = {document for documents in shown_documents.values() for document in documents}
-        text_store = Shelf(texts.read(corpus, keep_empty=True), all_documents)
-    explainer = Explainer(searcher, expert_runs, searcher.fusion, text_store)
-    encoded = searcher.encoded([text.content for text in queries.values()], BATCH, Speed())
-    all_explanations = explainer.every(list(queries), [text.content for text in queries.values()], encoded, shown_documents.__getitem__)
+        text_store = TextStore(texts.read_texts(corpus, keep_empty=True), all_documents)
+    explainer = Explainer(searcher, expert_runs, searcher.default_fusion, text_store)
+    encoded = searcher.encode_batches([text.content for text in queries.values()], QUERY_BATCH, LatencyRecorder())
+    all_explanations = explainer.explain_all(list(queries), [text.content for text in queries.values()], encoded, shown_documents.__getitem__)
     adds_up = FUSED in expert_runs
     with console.meter("explaining", sum(map(len, shown_documents.values()))) as meter:
         for explanation in all_explanations:
             meter.advance()
-            if adds_up and not _adds_up(explanation):
+            if adds_up and not _parts_add_up(explanation):
                 message = "its scores are not %s of the experts' runs; parts are left out; search --explain has them"
-                log.warning(f"%s: {message}", FUSED, searcher.fusion)
+                log.warning(f"%s: {message}", FUSED, searcher.default_fusion)
                 adds_up = False
             yield explanation if adds_up else _without_parts(explanation)
 
 
-def _experts(searcher: "OpenIndex", runs: "Mapping[str, Run]") -> "dict[str, Run]":
+def _expert_runs(searcher: "Searcher", runs: "Mapping[str, Run]") -> "dict[str, Run]":
     """The runs of this index's experts in its order, then the fused one."""
     expert_runs = {name: runs[name] for name in searcher.engines if name in runs}
     if not expert_runs:
@@ -62,17 +62,17 @@ def _experts(searcher: "OpenIndex", runs: "Mapping[str, Run]") -> "dict[str, Run
     return {**expert_runs, FUSED: runs[FUSED]} if complete and FUSED in runs else expert_runs
 
 
-def _check_documents(searcher: "OpenIndex", expert_runs: "Mapping[str, Run]") -> None:
+def _check_indexed(searcher: "Searcher", expert_runs: "Mapping[str, Run]") -> None:
     for name, run in expert_runs.items():
-        if unknown := next((document for document in run.names if document not in searcher.rows), None):
+        if unknown := next((document for document in run.document_ids if document not in searcher.row_by_id), None):
             raise DataError(f"{name}: document {unknown!r} is not in {searcher.label}; give runs that were searched with this index")
 
 
-def _adds_up(explanation: Mapping[str, Any]) -> bool:
+def _parts_add_up(explanation: Mapping[str, Any]) -> bool:
     parts = [expert["part"] for expert in explanation["experts"].values()]
     if explanation["score"] is None or None in parts:
         return True
-    return bool(abs(sum(parts) - explanation["score"]) <= CLOSE * max(1.0, abs(explanation["score"])))
+    return bool(abs(sum(parts) - explanation["score"]) <= RELATIVE_TOLERANCE * max(1.0, abs(explanation["score"])))
 
 
 def _without_parts(explanation: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.texts import Text
-    from moeir.servers.base import Collection, Document
+    from moeir.servers.base import ExportSchema, ExportedDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,13 @@ class Export(Stage):
     """Export encodings to an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
 
     to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants servers.")
-    encodings: tuple[Path, ...] = source("encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several.")
-    corpus: Path | None = source("texts", "The corpus that was encoded, to export titles and texts, too.", None)
-    model: Path | None = source("checkpoint", "The checkpoint, if it has moved; its tokenizer has the terms of sparse experts.", None)
-    output: Path = product("export", "Folder to write.")
+    encodings: tuple[Path, ...] = input_field("encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several.")
+    corpus: Path | None = input_field("texts", "The corpus that was encoded, to export titles and texts, too.", None)
+    model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; its tokenizer has the terms of sparse experts.", None)
+    output: Path = output_field("export", "Folder to write.")
 
     def check(self) -> None:
-        variants.resolve("servers", self.to)
+        variants.resolve_spec("servers", self.to)
         if self.output == STREAM:
             raise UsageError("--output -: an export is a folder; name one")
 
@@ -36,75 +36,75 @@ class Export(Stage):
     def work(self) -> Counts:
         from moeir.console import progress
 
-        collection = self._collection()
-        target = variants.bind("servers", self.to)(collection)
+        collection = self._read_collection()
+        target = variants.bind_variant("servers", self.to)(collection)
         served_experts = [name for name, kind in collection.kinds.items() if kind in target.takes]
-        count = target.write(progress(self._documents(served_experts, collection), "exporting"), self.output)
+        count = target.write(progress(self._read_documents(served_experts, collection), "exporting"), self.output)
         return {"documents": count, "experts": {name: collection.kinds[name] for name in served_experts}}
 
     @property
-    def _folders(self) -> list[Path]:
+    def _shard_folders(self) -> list[Path]:
         """The folders of all encodings; sharded ones as the folders of their shards."""
         from moeir.artifacts import shards
 
-        return [shard for folder in self.encodings for shard in shards.parts(folder)]
+        return [shard for folder in self.encodings for shard in shards.shard_folders(folder)]
 
-    def _collection(self) -> "Collection":
-        from moeir.architectures.base import KINDS
+    def _read_collection(self) -> "ExportSchema":
+        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests
-        from moeir.servers.base import SERVED, Collection
+        from moeir.servers.base import EXPORTED_KINDS, ExportSchema
 
-        shard_counts = [manifests.read_manifest(folder)["counts"] for folder in self._folders]
-        for folder, counts in zip(self._folders, shard_counts, strict=True):
+        shard_counts = [manifests.read_manifest(folder)["counts"] for folder in self._shard_folders]
+        for folder, counts in zip(self._shard_folders, shard_counts, strict=True):
             if counts["checkpoint"]["digest"] != shard_counts[0]["checkpoint"]["digest"]:
                 raise ArtifactError(f"{folder}: made with another checkpoint than {self.encodings[0]}; encode all shards with one")
         kinds: dict[str, str] = shard_counts[0]["experts"]
-        if unserved := [name for name, kind in kinds.items() if kind not in SERVED]:
+        if unserved := [name for name, kind in kinds.items() if kind not in EXPORTED_KINDS]:
             raise UsageError(f"--encodings {self.encodings[0]}: {unserved[0]} is {kinds[unserved[0]]}, which no engine but moeir's serves")
-        first, widths = self._folders[0], {}
+        first, widths = self._shard_folders[0], {}
         for name, kind in kinds.items():
             if kind != "sparse":
-                representation: Any = KINDS[kind].open(first / name)
+                representation: Any = REPRESENTATION_CLASSES[kind].open(first / name)
                 widths[name] = int(representation.vectors.shape[1])
         folder = self.model or (first / shard_counts[0]["checkpoint"]["path"]).resolve()
-        terms = self._terms(folder, shard_counts[0]["checkpoint"]["digest"]) if "sparse" in kinds.values() else []
-        return Collection(kinds, widths, terms, str(folder))
+        terms = self._read_terms(folder, shard_counts[0]["checkpoint"]["digest"]) if "sparse" in kinds.values() else []
+        return ExportSchema(kinds, widths, terms, str(folder))
 
-    def _terms(self, folder: Path, digest: str) -> list[str]:
+    def _read_terms(self, folder: Path, digest: str) -> list[str]:
         """All terms of the vocabulary, by id."""
         from moeir.artifacts import manifests
-        from moeir.backbones.tokenizer import TextReader
+        from moeir.backbones.tokenizer import TextTokenizer
 
         if not folder.is_dir():
             raise ArtifactError(f"{self.encodings[0]}: the checkpoint it was made with is not at {folder}; give its path with --model")
-        if manifests.digest_of(manifests.verify(folder, "checkpoint")["files"]) != digest:
+        if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != digest:
             raise ArtifactError(f"{folder}: not the checkpoint {self.encodings[0]} was made with; name that one with --model")
-        tokenizer = TextReader(folder)
-        return [tokenizer.token(number) for number in range(tokenizer.vocabulary)]
+        tokenizer = TextTokenizer(folder)
+        return [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
 
-    def _documents(self, experts: list[str], collection: "Collection") -> Iterator["Document"]:
+    def _read_documents(self, experts: list[str], collection: "ExportSchema") -> Iterator["ExportedDocument"]:
         """Every document, read from memory maps."""
-        from moeir.architectures.base import KINDS
+        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests
-        from moeir.servers.base import Document
+        from moeir.servers.base import ExportedDocument
 
-        texts, number = self._texts(), 0
-        for folder in self._folders:
-            representations: dict[str, Any] = {name: KINDS[collection.kinds[name]].open(folder / name) for name in experts}
+        texts, number = self._read_corpus(), 0
+        for folder in self._shard_folders:
+            representations: dict[str, Any] = {name: REPRESENTATION_CLASSES[collection.kinds[name]].open(folder / name) for name in experts}
             for row, document_id in enumerate(manifests.read_lines(folder / "ids.txt")):
                 vectors: dict[str, dict[str, Any]] = {"dense": {}, "sparse": {}, "multivector": {}}
                 for name, representation in representations.items():
-                    vectors[collection.kinds[name]][name] = _row(representation, collection.kinds[name], row)
-                yield Document(number, _text(texts, document_id, self.corpus), **vectors)
+                    vectors[collection.kinds[name]][name] = _read_row(representation, collection.kinds[name], row)
+                yield ExportedDocument(number, _next_text(texts, document_id, self.corpus), **vectors)
                 number += 1
 
-    def _texts(self) -> "Iterator[Text] | None":
+    def _read_corpus(self) -> "Iterator[Text] | None":
         from moeir.records import texts
 
-        return None if self.corpus is None else texts.read(self.corpus, keep_empty=True)
+        return None if self.corpus is None else texts.read_texts(self.corpus, keep_empty=True)
 
 
-def _row(representation: Any, kind: str, row: int) -> Any:
+def _read_row(representation: Any, kind: str, row: int) -> Any:
     """One document of a memory-mapped representation."""
     if kind == "dense":
         return representation.vectors[row].numpy()
@@ -114,7 +114,7 @@ def _row(representation: Any, kind: str, row: int) -> Any:
     return representation.vectors[span].numpy()
 
 
-def _text(texts: "Iterator[Text] | None", expected_id: str, corpus: Path | None) -> "Text":
+def _next_text(texts: "Iterator[Text] | None", expected_id: str, corpus: Path | None) -> "Text":
     """The next text of the corpus, whose id must be that of the encoded text."""
     from moeir.records.texts import Text
 

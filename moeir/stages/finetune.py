@@ -7,49 +7,49 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, source
+from moeir.settings import option, input_field
 from moeir.stages.base import STREAM, Counts
-from moeir.stages.init import reading_rules
-from moeir.stages.training import Training
+from moeir.stages.init import collect_input_options
+from moeir.stages.training import TrainingStage
 
 if TYPE_CHECKING:
-    from moeir.learning.batches import Steps
-    from moeir.learning.texts import Needed
-    from moeir.learning.validation import Development
+    from moeir.learning.batches import BatchSampler
+    from moeir.learning.texts import TextStream
+    from moeir.learning.validation import DevSet
     from moeir.records.examples import Example
 
-KEPT = ("best", "last")
-LEAST_RATE, LARGEST_RATE, MOST_NEGATIVES = 0.001, 1000.0, 10_000
+KEEP_CHOICES = ("best", "last")
+MIN_SAMPLING_RATE, MAX_SAMPLING_RATE, MAX_NEGATIVES = 0.001, 1000.0, 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(Training):
+class Finetune(TrainingStage):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
-    model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
-    train: tuple[Path, ...] = source("examples", "Training examples, as mine-negatives writes them; several files are merged by query id.")
+    model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
+    train: tuple[Path, ...] = input_field("examples", "Training examples, as mine-negatives writes them; several files are merged by query id.")
     sampling_rate: tuple[float, ...] = option("One per --train: treat each file as a separate dataset with this many passes per epoch.", ())
-    corpus: tuple[Path, ...] = source(
+    corpus: tuple[Path, ...] = input_field(
         "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
     )
-    queries: tuple[Path, ...] = source(
+    queries: tuple[Path, ...] = input_field(
         "texts",
         "Queries of the examples, unless inline; with --sampling-rate one for all datasets or one for each.",
         (),
-        names=("--topics",),
+        aliases=("--topics",),
     )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
     objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
     batch_size: int = option("Queries per batch, divided among all processes.", 8)
     accumulate: int = option(
-        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, names=("--gradient-accumulation-steps",)
+        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, aliases=("--gradient-accumulation-steps",)
     )
     negatives: int = option("Negatives per query, sampled again in each epoch.", 7)
     layer_decay: float = option("Factor of the learning rate from each layer to the one below (TASER's release: 0.8).", 1.0)
     gradient_cache: int | None = option(
         "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
         None,
-        names=("--grad-cache",),
+        aliases=("--grad-cache",),
         affects_result=False,
     )
     query_prefix: str | None = option("Text prepended to every query.", None)
@@ -58,49 +58,49 @@ class Finetune(Training):
     document_length: int | None = option(
         "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
     )
-    dev_queries: Path | None = source("texts", "Development queries, evaluated during training.", None)
-    dev_qrels: Path | None = source("qrels", "Relevance judgements of the development queries.", None)
-    dev_corpus: Path | None = source("texts", "Corpus to search for the development queries [default: --corpus].", None)
-    dev_run: Path | None = source("run", "Cross-encoder: the run of the development queries to rerank.", None)
+    dev_queries: Path | None = input_field("texts", "Development queries, evaluated during training.", None)
+    dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None)
+    dev_corpus: Path | None = input_field("texts", "Corpus to search for the development queries [default: --corpus].", None)
+    dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None)
     dev_measure: str = option(
-        "Measure of the fused list by which the best weights are chosen.", "nDCG@10", names=("--metric-for-best-model",)
+        "Measure of the fused list by which the best weights are chosen.", "nDCG@10", aliases=("--metric-for-best-model",)
     )
-    evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, names=("--eval-steps",))
-    patience: int | None = option("Stop after N evaluations without improvement.", None, names=("--early-stopping-patience",))
+    evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, aliases=("--eval-steps",))
+    patience: int | None = option("Stop after N evaluations without improvement.", None, aliases=("--early-stopping-patience",))
     keep: str | None = option("Weights to save, best or last [default: best with --dev-queries, else last].", None)
 
     def check(self) -> None:
         super().check()
         if self.arch is not None:
-            variants.resolve("architectures", self.arch)
-        variants.resolve("learning.objectives", self.objective)
+            variants.resolve_spec("architectures", self.arch)
+        variants.resolve_spec("learning.objectives", self.objective)
         positive = {"--evaluate-every": self.evaluate_every, "--patience": self.patience, "--gradient-cache": self.gradient_cache}
         for flag, value in positive.items():
             if value is not None and value <= 0:
                 raise UsageError(f"{flag} {value}: expected more than 0")
-        if not 0 <= self.negatives <= MOST_NEGATIVES:
-            raise UsageError(f"--negatives {self.negatives}: expected 0 to {MOST_NEGATIVES}")
+        if not 0 <= self.negatives <= MAX_NEGATIVES:
+            raise UsageError(f"--negatives {self.negatives}: expected 0 to {MAX_NEGATIVES}")
         if not 0 < self.layer_decay <= 1:
             raise UsageError(f"--layer-decay {self.layer_decay}: expected more than 0, at most 1 (no decay)")
-        self._check_sets()
-        self._check_development()
+        self._check_datasets()
+        self._check_dev_flags()
 
-    def _check_sets(self) -> None:
+    def _check_datasets(self) -> None:
         dataset_count = len(self.train)
         if self.sampling_rate and len(self.sampling_rate) != dataset_count:
             raise UsageError(f"--sampling-rate: expected one for each --train, {dataset_count}; found {len(self.sampling_rate)}")
         for rate in self.sampling_rate:
-            if not LEAST_RATE <= rate <= LARGEST_RATE:
+            if not MIN_SAMPLING_RATE <= rate <= MAX_SAMPLING_RATE:
                 raise UsageError(
-                    f"--sampling-rate {rate:g}: expected {LEAST_RATE:g} to {LARGEST_RATE:g}, passes over the dataset per epoch"
+                    f"--sampling-rate {rate:g}: expected {MIN_SAMPLING_RATE:g} to {MAX_SAMPLING_RATE:g}, passes over the dataset per epoch"
                 )
         for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
             if self.sampling_rate and len(files) not in (0, 1, dataset_count):
                 raise UsageError(f"{flag}: expected one for all datasets, or one for each --train, {dataset_count}; found {len(files)}")
 
-    def _check_development(self) -> None:
-        if self.keep not in (None, *KEPT):
-            raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEPT)}")
+    def _check_dev_flags(self) -> None:
+        if self.keep not in (None, *KEEP_CHOICES):
+            raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEEP_CHOICES)}")
         if (self.dev_queries is None) != (self.dev_qrels is None):
             raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
         dev_flags: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
@@ -114,97 +114,97 @@ class Finetune(Training):
         if self.dev_queries is not None:
             from moeir.evaluation import measures
 
-            measures.parse(self.dev_measure)
+            measures.parse_measure(self.dev_measure)
 
-    def cost(self) -> list[str]:
+    def estimate(self) -> list[str]:
         from moeir.records import examples
 
-        query_ids = [[example.query_id for example in examples.read(path, provenance=False)] for path in self.train]
+        query_ids = [[example.query_id for example in examples.read_examples(path, provenance=False)] for path in self.train]
         counts = [len(ids) for ids in query_ids] if self.sampling_rate else [len({query for ids in query_ids for query in ids})]
         epoch_batches = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
-        steps = self.steps_of(sum(ceil(round(dataset_batches, 6)) for dataset_batches in epoch_batches))
+        steps = self.total_steps(sum(ceil(round(dataset_batches, 6)) for dataset_batches in epoch_batches))
         texts = steps * self.batch_size * self.accumulate
         text_counts = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
         batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
         return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
 
     def work(self) -> Counts:
-        from moeir.architectures.card import write_card
-        from moeir.architectures.starting import reads_pairs, start
-        from moeir.artifacts.making import RESUME, TOKENS
-        from moeir.backbones.precision import dtype_for
-        from moeir.kernels.memory import steady
+        from moeir.architectures.card import write_model_card
+        from moeir.architectures.starting import is_cross_encoder, build_checkpoint
+        from moeir.artifacts.making import RESUME, TOKEN_CACHE
+        from moeir.backbones.precision import select_dtype
+        from moeir.kernels.memory import mmap_large_tensors
         from moeir.learning import loop, objectives, retrieval, tokens
 
-        process_group = self.world()
-        objective = variants.bind("learning.objectives", self.objective)
-        objectives.rehearse(objective, self.negatives)
-        pairs = reads_pairs(self.model, self.arch)
-        sampler, text_stream = self._walk(objective.func, pairs=pairs)
-        dev_set = self._development(text_stream, sampler.steps_per_epoch, pairs=pairs)
-        checkpoint = start(self.model, self.arch, reading_rules(self), text_stream.first, self.seed)
-        checkpoint.architecture.recompute_layers(self.recompute)
+        process_group = self.process_group()
+        objective = variants.bind_variant("learning.objectives", self.objective)
+        objectives.validate_options(objective, self.negatives)
+        pairs = is_cross_encoder(self.model, self.arch)
+        sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
+        dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
+        checkpoint = build_checkpoint(self.model, self.arch, collect_input_options(self), text_stream.first_documents, self.seed)
+        checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:
-            steady()
-        with process_group.first():
-            tokenized = tokens.cached(self.cache or self.output / RESUME / TOKENS, text_stream, checkpoint)
-        process_group.agreed({"the digest of the texts": text_stream.digest[:16]})
+            mmap_large_tensors()
+        with process_group.main_process_first():
+            tokenized = tokens.build_token_cache(self.cache or self.output / RESUME / TOKEN_CACHE, text_stream, checkpoint)
+        process_group.check_same({"the digest of the texts": text_stream.digest[:16]})
         del text_stream  # free the texts: the training needs only their tokens
-        schedule, dtype = self.planned(sampler.steps_per_epoch, self.layer_decay), dtype_for(self.dtype, process_group.device)
-        process_group = process_group.patient(self.stuck_minutes)
-        texts = tokens.PairTexts(tokenized.cache, tokenized.rows, checkpoint.pairing) if pairs else tokenized
-        task = retrieval.Retrieval(
+        schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
+        process_group = process_group.with_timeout(self.stuck_minutes)
+        texts = tokens.PairDataset(tokenized.cache, tokenized.rows, checkpoint.pair_tokenizer) if pairs else tokenized
+        task = retrieval.RetrievalTask(
             checkpoint,
             sampler,
             texts,
             objective,
             schedule.steps,
             dtype,
-            world=process_group,
+            process_group=process_group,
             accumulate=self.accumulate,
-            at_once=self.gradient_cache,
+            max_tokens=self.gradient_cache,
         )
-        evaluator = None if dev_set is None else retrieval.Judge(checkpoint, dev_set, dtype, process_group)
+        evaluator = None if dev_set is None else retrieval.DevEvaluator(checkpoint, dev_set, dtype, process_group)
         metrics = loop.train(
             task,
             schedule,
             self.output,
             device=process_group.device,
-            judge=evaluator,
-            tracking=self.tracking(),
-            world=process_group,
+            evaluator=evaluator,
+            tracking=self.make_tracking(),
+            process_group=process_group,
             log_every=self.log_every,
         )
-        if not process_group.main:
+        if not process_group.is_main:
             return None
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
+        write_model_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
         return {"parameters": checkpoint.architecture.parameter_count(), **metrics}
 
-    def _walk(self, objective: object, *, pairs: bool) -> "tuple[Steps, Needed]":
+    def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""
         from moeir.learning import batches, objectives
-        from moeir.learning.texts import bare, gathered
+        from moeir.learning.texts import without_texts, collect_texts
         from moeir.records import examples
 
-        files = [examples.read(path, provenance=False) for path in self.train]
+        files = [examples.read_examples(path, provenance=False) for path in self.train]
         labels = [str(path) for path in self.train]
-        datasets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.united(files, labels)]
+        datasets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.merge_examples(files, labels)]
         labels = labels if self.sampling_rate else [", ".join(labels)]
         samplers = [
-            batches.planned(bare(dataset), queries=self.batch_size, negatives=self.negatives, seed=self.seed, place=label)
+            batches.make_sampler(without_texts(dataset), batch_size=self.batch_size, negatives=self.negatives, seed=self.seed, source=label)
             for dataset, label in zip(datasets, labels)
         ]
-        text_stream = gathered(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
+        text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             batches.check_texts(sampler, rows.queries, rows.documents, label)
-            batches.check_shared(sampler, self.world().size, pairs=pairs)
-            if objective in objectives.TAUGHT:
-                batches.check_taught(sampler, label, self.objective)
-        return (batches.Sets(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]), text_stream
+            batches.check_batch_size(sampler, self.process_group().size, pairs=pairs)
+            if objective in objectives.NEEDS_TEACHER:
+                batches.check_teacher_scores(sampler, label, self.objective)
+        return (batches.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]), text_stream
 
-    def _development(self, text_stream: "Needed", batches_per_epoch: int, *, pairs: bool) -> "Development | None":
+    def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""
         if pairs != (self.dev_run is not None) and self.dev_queries is not None:
             words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
@@ -212,15 +212,15 @@ class Finetune(Training):
             raise UsageError(f"{flag}: {why}")
         if self.dev_queries is None or self.dev_qrels is None:
             return None
-        from moeir.learning.validation import development
+        from moeir.learning.validation import load_dev_set
 
         corpora = self.corpus if self.dev_corpus is None else (self.dev_corpus,)
         training = {name: text for queries in text_stream.queries for name, text in queries.items()}
-        return development(
+        return load_dev_set(
             self.dev_queries,
             self.dev_qrels,
             corpora,
-            training=training,
+            training_queries=training,
             measure=self.dev_measure,
             every=self.evaluate_every or max(1, batches_per_epoch // self.accumulate),
             patience=self.patience,

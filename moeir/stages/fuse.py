@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages import besides
-from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_word
-from moeir.stages.evaluate import check_answers, check_groups, check_judgements, named_runs
-from moeir.stages.tuning import GRIDS, TUNED, Tuning, grid
+from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_single_word
+from moeir.stages.evaluate import check_answers, check_groups, check_judgements, name_runs
+from moeir.stages.tuning import DEFAULT_GRIDS, TUNABLE_OPTIONS, FusionTuner, parse_grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moeir.fusion import Merge
+    from moeir.fusion import FusionFormula
     from moeir.records.runs import Run
 
-METHOD = "came-sum"
-MEASURES = ("nDCG@10", "R@100")
+DEFAULT_METHOD = "came-sum"
+ABLATION_MEASURES = ("nDCG@10", "R@100")
 log = logging.getLogger(__name__)
 
 
@@ -28,43 +28,43 @@ log = logging.getLogger(__name__)
 class Fuse(Stage):
     """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
-    run: tuple[Path, ...] = source("run", "One run per expert; repeat the flag.", names=("--runs",))
-    method: str = option("Fusion method; see: moeir variants fusion.", METHOD)
-    learned: Path | None = source("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
-    depth: int = option("Documents kept per query.", 1000, names=("--hits", "--k"))
+    run: tuple[Path, ...] = input_field("run", "One run per expert; repeat the flag.", aliases=("--runs",))
+    method: str = option("Fusion method; see: moeir variants fusion.", DEFAULT_METHOD)
+    learned: Path | None = input_field("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
+    depth: int = option("Documents kept per query.", 1000, aliases=("--hits", "--k"))
     tune: str | None = option(
         "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
     grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
     save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None)
-    qrels: Path | None = source("qrels", "With --tune or --ablation: relevance judgements.", None)
-    answers: Path | None = source("texts", "With --tune, instead of --qrels: questions with answers.", None)
-    corpus: Path | None = source("texts", "With --answers: the documents to search for answers.", None)
+    qrels: Path | None = input_field("qrels", "With --tune or --ablation: relevance judgements.", None)
+    answers: Path | None = input_field("texts", "With --tune, instead of --qrels: questions with answers.", None)
+    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
     match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
     group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
-    queries: Path | None = source(
+    queries: Path | None = input_field(
         "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
-        names=("--topics",),
+        aliases=("--topics",),
     )  # fmt: skip
     attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None)
     ablation: Path | None = option(
         "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None
     )
-    measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), names=("-m",))
-    tag: str = option("Run tag.", "moeir.fused", names=("--runtag",))
-    output: Path = product("run", "Output file; - is stdout.", STREAM)
+    measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",))
+    tag: str = option("Run tag.", "moeir.fused", aliases=("--runtag",))
+    output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if variants.parse(self.method).name.replace("_", "-") == "exact-sum":
+        if variants.parse_spec(self.method).name.replace("_", "-") == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
-        variant, options = variants.resolve("fusion", self.method)
-        check_word("--tag", self.tag)
+        variant, options = variants.resolve_spec("fusion", self.method)
+        check_single_word("--tag", self.tag)
         check_depth(self.depth)
         if len(self.run) < 2:
             raise UsageError(f"fuse: expected two runs or more, found {len(self.run)}; repeat --run")
         self._check_learned()
         self._check_ablation()
-        besides.check(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
+        besides.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
         if self.tune is None:
             if any(source_path is not None for source_path in (self.answers, self.corpus, self.group_by)) or (
                 self.qrels and not self.ablation
@@ -74,7 +74,7 @@ class Fuse(Stage):
                 if value is not None:
                     raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
             return
-        tuned_option = next((one.name for one in variant.options if one.name in TUNED), None)
+        tuned_option = next((one.name for one in variant.options if one.name in TUNABLE_OPTIONS), None)
         if tuned_option is None:
             raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
         if tuned_option in options:
@@ -82,17 +82,17 @@ class Fuse(Stage):
         check_judgements("fuse --tune", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
-        if self.grid is not None and variant.name not in GRIDS:
+        if self.grid is not None and variant.name not in DEFAULT_GRIDS:
             raise UsageError(f"--grid: {variant.name} has {tuned_option}, tuned by coordinate search; leave it out")
-        if variant.name in GRIDS:
-            grid(self.grid or GRIDS[variant.name])
+        if variant.name in DEFAULT_GRIDS:
+            parse_grid(self.grid or DEFAULT_GRIDS[variant.name])
 
     def _check_learned(self) -> None:
         if self.learned is None:
             if self.queries is not None and self.tune is None:
                 raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
             return
-        for flag, is_set in {"--method": self.method != METHOD, "--tune": self.tune is not None}.items():
+        for flag, is_set in {"--method": self.method != DEFAULT_METHOD, "--tune": self.tune is not None}.items():
             if is_set:
                 raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
 
@@ -102,60 +102,60 @@ class Fuse(Stage):
         if self.ablation is None and self.measure:
             raise UsageError("--measure is for --ablation FILE; --tune names its own")
         if self.ablation is not None or self.attribution is not None:
-            named_runs(self.run)
+            name_runs(self.run)
 
     def work(self) -> Counts:
         from moeir import fusion
         from moeir.records import runs
 
-        expert_runs = [runs.read(path) for path in self.run]
-        tuning_counts = {} if self.tune is None else Tuning(self, expert_runs, self.tune).tuned()
-        merge = self._merge(expert_runs) if self.learned else variants.bind("fusion", tuning_counts.pop("method", self.method))
-        fused_run = fusion.fused(expert_runs, merge, self.depth)
-        runs.write(fused_run, self.output, tag=self.tag)
-        self._account(expert_runs, merge, fused_run)
+        expert_runs = [runs.read_run(path) for path in self.run]
+        tuning_counts = {} if self.tune is None else FusionTuner(self, expert_runs, self.tune).tune()
+        merge = self._load_learned_fusion(expert_runs) if self.learned else variants.bind_variant("fusion", tuning_counts.pop("method", self.method))
+        fused_run = fusion.fuse_runs(expert_runs, merge, self.depth)
+        runs.write_run(fused_run, self.output, tag=self.tag)
+        self._write_side_outputs(expert_runs, merge, fused_run)
         return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
 
-    def _merge(self, expert_runs: "Sequence[Run]") -> "Merge":
+    def _load_learned_fusion(self, expert_runs: "Sequence[Run]") -> "FusionFormula":
         """The merge function of the --learned file."""
         from moeir.learned_fusion import files
         from moeir.records import lines, texts
 
         assert self.learned is not None
-        saved_fusion = files.read(self.learned)
-        saved_fusion.check(self.learned, [lines.stem(path).stem for path in self.run])
-        counts_words = saved_fusion.gated is not None and saved_fusion.gated.words is not None
+        saved_fusion = files.read_fusion(self.learned)
+        saved_fusion.check_runs(self.learned, [lines.strip_compression_suffix(path).stem for path in self.run])
+        counts_words = saved_fusion.gated is not None and saved_fusion.gated.word_counts is not None
         if self.queries is None and counts_words:
             raise UsageError(f"{self.learned}: learned with query texts; give --queries")
         if self.queries is not None and not counts_words:
             raise UsageError(f"--queries: {self.learned} was learned without query texts; leave it out")
         if saved_fusion.gated is None:
-            return variants.bind("fusion", saved_fusion.method)
+            return variants.bind_variant("fusion", saved_fusion.method)
         if self.queries is None:
-            return saved_fusion.gated.merge()
-        query_texts = {text.id: text.content for text in texts.read(self.queries, keep_empty=True)}
+            return saved_fusion.gated.formula()
+        query_texts = {text.id: text.content for text in texts.read_texts(self.queries, keep_empty=True)}
         if missing := next((query for run in expert_runs for query in run.queries if query not in query_texts), None):
             raise DataError(f"{self.queries}: has no query {missing!r}, which a run holds")
-        return saved_fusion.gated.merge(query_texts)
+        return saved_fusion.gated.formula(query_texts)
 
-    def _account(self, expert_runs: "Sequence[Run]", merge: "Merge", fused_run: "Run") -> None:
+    def _write_side_outputs(self, expert_runs: "Sequence[Run]", merge: "FusionFormula", fused_run: "Run") -> None:
         """Write the files of --attribution and --ablation."""
         from moeir.analysis import attribution
         from moeir.evaluation import measures, tables
         from moeir.records import lines, qrels
 
-        runs_by_name = dict(zip(named_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
+        runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
         if self.attribution is not None:
-            with besides.written(self, self.attribution, "attribution") as partial_path, lines.writer(partial_path) as output:
-                rows = attribution.hits(runs_by_name, merge, fused_run)
-                output.writelines(f"{line}\n" for line in tables.in_file(attribution.header(list(runs_by_name)), rows, "tsv"))
+            with besides.write_side_output(self, self.attribution, "attribution") as partial_path, lines.open_writer(partial_path) as output:
+                rows = attribution.hit_rows(runs_by_name, merge, fused_run)
+                output.writelines(f"{line}\n" for line in tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"))
         if self.ablation is not None and self.qrels is not None:
-            requested = [measures.parse(text) for text in self.measure or MEASURES]
+            requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
             try:
-                header, table_rows = attribution.losses(runs_by_name, merge, fused_run, self.depth, qrels.read(self.qrels), requested)
+                header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, qrels.read_qrels(self.qrels), requested)
             except DataError as problem:
                 raise DataError(f"{self.run[0]}: {problem}") from None
-            with besides.written(self, self.ablation, "ablation") as partial_path, lines.writer(partial_path) as output:
-                output.writelines(f"{line}\n" for line in tables.in_file(header, table_rows, "tsv"))
-            for line in tables.text(header, table_rows).splitlines():
+            with besides.write_side_output(self, self.ablation, "ablation") as partial_path, lines.open_writer(partial_path) as output:
+                output.writelines(f"{line}\n" for line in tables.format_lines(header, table_rows, "tsv"))
+            for line in tables.format_table(header, table_rows).splitlines():
                 log.info("%s", line)

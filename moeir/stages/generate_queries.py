@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.init import check_seed
 
@@ -33,8 +33,8 @@ Queries = dict[str, list[str]]
 class GenerateQueries(Stage):
     """Generate queries for every passage with a T5 checkpoint, for pretrain --queries and index --expansion (docT5query)."""
 
-    model: Path = source("weights", "T5 checkpoint: a folder or a hub id, e.g. doc2query/all-with_prefix-t5-base-v1.")
-    corpus: Path = source("texts", "Passages.")
+    model: Path = input_field("weights", "T5 checkpoint: a folder or a hub id, e.g. doc2query/all-with_prefix-t5-base-v1.")
+    corpus: Path = input_field("texts", "Passages.")
     prefix: str = option("Text prepended to every passage, as in the checkpoint's training, e.g. 'text2query: '.", "")
     queries_per_passage: int = option("Queries sampled per passage; duplicates are kept, empty ones dropped.", 5)
     top_k: int = option("Sample from the K most likely tokens; 0 for all.", 25)
@@ -48,7 +48,7 @@ class GenerateQueries(Stage):
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
-    output: Path = product("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
+    output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 
     def check(self) -> None:
         positive = {"--queries-per-passage": self.queries_per_passage, "--max-output": self.max_output, "--max-tokens": self.max_tokens}
@@ -64,60 +64,60 @@ class GenerateQueries(Stage):
         if self.temperature <= 0:
             raise UsageError(f"--temperature {self.temperature}: expected more than 0; --top-k 1 takes the most likely token")
         check_seed(self.seed)
-        if self.shard is not None and _shard(self.shard) and self.corpus == STREAM:
+        if self.shard is not None and _parse_shard(self.shard) and self.corpus == STREAM:
             raise UsageError("--shard: needs a corpus whose passages can be counted before they are read; --corpus - is a pipe")
 
-    def cost(self) -> list[str]:
+    def estimate(self) -> list[str]:
         if self.corpus == STREAM:
             return []
-        first, last = self._range()
-        passages = (self._passages() if last is None else last) - first
+        first, last = self._shard_range()
+        passages = (self._count_passages() if last is None else last) - first
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
 
     def work(self) -> Counts:
         from moeir.artifacts import making
-        from moeir.backbones.precision import device_for, dtype_for
+        from moeir.backbones.precision import select_device, select_dtype
         from moeir.console import meter
         from moeir.records import lines, texts
 
-        device = device_for(self.device)
-        generator = Author(self, device, dtype_for(self.dtype, device))
-        first, last = self._range()
-        documents = islice(texts.read(self.corpus, keep_empty=self.keep_empty), first, last)
+        device = select_device(self.device)
+        generator = BlockGenerator(self, device, select_dtype(self.dtype, device))
+        first, last = self._shard_range()
+        documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("generating queries", None if last is None else last - first) as counter:
             if self.output == STREAM:
-                with lines.writer(STREAM) as stream:
-                    for block in _blocks(documents):
-                        stream.writelines(f"{line}\n" for line in generator.lines(block, {}, lambda queries: None))
+                with lines.open_writer(STREAM) as stream:
+                    for block in _split_into_blocks(documents):
+                        stream.writelines(f"{line}\n" for line in generator.generate_lines(block, {}, lambda queries: None))
                         counter.advance(len(block))
-                return generator.report(last)
-            output_file = Desk(making.resume_place(self.output), generator)
-            for _ in islice(documents, output_file.passages):
+                return generator.report_counts(last)
+            output_file = ResumableQueryFile(making.resume_path(self.output), generator)
+            for _ in islice(documents, output_file.passages_done):
                 counter.advance()
-            for block in _blocks(documents):
-                output_file.add(block)
+            for block in _split_into_blocks(documents):
+                output_file.add_block(block)
                 counter.advance(len(block))
         output_file.close(self.output)
-        return generator.report(last)
+        return generator.report_counts(last)
 
-    def _range(self) -> tuple[int, int | None]:
+    def _shard_range(self) -> tuple[int, int | None]:
         """The passages of the shard as (first, last + 1); the whole corpus without --shard."""
         if self.shard is None:
             return 0, None
-        (number, parts), passages = _shard(self.shard), self._passages()
+        (number, parts), passages = _parse_shard(self.shard), self._count_passages()
         blocks = -(-passages // BLOCK)
         first, last = (min(index * blocks // parts * BLOCK, passages) for index in (number, number + 1))
         if first == last:
             log.warning("--shard %s: no passages for it, %d make only %d blocks of %d", self.shard, passages, blocks, BLOCK)
         return first, last
 
-    def _passages(self) -> int:
+    def _count_passages(self) -> int:
         from moeir.records import texts
 
-        return sum(1 for _ in texts.read(self.corpus, keep_empty=self.keep_empty))
+        return sum(1 for _ in texts.read_texts(self.corpus, keep_empty=self.keep_empty))
 
 
-def _shard(text: str) -> tuple[int, int]:
+def _parse_shard(text: str) -> tuple[int, int]:
     """The number and count of shards: 3/8 is the fourth of eight."""
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
@@ -125,50 +125,50 @@ def _shard(text: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-def _blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
+def _split_into_blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
     remaining = iter(documents)
     while block := list(islice(remaining, BLOCK)):
         yield block
 
 
-class Author:
+class BlockGenerator:
     """Generates queries for the passages of a block in batches of similar length, and counts the results."""
 
     def __init__(self, stage: GenerateQueries, device: str, dtype: "torch.dtype") -> None:
-        from moeir.backbones.t5 import QueryWriter, Sampling
+        from moeir.backbones.t5 import T5QueryGenerator, Sampling
 
         self._stage = stage
-        self._writer = QueryWriter(stage.model, device, dtype)
+        self._model = T5QueryGenerator(stage.model, device, dtype)
         self._sampling = Sampling(
             stage.queries_per_passage, stage.top_k, stage.top_p, stage.temperature, length=stage.max_output, seed=stage.seed
         )
-        self.tally = dict.fromkeys(("passages", "queries", "cut", "empty"), 0)
+        self.counts = dict.fromkeys(("passages", "queries", "cut", "empty"), 0)
         self._dtype = dtype
-        [prefix], _ = self._writer.read([stage.prefix], stage.max_input)
+        [prefix], _ = self._model.tokenize([stage.prefix], stage.max_input)
         if len(prefix) == stage.max_input:
             raise UsageError(f"--max-input {stage.max_input}: the prefix and the end token leave no room for a passage")
 
-    def lines(self, block: Sequence["Text"], finished: Queries, save: Callable[[Queries], None]) -> list[str]:
+    def generate_lines(self, block: Sequence["Text"], finished: Queries, save: Callable[[Queries], None]) -> list[str]:
         """A line for each passage; `finished` queries are not generated again, new ones go to `save` batch by batch."""
         from moeir.backbones.t5 import Passage
         from moeir.records import generated
 
         non_empty = [text for text in block if text.content]
-        token_ids, truncated = self._writer.read([self._stage.prefix + text.content for text in non_empty], self._stage.max_input)
+        token_ids, truncated = self._model.tokenize([self._stage.prefix + text.content for text in non_empty], self._stage.max_input)
         queries_by_id: Queries = {text.id: [] for text in block} | finished
-        for batch in self._batches([Passage(text.id, ids) for text, ids in zip(non_empty, token_ids, strict=True)]):
+        for batch in self._make_batches([Passage(text.id, ids) for text, ids in zip(non_empty, token_ids, strict=True)]):
             if new_passages := [passage for passage in batch if passage.id not in finished]:
                 new_queries = dict(
-                    zip((passage.id for passage in new_passages), self._writer.write(new_passages, self._sampling), strict=True)
+                    zip((passage.id for passage in new_passages), self._model.generate(new_passages, self._sampling), strict=True)
                 )
                 save(new_queries)
                 queries_by_id |= new_queries
         queries = sum(map(len, queries_by_id.values()))
         added = {"passages": len(block), "queries": queries, "cut": truncated, "empty": len(non_empty) * self._sampling.queries - queries}
-        self.tally = {name: self.tally[name] + added[name] for name in added}
-        return [generated.line(text.id, queries_by_id[text.id]) for text in block]
+        self.counts = {name: self.counts[name] + added[name] for name in added}
+        return [generated.format_line(text.id, queries_by_id[text.id]) for text in block]
 
-    def _batches(self, passages: Sequence["Passage"]) -> Iterator[list["Passage"]]:
+    def _make_batches(self, passages: Sequence["Passage"]) -> Iterator[list["Passage"]]:
         """Batches, shortest passages first; each has as many as fit when padded to the longest, with all their queries."""
         batch: list[Passage] = []
         for passage in sorted(passages, key=lambda passage: len(passage.ids)):
@@ -180,9 +180,9 @@ class Author:
         if batch:
             yield batch
 
-    def report(self, last: int | None) -> Counts:
+    def report_counts(self, last: int | None) -> Counts:
         """Warn about truncated passages and empty queries; the counts for the manifest."""
-        counts = self.tally
+        counts = self.counts
         if counts["cut"]:
             log.warning(
                 "%d of %d passages were truncated to --max-input %d tokens", counts["cut"], counts["passages"], self._stage.max_input
@@ -192,33 +192,33 @@ class Author:
         return {**counts, "dtype": str(self._dtype)}
 
 
-class Desk:
+class ResumableQueryFile:
     """A growing file of finished blocks, and a journal of the current block: an interruption loses at most one batch."""
 
-    def __init__(self, folder: Path, generator: Author) -> None:
-        from moeir.artifacts.journals import GrowingLines, Journal
+    def __init__(self, folder: Path, generator: BlockGenerator) -> None:
+        from moeir.artifacts.journals import AppendableText, JsonlJournal
 
         folder.mkdir(exist_ok=True)
-        self._folder, self._author = folder, generator
-        self._journal = Journal(folder / "journal.jsonl")
-        self._lines = GrowingLines(folder / "lines.jsonl", self._journal.entries[-1]["bytes"] if self._journal.entries else 0)
+        self._folder, self._generator = folder, generator
+        self._journal = JsonlJournal(folder / "journal.jsonl")
+        self._lines = AppendableText(folder / "lines.jsonl", self._journal.entries[-1]["bytes"] if self._journal.entries else 0)
         if self._journal.entries:
-            generator.tally = self._journal.entries[-1]["tally"]
+            generator.counts = self._journal.entries[-1]["tally"]
 
     @property
-    def passages(self) -> int:
+    def passages_done(self) -> int:
         """Number of finished passages."""
-        return self._author.tally["passages"]
+        return self._generator.counts["passages"]
 
-    def add(self, block: Sequence["Text"]) -> None:
+    def add_block(self, block: Sequence["Text"]) -> None:
         """Generate queries for a block and flush them to disk."""
-        from moeir.artifacts.journals import Journal
+        from moeir.artifacts.journals import JsonlJournal
 
-        draft_path = self._folder / f"block-{self.passages}.jsonl"
-        drafts = Journal(draft_path)
+        draft_path = self._folder / f"block-{self.passages_done}.jsonl"
+        drafts = JsonlJournal(draft_path)
         finished = {passage: queries for entry in drafts.entries for passage, queries in entry.items()}
-        self._lines.append(self._author.lines(block, finished, drafts.write))
-        self._journal.write({"bytes": self._lines.flush(), "tally": self._author.tally})
+        self._lines.append(self._generator.generate_lines(block, finished, drafts.write))
+        self._journal.write({"bytes": self._lines.flush(), "tally": self._generator.counts})
         drafts.close()
         draft_path.unlink()
 
@@ -228,5 +228,5 @@ class Desk:
 
         self._lines.close()
         self._journal.close()
-        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as source_file, lines.writer(output) as file:
+        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as source_file, lines.open_writer(output) as file:
             shutil.copyfileobj(source_file, file)

@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
 
 log = logging.getLogger(__name__)
-TEXTS_AT_ONCE = 4096
+TEXTS_PER_BATCH = 4096
 TEXT_ENGINES = ("bm25", "lucene")
-ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
+DEFAULT_ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Stage):
     """Build an index for every expert from encodings, or a BM25 index from texts."""
 
-    encodings: Path | None = source("encodings", "Output folder of moeir encode, whole or in shards.", None)
-    corpus: Path | None = source("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
+    encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None)
+    corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
     engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
-    expansion: Path | None = source(
+    expansion: Path | None = input_field(
         "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
     )
     expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None)
     keep_empty: bool = option("Accept documents without text.", False)
-    output: Path = product("index", "Folder to write.")
+    output: Path = output_field("index", "Folder to write.")
 
     def check(self) -> None:
         if (self.encodings is None) == (self.corpus is None):
@@ -40,7 +40,7 @@ class Index(Stage):
         if self.corpus is not None and (len(self.engine) != 1 or self._text_engine not in TEXT_ENGINES):
             raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
         for spec in self.engine:
-            variants.resolve("indexes", _split(spec)[1])
+            variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
         if self.expansion is not None and self.corpus is None:
             raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
         if self.expansion_queries is not None and (self.expansion is None or self.expansion_queries < 1):
@@ -50,23 +50,23 @@ class Index(Stage):
     @property
     def _text_engine(self) -> str:
         """The name of the engine that reads texts, and of the one expert of its index."""
-        return variants.parse(self.engine[0]).name
+        return variants.parse_spec(self.engine[0]).name
 
     def work(self) -> Counts:
         if self.corpus is not None:
-            return self._from_texts(self.corpus)
+            return self._index_texts(self.corpus)
         assert self.encodings is not None
-        return self._from_encodings(self.encodings)
+        return self._index_encodings(self.encodings)
 
-    def _from_texts(self, corpus: Path) -> Counts:
+    def _index_texts(self, corpus: Path) -> Counts:
         from moeir import console
         from moeir.records import texts
 
-        index: Engine = variants.bind("indexes", self.engine[0])()
-        expansions = self._expansion()
+        index: Engine = variants.bind_variant("indexes", self.engine[0])()
+        expansions = self._read_expansion()
         ids: list[str] = []
-        remaining = iter(console.progress(texts.read(corpus, keep_empty=self.keep_empty), "reading"))
-        while batch := list(islice(remaining, TEXTS_AT_ONCE)):
+        remaining = iter(console.progress(texts.read_texts(corpus, keep_empty=self.keep_empty), "reading"))
+        while batch := list(islice(remaining, TEXTS_PER_BATCH)):
             ids += [text.id for text in batch]
             index.add([f"{text.content} {expansions[text.id]}" if text.id in expansions else text.content for text in batch])
         if self.expansion is not None:
@@ -75,48 +75,48 @@ class Index(Stage):
         self._write_ids(ids)
         return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
 
-    def _expansion(self) -> dict[str, str]:
+    def _read_expansion(self) -> dict[str, str]:
         """The queries appended to each document, by id (docT5query, Nogueira and Lin 2019)."""
         from moeir.records import generated
 
-        records = () if self.expansion is None else generated.read(self.expansion)
+        records = () if self.expansion is None else generated.read_generated_queries(self.expansion)
         return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
-    def _from_encodings(self, folder: Path) -> Counts:
-        from moeir.architectures.base import KINDS
+    def _index_encodings(self, folder: Path) -> Counts:
+        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests, shards
-        from moeir.stages.encode import origin
+        from moeir.stages.encode import checkpoint_reference
 
-        shard_folders = shards.parts(folder)
+        shard_folders = shards.shard_folders(folder)
         shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
         facts = shard_counts[0]
         if len(halves := sorted({str(counts["dtype"]) for counts in shard_counts})) > 1:
             log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(halves))
-        engines = self._engines(facts["experts"])
+        engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
-            index: Engine = variants.bind("indexes", spec)()
+            index: Engine = variants.bind_variant("indexes", spec)()
             if index.kind != (kind := facts["experts"][expert]):
                 raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
             for shard in shard_folders:
-                index.add(KINDS[index.kind].open(shard / expert))
+                index.add(REPRESENTATION_CLASSES[index.kind].open(shard / expert))
             index.save(self.output / expert)
         ids = [document_id for shard in shard_folders for document_id in manifests.read_lines(shard / "ids.txt")]
         self._write_ids(ids)
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
-        reference = origin(checkpoint, self.output) if checkpoint.is_dir() else {"checkpoint": {"path": str(checkpoint)}}
+        reference = checkpoint_reference(checkpoint, self.output) if checkpoint.is_dir() else {"checkpoint": {"path": str(checkpoint)}}
         reference["checkpoint"]["digest"] = facts["checkpoint"]["digest"]
         pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
         return {"texts": len(ids), "experts": engines, **pruning_entry, **reference}
 
-    def _engines(self, kinds: dict[str, str]) -> dict[str, str]:
+    def _choose_engines(self, kinds: dict[str, str]) -> dict[str, str]:
         """The engine of each expert: the one that --engine names, or the exact one of its representation."""
         engines = {}
         for expert, kind in kinds.items():
-            if kind not in ENGINES:
-                raise ArtifactError(f"{self.encodings}: {expert} is {kind}; this version of moeir indexes {', '.join(ENGINES)}")
-            engines[expert] = ENGINES[kind]
+            if kind not in DEFAULT_ENGINES:
+                raise ArtifactError(f"{self.encodings}: {expert} is {kind}; this version of moeir indexes {', '.join(DEFAULT_ENGINES)}")
+            engines[expert] = DEFAULT_ENGINES[kind]
         for spec in self.engine:
-            name, engine = _split(spec)
+            name, engine = _split_engine_spec(spec)
             if name is None and len(kinds) > 1:
                 raise UsageError(f"--engine {spec}: name its expert: {'=…, '.join(kinds)}=…")
             if name is not None and name not in kinds:
@@ -128,7 +128,7 @@ class Index(Stage):
         (self.output / "ids.txt").write_text("".join(f"{document_id}\n" for document_id in ids), encoding="utf-8")
 
 
-def _split(spec: str) -> tuple[str | None, str]:
+def _split_engine_spec(spec: str) -> tuple[str | None, str]:
     """Split `local=maxsim:option=1` into (local, maxsim:option=1); an equals sign after a colon belongs to the options."""
     name, equals, rest = spec.partition("=")
     return (name, rest) if equals and ":" not in name else (None, spec)

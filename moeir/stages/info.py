@@ -12,7 +12,7 @@ from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
 
 if TYPE_CHECKING:
-    from moeir.analysis.parameters import Account
+    from moeir.analysis.parameters import ParameterAccount
     from moeir.architectures.base import Architecture
     from moeir.artifacts.shards import Shard
 
@@ -28,8 +28,8 @@ class Info(Stage):
     path: Path = argument(
         "A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder in the layout of BEIR, MS MARCO, …"
     )
-    source_format: str | None = option("Format of data [default: detected from the first lines].", None, names=("--from",))
-    form: str = option("table or json.", "table", names=("--format",))
+    source_format: str | None = option("Format of data [default: detected from the first lines].", None, aliases=("--from",))
+    form: str = option("table or json.", "table", aliases=("--format",))
 
     def check(self) -> None:
         if self.form not in ("table", "json"):
@@ -40,41 +40,41 @@ class Info(Stage):
 
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
-        if finished_shards := shards.finished(self.path):
-            self._show(_shards_facts(self.path, finished_shards))
+        if finished_shards := shards.finished_shards(self.path):
+            self._write_facts(_describe_shards(self.path, finished_shards))
             return None
         if (self.path / "config.json").is_file() and not (self.path / manifests.MANIFEST).is_file():
-            manifests.verify(self.path, "checkpoint")
+            manifests.verify_artifact(self.path, "checkpoint")
         if not manifests.manifest_path(self.path).is_file() or self.source_format is not None:
-            self._show(self._data_facts())
+            self._write_facts(self._describe_data())
             return None
         manifest = manifests.read_manifest(self.path)
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
-        facts |= _checkpoint_facts(self.path) if manifest["kind"] == "checkpoint" else _manifest_facts(manifest)
-        facts["bytes"] = _sizes(manifest["files"])
+        facts |= _describe_checkpoint(self.path) if manifest["kind"] == "checkpoint" else _describe_manifest(manifest)
+        facts["bytes"] = _bytes_by_folder(manifest["files"])
         if manifest["kind"] in TEXT_KINDS and self.path.is_file():
-            facts |= {"holds": {name: value for name, value in self._data_facts().items() if name not in ("path", "kind")}}
-        self._show(facts)
+            facts |= {"holds": {name: value for name, value in self._describe_data().items() if name not in ("path", "kind")}}
+        self._write_facts(facts)
         return None
 
-    def _data_facts(self) -> dict[str, Any]:
+    def _describe_data(self) -> dict[str, Any]:
         from moeir.formats import described
 
-        facts = described.facts(self.path, self.source_format)
+        facts = described.summarize(self.path, self.source_format)
         files = [file for file in self.path.rglob("*") if file.is_file()] if self.path.is_dir() else [self.path]
         return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 
-    def _show(self, facts: Mapping[str, Any]) -> None:
-        blocks = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_tables(facts))
+    def _write_facts(self, facts: Mapping[str, Any]) -> None:
+        blocks = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_format_tables(facts))
         sys.stdout.write("\n\n".join(blocks) + "\n")
 
 
-def _shards_facts(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[str, Any]:
+def _describe_shards(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[str, Any]:
     """The facts of sharded encodings: settings of the first shard, which shards exist, and total texts and bytes."""
     from moeir.artifacts import manifests, shards
 
     shard_manifests = [manifests.read_manifest(shard) for shard in finished_shards.values()]
-    first, missing_shards = shard_manifests[0], [str(shard) for shard in shards.missing(finished_shards)]
+    first, missing_shards = shard_manifests[0], [str(shard) for shard in shards.missing_shards(finished_shards)]
     counts = {name: value for name, value in first["counts"].items() if name != "checkpoint"}
     counts |= {
         "texts": sum(manifest["counts"]["texts"] for manifest in shard_manifests),
@@ -87,9 +87,9 @@ def _shards_facts(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[s
         "settings": {name: value for name, value in first["settings"].items() if name != "shard"},
         "counts": counts | ({"missing shards": missing_shards} if missing_shards else {}),
         "seconds": round(sum(manifest.get("seconds", 0) for manifest in shard_manifests), 3),
-        "bytes": _sizes(
+        "bytes": _bytes_by_folder(
             {
-                f"{shard.folder}/{name}": facts
+                f"{shard.folder_name}/{name}": facts
                 for shard, manifest in zip(finished_shards, shard_manifests, strict=True)
                 for name, facts in manifest["files"].items()
             }
@@ -97,12 +97,12 @@ def _shards_facts(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[s
     }
 
 
-def _manifest_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("settings", "counts", "sources", "seconds", "versions")
     return {name: manifest[name] for name in keys if manifest.get(name)}
 
 
-def _sizes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+def _bytes_by_folder(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     """Bytes per top-level folder or file, and in total."""
     sizes: dict[str, int] = {}
     for name, facts in files.items():
@@ -111,11 +111,11 @@ def _sizes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     return sizes | {"all": sum(sizes.values())}
 
 
-def _checkpoint_facts(path: Path) -> dict[str, Any]:
+def _describe_checkpoint(path: Path) -> dict[str, Any]:
     from moeir.architectures.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(path)
-    account, config, input_config = account_of(checkpoint.architecture), checkpoint.architecture.encoder.shape, checkpoint.rules
+    account, config, input_config = count_parameters(checkpoint.architecture), checkpoint.architecture.encoder.config, checkpoint.input_config
     family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     pooler = any(name.startswith(("encoder.pooler.", "pooler.")) for name in account.shapes)
     encoders = 1 + any(name.startswith("document_encoder.") for name in account.shapes)
@@ -125,22 +125,22 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
         "float32_bytes": account.total * FLOAT32_BYTES,
         "pooler": pooler,
         "with_pooler": with_pooler if family in POOLED_FAMILIES else None,
-        "parts": [{"part": part.name, "parameters": part.parameters} | dict(part.active) for part in account.parts(SIDES)],
+        "parts": [{"part": part.name, "parameters": part.parameters} | dict(part.active) for part in account.groups(SIDES)],
     }
     return {
         "architecture": checkpoint.spec,
         "encoder": {"family": family, "layers": config.layers, "hidden": config.hidden, "vocabulary": config.vocabulary},
-        "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.length(side)} for side in SIDES},
+        "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.max_length(side)} for side in SIDES},
         "experts": {
             name: {"representation": kind, "scale": checkpoint.architecture.scales.get(name, 1.0)}
-            for name, kind in checkpoint.architecture.kinds.items()
+            for name, kind in checkpoint.architecture.representation_kinds.items()
         },
         "parameters": parameters,
-        "cost": {side: _cost(account, side, input_config.length(side)) for side in SIDES},
+        "cost": {side: _estimate_cost(account, side, input_config.max_length(side)) for side in SIDES},
     }
 
 
-def _cost(account: "Account", side: str, length: int) -> dict[str, int]:
+def _estimate_cost(account: "ParameterAccount", side: str, length: int) -> dict[str, int]:
     """The cost of a text of the maximum length of a side."""
     flops = account.flops(side, length)
     return {
@@ -151,38 +151,38 @@ def _cost(account: "Account", side: str, length: int) -> dict[str, int]:
     }
 
 
-def account_of(architecture: "Architecture") -> "Account":
+def count_parameters(architecture: "Architecture") -> "ParameterAccount":
     """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    from moeir.analysis.parameters import Account, Mixture
+    from moeir.analysis.parameters import ParameterAccount, Mixture
     from moeir.backbones.layers import RotaryAttention
     from moeir.mixtures.embedding import EmbeddingMixture
-    from moeir.mixtures.feedforward import LEARNED, RoutedFeedForward
+    from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward
 
     mixtures, unused, windows, cls_only_names = [], [], {}, []
-    cls_only = [layer for layer in architecture.narrow_layers() if layer.plain]
+    cls_only = [layer for layer in architecture.cls_only_layers() if layer.supports_cls_only]
     for module_name, module in architecture.named_modules():
         if module in cls_only:
             cls_only_names.append(module_name)
         elif isinstance(module, RoutedFeedForward):
             all_experts = tuple(range(len(module.experts)))
-            learned = module.routing in LEARNED
+            learned = module.routing in LEARNED_ROUTINGS
             document_experts = (0,) if learned else (len(all_experts) // 2,)
             both_sides = all_experts if learned and module.gradient == "full" else None
             experts_by_side = {"query": both_sides or (0,), "document": both_sides or document_experts}
-            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once=module.routing == "sequence"))
+            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
         elif isinstance(module, EmbeddingMixture):
             is_random = module.gate is None or module.inference == "random"
             uses_all = module.inference == "all" and not is_random
             experts_by_side = dict.fromkeys(SIDES, tuple(range(len(module.experts))) if uses_all else (0,))
-            mixtures.append(Mixture(module_name, experts_by_side, routed=True, once=True, gate_once=True))
+            mixtures.append(Mixture(module_name, experts_by_side, routed=True, once_per_text=True, gate_once_per_text=True))
             unused += [f"{module_name}.noise."] + ([f"{module_name}.gate."] if is_random else [])
         elif isinstance(module, RotaryAttention) and module.window is not None:
             windows[module_name] = module.window // 2
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    return Account(shapes, architecture.kinds, tuple(mixtures), tuple(unused), windows, tuple(cls_only_names))
+    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, tuple(cls_only_names))
 
 
-def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
+def _format_tables(facts: Mapping[str, Any]) -> Iterator[str]:
     from moeir.evaluation import tables
 
     origin = f"{facts['path']} (made by moeir {facts['stage']})" if "stage" in facts else str(facts["path"])
@@ -190,46 +190,46 @@ def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["kind"] != "checkpoint":
         data_facts = {name: value for name, value in facts.items() if name not in ("path", "kind", "bytes")} if "stage" not in facts else {}
         groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), data_facts)
-        rows = [[name, _words(value)] for group in groups for name, value in group.items()]
+        rows = [[name, _format_value(value)] for group in groups for name, value in group.items()]
         rows += [["seconds", str(facts["seconds"])]] if "seconds" in facts else []
         rows += [[f"bytes of {name}", f"{size:,}"] for name, size in sizes.items()]
-        yield _listed([[facts["kind"], origin], *rows])
+        yield _format_rows([[facts["kind"], origin], *rows])
         return
     encoder, parameters = facts["encoder"], facts["parameters"]
-    rows = [["architecture", facts["architecture"]], ["encoder", _words(encoder)]]
+    rows = [["architecture", facts["architecture"]], ["encoder", _format_value(encoder)]]
     rows += [[f"reads a {side}", f"prefix {rule['prefix']!r}, at most {rule['tokens']} tokens"] for side, rule in facts["reading"].items()]
     pooled = "" if parameters["pooler"] or parameters["with_pooler"] is None else f"; {parameters['with_pooler']:,} with one"
     rows += [["parameters", f"{parameters['total']:,} {'with' if parameters['pooler'] else 'without'} pooler{pooled}"]]
     rows += [["bytes as float32", f"{parameters['float32_bytes']:,}"], ["bytes on disk", f"{sizes['all']:,}"]]
-    yield _listed([["checkpoint", origin], *rows])
+    yield _format_rows([["checkpoint", origin], *rows])
     experts = [[name, expert["representation"], f"{expert['scale']:g}"] for name, expert in facts["experts"].items()]
-    yield tables.text(["expert", "representation", "scale of its scores"], experts)
-    yield _parameter_table(parameters["parts"], parameters["total"], facts["cost"])
+    yield tables.format_table(["expert", "representation", "scale of its scores"], experts)
+    yield _format_parameters(parameters["parts"], parameters["total"], facts["cost"])
     names = ["tokens", "flops_per_token", "flops_per_text"]
     costs = [[f"longest {side}", *(f"{cost[name]:,}" for name in names)] for side, cost in facts["cost"].items()]
-    yield tables.text(["cost", "tokens", "FLOPs a token", "FLOPs a text"], costs)
+    yield tables.format_table(["cost", "tokens", "FLOPs a token", "FLOPs a text"], costs)
 
 
-def _listed(rows: list[list[str]]) -> str:
+def _format_rows(rows: list[list[str]]) -> str:
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
 
-def _parameter_table(parts: list[dict[str, Any]], total: int, cost: Mapping[str, Mapping[str, int]]) -> str:
+def _format_parameters(parts: list[dict[str, Any]], total: int, cost: Mapping[str, Mapping[str, int]]) -> str:
     from moeir.evaluation import tables
 
-    rows = [[part["part"], f"{part['parameters']:,}", *(_active(part[side]) for side in SIDES)] for part in parts]
+    rows = [[part["part"], f"{part['parameters']:,}", *(_format_active(part[side]) for side in SIDES)] for part in parts]
     rows.append(["total", f"{total:,}", *(f"{cost[side]['active_parameters']:,}" for side in SIDES)])
-    return tables.text(["part", "parameters", *(f"active in a {side}" for side in SIDES)], rows)
+    return tables.format_table(["part", "parameters", *(f"format_table in a {side}" for side in SIDES)], rows)
 
 
-def _active(count: int | None) -> str:
+def _format_active(count: int | None) -> str:
     return "if chosen" if count is None else f"{count:,}"
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_words(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_format_value(item)}" for name, item in value.items())
     if value is None or value == []:
         return "-"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

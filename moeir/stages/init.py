@@ -6,7 +6,7 @@ from typing import Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import Counts, Stage
 
 
@@ -14,9 +14,9 @@ from moeir.stages.base import Counts, Stage
 class Init(Stage):
     """Turn plain weights (a transformers or sentence-transformers folder) into a checkpoint, without training."""
 
-    model: Path = source("weights", "Folder of weights, a checkpoint, or a hub id.")
+    model: Path = input_field("weights", "Folder of weights, a checkpoint, or a hub id.")
     arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true; see: moeir variants architectures.", None)
-    corpus: Path | None = source("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
+    corpus: Path | None = input_field("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
     query_prefix: str | None = option("Text prepended to every query.", None)
     document_prefix: str | None = option("Text prepended to every document.", None)
@@ -25,21 +25,21 @@ class Init(Stage):
         "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
     )
     seed: int = option("Seed of randomly initialized weights.", 42)
-    output: Path = product("checkpoint", "Folder to write.")
+    output: Path = output_field("checkpoint", "Folder to write.")
 
     def check(self) -> None:
         if self.arch is not None:
-            variants.resolve("architectures", self.arch)
+            variants.resolve_spec("architectures", self.arch)
         check_seed(self.seed)
 
     def work(self) -> Counts:
-        from moeir.architectures.card import write_card
-        from moeir.architectures.starting import start
+        from moeir.architectures.card import write_model_card
+        from moeir.architectures.starting import build_checkpoint
 
-        texts = first_texts(self.corpus)
-        checkpoint = start(self.model, self.arch, reading_rules(self), texts, self.seed, scratch=self.from_scratch)
+        texts = read_first_texts(self.corpus)
+        checkpoint = build_checkpoint(self.model, self.arch, collect_input_options(self), texts, self.seed, random_weights=self.from_scratch)
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training=None)
+        write_model_card(self.output, checkpoint, base=str(self.model), training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}
 
 
@@ -49,16 +49,16 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"--seed {seed}: expected 0 to {2**32 - 1}")
 
 
-def reading_rules(stage: Any) -> dict[str, Any]:
+def collect_input_options(stage: Any) -> dict[str, Any]:
     """The prefixes and lengths that are given as flags."""
     names = ("query_prefix", "document_prefix", "query_length", "document_length")
     return {name: value for name in names if (value := vars(stage)[name]) is not None}
 
 
-def first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
+def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
     """The non-empty ones of the first `count` texts of a corpus; none without a corpus."""
     from itertools import islice
 
     from moeir.records import texts
 
-    return [text.content for text in islice(texts.read(corpus, keep_empty=True), count) if text.content] if corpus else []
+    return [text.content for text in islice(texts.read_texts(corpus, keep_empty=True), count) if text.content] if corpus else []

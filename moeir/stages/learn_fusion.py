@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import STREAM, Counts, Stage, check_depth
-from moeir.stages.evaluate import named_runs
+from moeir.stages.evaluate import name_runs
 
-KINDS = ("gated", "linear")
+FUSION_KINDS = ("gated", "linear")
 log = logging.getLogger(__name__)
 
 
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 class LearnFusion(Stage):
     """Learn the weights of experts in a fusion on judged queries, for moeir fuse --learned. Use queries the experts were not trained on."""
 
-    run: tuple[Path, ...] = source("run", "One run per expert, in the order of the fusion; repeat the flag.", names=("--runs",))
-    qrels: Path = source("qrels", "Relevance judgements of the queries to learn from.")
-    queries: Path | None = source(
-        "texts", "Query texts, to use the number, length and rarity of their words as features.", None, names=("--topics",)
+    run: tuple[Path, ...] = input_field("run", "One run per expert, in the order of the fusion; repeat the flag.", aliases=("--runs",))
+    qrels: Path = input_field("qrels", "Relevance judgements of the queries to learn from.")
+    queries: Path | None = input_field(
+        "texts", "Query texts, to use the number, length and rarity of their words as features.", None, aliases=("--topics",)
     )
     kind: str = option("gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated")
-    depth: int = option("Documents of each list to learn from.", 100, names=("--hits", "--k"))
+    depth: int = option("Documents of each list to learn from.", 100, aliases=("--hits", "--k"))
     strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None)
     seed: int = option("Seed of the cross-validation folds.", 42)
-    output: Path = product("fusion", "JSON file to write.")
+    output: Path = output_field("fusion", "JSON file to write.")
 
     def check(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"--kind {self.kind}: expected {' or '.join(KINDS)}")
+        if self.kind not in FUSION_KINDS:
+            raise UsageError(f"--kind {self.kind}: expected {' or '.join(FUSION_KINDS)}")
         if len(self.run) < 2:
             raise UsageError(f"learn-fusion: expected two runs or more, found {len(self.run)}; repeat --run")
         if self.output == STREAM:
@@ -43,30 +43,30 @@ class LearnFusion(Stage):
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed}: expected 0 or more")
         check_depth(self.depth)
-        named_runs(self.run)
+        name_runs(self.run)
 
     def work(self) -> Counts:
         from moeir.learned_fusion import files, training, tuning
         from moeir.records import qrels, runs, texts
 
-        expert_runs = [runs.read(path) for path in self.run]
-        grades = qrels.read(self.qrels)
+        expert_runs = [runs.read_run(path) for path in self.run]
+        grades = qrels.read_qrels(self.qrels)
         query_texts = None
         if self.queries is not None:
-            query_texts = {text.id: text.content for text in texts.read(self.queries) if text.id in grades}
+            query_texts = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
             if missing := next((query for query in grades if query not in query_texts), None):
                 raise DataError(f"{self.queries}: has no query {missing!r}, which {self.qrels} judges")
         try:
-            fit = training.taught(
+            fit = training.learn_fusion(
                 expert_runs, grades, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=query_texts
             )
         except DataError as problem:
             raise DataError(f"{self.qrels}: {problem}") from None
         longest = [int((run.starts[1:] - run.starts[:-1]).max()) for run in expert_runs]
-        provenance = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **fit.facts}
-        method = files.GATED if fit.gated is not None else f"linear:weights={tuning.written(fit.weights)}"
-        files.write(files.Found(method, tuple(named_runs(self.run)), provenance, fit.gated), self.output)
-        for name, loss in fit.facts.get("held-out loss", {}).items():
+        provenance = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **fit.details}
+        method = files.GATED if fit.gated is not None else f"linear:weights={tuning.format_weights(fit.weights)}"
+        files.write_fusion(files.SavedFusion(method, tuple(name_runs(self.run)), provenance, fit.gated), self.output)
+        for name, loss in fit.details.get("held-out loss", {}).items():
             log.info("held-out loss: %.4f  %s", loss, name)
-        log.info("learned on %d queries: %s", fit.facts["queries"], method)
-        return {"method": method, **fit.facts}
+        log.info("learned on %d queries: %s", fit.details["queries"], method)
+        return {"method": method, **fit.details}

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.stages.comparing import judged
+from moeir.stages.comparing import evaluate_per_query
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from moeir.analysis.finding import Finding
-    from moeir.analysis.usage import Usage
-    from moeir.architectures.checkpoint import OpenCheckpoint
+    from moeir.analysis.finding import AnalysisResult
+    from moeir.analysis.usage import RouterUsage
+    from moeir.architectures.checkpoint import RetrievalModel
     from moeir.records.texts import Text
     from moeir.stages.analyze import Analyze
 
@@ -23,116 +23,116 @@ CHUNK = 1024
 SIDES = (("query", "queries"), ("document", "corpus"))
 
 
-def usage(stage: "Analyze") -> "Finding":
+def analyze_usage(stage: "Analyze") -> "AnalysisResult":
     """Expert usage per router."""
-    from moeir.analysis.finding import Finding, Picture
+    from moeir.analysis.finding import AnalysisResult, Plot
 
-    checkpoint, dtype = _opened(stage)
+    checkpoint, dtype = _open_model(stage)
     if not checkpoint.encode(["?"]).routing:
-        raise UsageError(f"{stage.model}: {_without_router(checkpoint)}; there is no usage to count")
+        raise UsageError(f"{stage.model}: {_explain_no_router(checkpoint)}; there is no usage to count")
     names = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
     rows: list[list[Any]] = []
-    for side, path in _texts(stage):
-        for router, router_usage in _counted(stage, checkpoint, dtype, path, side).items():
+    for side, path in _text_files(stage):
+        for router, router_usage in _count_usage(stage, checkpoint, dtype, path, side).items():
             rows += [[side, router, *row] for row in router_usage.rows(stage.threshold)]
     marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
-    return Finding(names, rows, Picture("bars", marks, across="expert", up="share of decisions"))
+    return AnalysisResult(names, rows, Plot("bars", marks, x_label="expert", y_label="share of decisions"))
 
 
-def _counted(stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", path: Path, side: str) -> "dict[str, Usage]":
+def _count_usage(stage: "Analyze", checkpoint: "RetrievalModel", dtype: "torch.dtype", path: Path, side: str) -> "dict[str, RouterUsage]":
     """Each router's usage over the texts of a file, chunk by chunk."""
-    from moeir.analysis.usage import Usage
+    from moeir.analysis.usage import RouterUsage
     from moeir.backbones.precision import autocast
 
-    usage_by_router: dict[str, Usage] = {}
+    usage_by_router: dict[str, RouterUsage] = {}
     with autocast(dtype, str(checkpoint.device)):
-        for chunk in _chunks(path, "routing"):
+        for chunk in _text_chunks(path, "routing"):
             for router, output in checkpoint.encode(chunk, side, max_tokens=stage.max_tokens).routing.items():
-                chunk_usage = Usage.of(output.probabilities.float().cpu().numpy(), len(output))
+                chunk_usage = RouterUsage.from_probabilities(output.probabilities.float().cpu().numpy(), len(output))
                 usage_by_router[router] = usage_by_router[router] + chunk_usage if router in usage_by_router else chunk_usage
     return usage_by_router
 
 
-def divergence(stage: "Analyze") -> "Finding":
+def analyze_divergence(stage: "Analyze") -> "AnalysisResult":
     """KL and JS divergence between queries and their relevant documents."""
-    from moeir.analysis.divergence import divergences
-    from moeir.analysis.finding import Finding, Picture
-    from moeir.analysis.pairs import drawn
+    from moeir.analysis.divergence import estimate_divergences
+    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.pairs import sample_pairs
 
     assert stage.queries is not None and stage.corpus is not None and stage.qrels is not None
-    checkpoint, dtype = _opened(stage)
-    expert = _dense_expert(stage, checkpoint.architecture.kinds)
-    pairs = drawn(stage.queries, stage.corpus, stage.qrels, stage.pairs, stage.seed)
+    checkpoint, dtype = _open_model(stage)
+    expert = _select_dense_expert(stage, checkpoint.architecture.representation_kinds)
+    pairs = sample_pairs(stage.queries, stage.corpus, stage.qrels, stage.pairs, stage.seed)
     sides = zip(("query", "document"), zip(*pairs, strict=True), strict=True)
-    queries, documents = (_vectors(stage, checkpoint, dtype, expert, contents, side) for side, contents in sides)
-    kl, js = divergences(queries, documents, bandwidth=stage.bandwidth)
+    queries, documents = (_dense_vectors(stage, checkpoint, dtype, expert, contents, side) for side, contents in sides)
+    kl, js = estimate_divergences(queries, documents, bandwidth=stage.bandwidth)
     title = "divergence of queries and documents"
-    picture = Picture("bars", [(title, expert, "KL", kl), (title, expert, "JS", js)])
-    return Finding(["expert", "pairs", "KL", "JS"], [[expert, len(pairs), kl, js]], picture, number=".2e")
+    picture = Plot("bars", [(title, expert, "KL", kl), (title, expert, "JS", js)])
+    return AnalysisResult(["expert", "pairs", "KL", "JS"], [[expert, len(pairs), kl, js]], picture, number_format=".2e")
 
 
-def lengths(stage: "Analyze") -> "Finding":
+def analyze_lengths(stage: "Analyze") -> "AnalysisResult":
     """Length histograms of queries and documents, in tokens of a model or in words."""
     from moeir.analysis import histograms
-    from moeir.analysis.finding import Finding, Picture
+    from moeir.analysis.finding import AnalysisResult, Plot
 
-    count = _measure(stage)
+    count = _token_counter(stage)
     unit = "words" if stage.model is None else "tokens"
     rows: list[list[Any]] = []
     marks: list[tuple[Any, ...]] = []
-    for side, path in _texts(stage):
-        length_counts = histograms.counted(size for chunk in _chunks(path, "counting") for size in count(chunk))
-        rows += [[side, unit, *one] for one in histograms.lengths(length_counts, stage.classes)]
-        median, p95 = (histograms.quantile(length_counts, share) for share in (0.5, 0.95))
+    for side, path in _text_files(stage):
+        length_counts = histograms.count_lengths(size for chunk in _text_chunks(path, "counting") for size in count(chunk))
+        rows += [[side, unit, *one] for one in histograms.length_histogram(length_counts, stage.classes)]
+        median, p95 = (histograms.length_quantile(length_counts, share) for share in (0.5, 0.95))
         title = f"{side}: half have {median} {unit} or fewer, 95 % {p95}"
         marks += [(title, side, low, high, number) for one, _, low, high, number, _ in rows if one == side]
-    return Finding(["side", "unit", "from", "to", "texts", "share"], rows, Picture("steps", marks, across=unit, up="texts"))
+    return AnalysisResult(["side", "unit", "from", "to", "texts", "share"], rows, Plot("steps", marks, x_label=unit, y_label="texts"))
 
 
-def _measure(stage: "Analyze") -> Any:
+def _token_counter(stage: "Analyze") -> Any:
     """A function that counts the tokens or words of each text."""
     if stage.model is None:
         return lambda contents: [len(content.split()) for content in contents]
-    from moeir.backbones.tokenizer import TextReader
+    from moeir.backbones.tokenizer import TextTokenizer
 
-    reader = TextReader(stage.model)
-    return lambda contents: [len(ids) for ids in reader.ids(contents)]
+    reader = TextTokenizer(stage.model)
+    return lambda contents: [len(ids) for ids in reader.encode(contents)]
 
 
-def projection(stage: "Analyze") -> "Finding":
+def analyze_projection(stage: "Analyze") -> "AnalysisResult":
     """Queries and documents projected to two or three dimensions, with the group that colours them in a plot."""
-    from moeir.analysis.finding import Finding, Picture
+    from moeir.analysis.finding import AnalysisResult, Plot
 
-    checkpoint, dtype = _opened(stage)
-    expert = _dense_expert(stage, checkpoint.architecture.kinds)
+    checkpoint, dtype = _open_model(stage)
+    expert = _select_dense_expert(stage, checkpoint.architecture.representation_kinds)
     texts: list[tuple[str, Text]] = []
-    for side, path in _texts(stage):
-        texts += [(side, text) for text in _drawn(path, stage)]
+    for side, path in _text_files(stage):
+        texts += [(side, text) for text in _sample_texts(path, stage)]
     if len(texts) <= stage.dimensions:
         raise UsageError(f"analyze projection: expected more than {stage.dimensions} texts, found {len(texts)}")
-    vectors, router_choices = _laid(stage, checkpoint, dtype, expert, texts)
-    project = variants.bind("analysis.projection", stage.projection)
+    vectors, router_choices = _encode_dense(stage, checkpoint, dtype, expert, texts)
+    project = variants.bind_variant("analysis.projection", stage.projection)
     points = project(vectors, stage.dimensions, stage.seed).tolist()
-    groups = _groups(stage, texts, router_choices)
+    groups = _color_labels(stage, texts, router_choices)
     rows = [[side, text.id, group, *point] for (side, text), group, point in zip(texts, groups, points, strict=True)]
     marks = [(f"{stage.projection} of {expert}", group, *point) for (_, _, group, *point) in sorted(rows, key=lambda row: str(row[2]))]
-    return Finding(["side", "id", "group", *"xyz"[: stage.dimensions]], rows, Picture("points", marks))
+    return AnalysisResult(["side", "id", "group", *"xyz"[: stage.dimensions]], rows, Plot("points", marks))
 
 
-def _drawn(path: Path, stage: "Analyze") -> "list[Text]":
+def _sample_texts(path: Path, stage: "Analyze") -> "list[Text]":
     """A random sample of the texts of a file, in file order."""
     import random
 
     from moeir.records import texts
 
-    all_texts = list(texts.read(path))
+    all_texts = list(texts.read_texts(path))
     if len(all_texts) <= stage.sample:
         return all_texts
     return [all_texts[index] for index in sorted(random.Random(stage.seed).sample(range(len(all_texts)), stage.sample))]
 
 
-def _laid(
-    stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", expert: str, texts: "Sequence[tuple[str, Text]]"
+def _encode_dense(
+    stage: "Analyze", checkpoint: "RetrievalModel", dtype: "torch.dtype", expert: str, texts: "Sequence[tuple[str, Text]]"
 ) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
     """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None."""
     import numpy as np
@@ -159,19 +159,19 @@ def _laid(
     return np.concatenate(vectors), router_choices
 
 
-def _groups(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", router_choices: Sequence[str | None]) -> list[str]:
+def _color_labels(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", router_choices: Sequence[str | None]) -> list[str]:
     """The colour group of each text: with runs, the best run of a query; else the routed expert, else the side."""
     if stage.run:
-        from moeir.analysis.wins import winner
+        from moeir.analysis.wins import find_winner
 
-        values = judged(stage)
+        values = evaluate_per_query(stage)
         judged_queries = next(iter(values.values()))
-        return [winner(values, text.id) if side == "query" and text.id in judged_queries else side for side, text in texts]
+        return [find_winner(values, text.id) if side == "query" and text.id in judged_queries else side for side, text in texts]
     return [choice or side for choice, (side, _) in zip(router_choices, texts, strict=True)]
 
 
-def _vectors(
-    stage: "Analyze", checkpoint: "OpenCheckpoint", dtype: "torch.dtype", expert: str, contents: Sequence[str], side: str
+def _dense_vectors(
+    stage: "Analyze", checkpoint: "RetrievalModel", dtype: "torch.dtype", expert: str, contents: Sequence[str], side: str
 ) -> "np.ndarray[Any, Any]":
     from moeir.backbones.precision import autocast
     from moeir.representations.dense import Dense
@@ -182,7 +182,7 @@ def _vectors(
     return representation.vectors.float().cpu().numpy()
 
 
-def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
+def _select_dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
     """The dense expert that --expert names, or the only one."""
     dense = [name for name, kind in kinds.items() if kind == "dense"]
     if stage.expert is None and len(dense) == 1:
@@ -193,33 +193,33 @@ def _dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
     raise UsageError(f"{expectation} {', '.join(dense) or 'the dense experts, but there is none'} ({stage.model})")
 
 
-def _opened(stage: "Analyze") -> "tuple[OpenCheckpoint, torch.dtype]":
+def _open_model(stage: "Analyze") -> "tuple[RetrievalModel, torch.dtype]":
     """The checkpoint on its device, and the dtype to compute in."""
     from moeir.architectures.checkpoint import open_checkpoint
-    from moeir.backbones.precision import device_for, dtype_for
+    from moeir.backbones.precision import select_device, select_dtype
 
     assert stage.model is not None
-    device = device_for(stage.device)
-    return open_checkpoint(stage.model, device), dtype_for(stage.dtype, device)
+    device = select_device(stage.device)
+    return open_checkpoint(stage.model, device), select_dtype(stage.dtype, device)
 
 
-def _texts(stage: "Analyze") -> list[tuple[str, Path]]:
+def _text_files(stage: "Analyze") -> list[tuple[str, Path]]:
     """The sides whose texts are given, with their files."""
     paths = [(side, getattr(stage, name)) for side, name in SIDES]
     return [(side, path) for side, path in paths if path is not None]
 
 
-def _chunks(path: Path, label: str) -> Iterator[list[str]]:
+def _text_chunks(path: Path, label: str) -> Iterator[list[str]]:
     """The texts of a file in chunks of `CHUNK`."""
     from moeir import console
     from moeir.records import texts
 
-    contents = (text.content for text in console.progress(texts.read(path, keep_empty=True), label))
+    contents = (text.content for text in console.progress(texts.read_texts(path, keep_empty=True), label))
     while chunk := list(islice(contents, CHUNK)):
         yield chunk
 
 
-def _without_router(checkpoint: "OpenCheckpoint") -> str:
+def _explain_no_router(checkpoint: "RetrievalModel") -> str:
     """Why the checkpoint has no router output."""
     from moeir.mixtures.embedding import EmbeddingMixture
     from moeir.mixtures.feedforward import RoutedFeedForward

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, product, source
+from moeir.settings import option, output_field, input_field
 from moeir.stages.base import Counts, Stage
-from moeir.stages.evaluate import check_answers, named_runs, read_answers
+from moeir.stages.evaluate import check_answers, name_runs, read_answers
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -21,19 +21,19 @@ log = logging.getLogger(__name__)
 class MineNegatives(Stage):
     """Make training examples: positives from judgements, negatives from the union of runs, each with its source run, rank and score."""
 
-    run: tuple[Path, ...] = source("run", "Runs of the training queries; repeat the flag.", names=("--runs",))
-    qrels: Path = source("qrels", "Relevance judgements of the training queries.")
+    run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
+    qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives; see: moeir variants mining.", "band:first=0,last=200")
     positive_grade: int = option("Minimum grade of a positive document.", 1)
-    exclude_answers: Path | None = source(
+    exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
     )
-    corpus: Path | None = source("texts", "With --exclude-answers: the documents to search for answers.", None)
+    corpus: Path | None = input_field("texts", "With --exclude-answers: the documents to search for answers.", None)
     match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string")
-    output: Path = product("examples", "JSON lines file to write; - is stdout.")
+    output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
-        variants.resolve("mining", self.method)
+        variants.resolve_spec("mining", self.method)
         if not self.run:
             raise UsageError("mine-negatives: expected at least one --run")
         check_answers("--exclude-answers", self.exclude_answers, self.corpus, self.match)
@@ -42,14 +42,14 @@ class MineNegatives(Stage):
         from moeir import mining
         from moeir.records import examples, qrels, runs
 
-        counts = mining.Tally()
-        expert_runs = {name: runs.read(path) for name, path in named_runs(self.run).items()}
-        grades, select = qrels.read(self.qrels), variants.bind("mining", self.method)
+        counts = mining.MiningCounts()
+        expert_runs = {name: runs.read_run(path) for name, path in name_runs(self.run).items()}
+        grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
         excluded = None
         if self.exclude_answers is not None:
-            excluded = self._answering(mining.candidates(expert_runs, grades, select, positive_grade=self.positive_grade))
-        mined_examples = mining.mined(expert_runs, grades, select, counts, positive_grade=self.positive_grade, refused=excluded)
-        examples.write(mined_examples, self.output)
+            excluded = self._find_documents_with_answers(mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade))
+        mined_examples = mining.mine_negatives(expert_runs, grades, select, counts, positive_grade=self.positive_grade, excluded=excluded)
+        examples.write_examples(mined_examples, self.output)
         if not counts.mined:
             run_paths = ", ".join(map(str, self.run))
             raise DataError(f"{self.qrels}: no query has both positives and negatives in {run_paths}; do the ids agree?")
@@ -61,7 +61,7 @@ class MineNegatives(Stage):
             log.info("%d documents excluded because they contain an answer", counts.with_answers)
         return vars(counts)
 
-    def _answering(self, candidates: "list[Run]") -> dict[str, set[str]]:
+    def _find_documents_with_answers(self, candidates: "list[Run]") -> dict[str, set[str]]:
         """The candidate negatives of each query that contain an answer."""
         from moeir.evaluation import answers
 
@@ -70,10 +70,10 @@ class MineNegatives(Stage):
         excluded: dict[str, set[str]] = {}
         for run in candidates:
             for row, query in enumerate(run.queries):
-                if query not in questions.wanted and len(run.row(row)[0]):
+                if query not in questions.by_question and len(run.list_at(row)[0]):
                     raise DataError(f"{self.exclude_answers}: has no question {query!r}, for which negatives are mined")
-        for run, has_answer in zip(candidates, answers.marks(candidates, questions, self.corpus), strict=True):
+        for run, has_answer in zip(candidates, answers.hit_labels(candidates, questions, self.corpus), strict=True):
             for row, query in enumerate(run.queries):
-                documents = run.row(row)[0][has_answer[run.starts[row] : run.starts[row + 1]]]
-                excluded.setdefault(query, set()).update(run.names[code] for code in documents.tolist())
+                documents = run.list_at(row)[0][has_answer[run.starts[row] : run.starts[row + 1]]]
+                excluded.setdefault(query, set()).update(run.document_ids[code] for code in documents.tolist())
         return excluded

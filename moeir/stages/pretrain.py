@@ -7,45 +7,45 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, source
+from moeir.settings import option, input_field
 from moeir.stages.base import Counts, source_digest
-from moeir.stages.init import first_texts
-from moeir.stages.training import Training
+from moeir.stages.init import read_first_texts
+from moeir.stages.training import TrainingStage
 
 if TYPE_CHECKING:
-    from moeir.architectures.checkpoint import OpenCheckpoint
+    from moeir.architectures.checkpoint import RetrievalModel
     from moeir.pretraining.base import Pretraining
-    from moeir.pretraining.batches import Plan
+    from moeir.pretraining.batches import SpanSampler
 
 log = logging.getLogger(__name__)
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Training):
+class Pretrain(TrainingStage):
     """Pre-train an encoder on texts without judgements: masked words, and decoders that reconstruct texts from a text's vector."""
 
-    model: Path = source("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", names=("--model-name-or-path",))
-    corpus: Path = source("texts", "Documents.")
-    queries: tuple[Path, ...] = source("texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", ())
-    query_qrels: Path | None = source("qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None)
+    model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
+    corpus: Path = input_field("texts", "Documents.")
+    queries: tuple[Path, ...] = input_field("texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", ())
+    query_qrels: Path | None = input_field("qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None)
     arch: str = option("dense, or an architecture with experts such as mote; see: moeir variants architectures.", "dense")
     objective: str = option("mlm, cotmae, cotmae-qc, mote, …; see: moeir variants pretraining.", "cotmae")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
     context: str = option("Which other span of the document is a span's context: mixed, random, nearby or overlap.", "mixed")
     short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15)
     batch_size: int = option("Spans per batch, divided among all processes.", 64)
-    epochs: int = option("Passes over the spans.", 1, names=("--num-train-epochs",))
+    epochs: int = option("Passes over the spans.", 1, aliases=("--num-train-epochs",))
     learning_rate: float = option("Peak learning rate (AdamW).", 1e-4)
     weight_decay: float = option("Weight decay of weight matrices.", 0.01)
     query_length: int = option("Maximum tokens of a query.", 64)
-    document_length: int = option("Maximum tokens of a span.", 128, names=("--max-seq-length",))
+    document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",))
 
     def check(self) -> None:
         super().check()
-        if variants.resolve("architectures", self.arch)[0].name == "cross-encoder":
+        if variants.resolve_spec("architectures", self.arch)[0].name == "cross-encoder":
             raise UsageError("--arch cross-encoder: pre-train dense, and start finetune --arch cross-encoder from that")
-        variants.resolve("pretraining", self.objective)
+        variants.resolve_spec("pretraining", self.objective)
         if not 0 <= self.short_spans <= 1:
             raise UsageError(f"--short-spans {self.short_spans}: expected a fraction, 0 to 1")
         if self.context not in CONTEXTS:
@@ -56,72 +56,72 @@ class Pretrain(Training):
     def work(self) -> Counts:
         import torch
 
-        from moeir.architectures.card import write_card
-        from moeir.architectures.starting import start
-        from moeir.backbones.precision import dtype_for
-        from moeir.kernels.memory import steady
+        from moeir.architectures.card import write_model_card
+        from moeir.architectures.starting import build_checkpoint
+        from moeir.backbones.precision import select_dtype
+        from moeir.kernels.memory import mmap_large_tensors
         from moeir.learning import loop
-        from moeir.pretraining.task import Task
+        from moeir.pretraining.task import PretrainingTask
 
-        process_group = self.world()
+        process_group = self.process_group()
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
-        texts = [] if self.from_scratch else first_texts(self.corpus)
-        checkpoint = start(self.model, self._arch(), lengths, texts, self.seed, scratch=self.from_scratch)
-        checkpoint.architecture.recompute_layers(self.recompute)
+        texts = [] if self.from_scratch else read_first_texts(self.corpus)
+        checkpoint = build_checkpoint(self.model, self._arch_with_head(), lengths, texts, self.seed, random_weights=self.from_scratch)
+        checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         if self.recompute:
-            steady()
+            mmap_large_tensors()
         torch.manual_seed(self.seed)
-        objective: Pretraining = variants.bind("pretraining", self.objective)(checkpoint.architecture)
+        objective: Pretraining = variants.bind_variant("pretraining", self.objective)(checkpoint.architecture)
         self.prepare_layers(objective)
-        with process_group.first():
-            sampler = self._plan(checkpoint, objective)
-        schedule, process_group = self.planned(sampler.steps_per_epoch), process_group.patient(self.stuck_minutes)
+        with process_group.main_process_first():
+            sampler = self._make_sampler(checkpoint, objective)
+        schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
-        task = Task(objective, sampler, dtype_for(self.dtype, process_group.device), process_group if process_group.size > 1 else None)
+        task = PretrainingTask(objective, sampler, select_dtype(self.dtype, process_group.device), process_group if process_group.size > 1 else None)
         metrics = loop.train(
             task,
             schedule,
             self.output,
             device=process_group.device,
-            tracking=self.tracking(),
-            world=process_group,
+            tracking=self.make_tracking(),
+            process_group=process_group,
             log_every=self.log_every,
         )
         speed = task.speed()
-        if not process_group.main:
+        if not process_group.is_main:
             return None
         checkpoint.save(self.output)
-        write_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
+        write_model_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
         if speed:
             share = f"{speed['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
             log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
         return {"parameters": checkpoint.architecture.parameter_count(), **metrics, **speed}
 
-    def _arch(self) -> str:
+    def _arch_with_head(self) -> str:
         """The architecture with a vocabulary head, which dense drops by default."""
-        spec = variants.parse(self.arch)
+        spec = variants.parse_spec(self.arch)
         if spec.name != "dense" or "head" in dict(spec.options):
             return self.arch
         return str(variants.Spec("dense", (*spec.options, ("head", "true"))))
 
-    def _plan(self, checkpoint: "OpenCheckpoint", objective: "Pretraining") -> "Plan":
+    def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
         """The batch sampler; texts are tokenised once, into the cache."""
-        from moeir.artifacts.making import RESUME, TOKENS
+        from moeir.artifacts.making import RESUME, TOKEN_CACHE
         from moeir.pretraining import corpus, queries
-        from moeir.pretraining.batches import Needs, Plan, Reading
+        from moeir.pretraining.batches import BatchRequirements, SpanSampler, InputTemplate
 
         digests: dict[str, list[str]] = {}
         for setting, path in self.sources():
             digests.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
-        folder = self.cache or self.output / RESUME / TOKENS
+        folder = self.cache or self.output / RESUME / TOKEN_CACHE
         folder.mkdir(parents=True, exist_ok=True)
-        reading = Reading.of(checkpoint)
+        reading = InputTemplate.from_model(checkpoint)
         options: dict[str, Any] = {"short": self.short_spans, "seed": self.seed, "keep_empty": self.keep_empty}
-        maximum = reading.room("document", checkpoint.rules.document_length)
-        tokens = corpus.cached(folder, self.corpus, checkpoint.reader, digest=digests["corpus"][0], maximum=maximum, **options)
+        maximum = reading.content_budget("document", checkpoint.input_config.document_length)
+        tokens = corpus.build_span_cache(folder, self.corpus, checkpoint.tokenizer, digest=digests["corpus"][0], maximum=maximum, **options)
         query_tokens = None
         if self.queries:
             query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
-            query_tokens = queries.cached(folder, tokens, self.queries, self.query_qrels, checkpoint.reader, digests=query_digests)
-        needs = Needs(self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate)
-        return Plan(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed)
+            query_tokens = queries.build_query_cache(folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests)
+        needs = BatchRequirements(self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate)
+        return SpanSampler(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import making
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, product, settings_of, source
+from moeir.settings import option, output_field, list_settings, input_field
 from moeir.stages.base import STREAM, Counts, Stage, check_depth
-from moeir.stages.evaluate import MEASURES, named_runs
+from moeir.stages.evaluate import DEFAULT_MEASURES, name_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
     from moeir.records.texts import Text
-    from moeir.report.cases import Cases
-    from moeir.report.contents import Contents
-    from moeir.report.reasons import Reasons
+    from moeir.report.cases import QueryPages
+    from moeir.report.contents import PageData
+    from moeir.report.reasons import Explanations
 
-TEXTS, LISTS, PICTURES, PAGES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
+TEXT_SUFFIXES, LIST_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
 FUSED = "fused"
 log = logging.getLogger(__name__)
 
@@ -30,36 +30,36 @@ class Report(Stage):
     """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
     and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
 
-    run: tuple[Path, ...] = source("run", "Page: a run; repeat the flag.", (), names=("--runs",))
-    qrels: Path | None = source("qrels", "Page: relevance judgements of the queries that it shows.", None)
-    queries: Path | None = source("texts", "Page: query texts.", None, names=("--topics",))
-    corpus: Path | None = source("texts", "Page: document texts.", None)
-    index: tuple[Path, ...] = source(
+    run: tuple[Path, ...] = input_field("run", "Page: a run; repeat the flag.", (), aliases=("--runs",))
+    qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None)
+    queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",))
+    corpus: Path | None = input_field("texts", "Page: document texts.", None)
+    index: tuple[Path, ...] = input_field(
         "index", "Page: index whose experts the runs are named after, to explain hits by terms, tokens and parts.", ()
     )
-    explain: Path | None = source("texts", "Page: explanations written by search --explain, instead of --index.", None)
-    training: tuple[Path, ...] = source("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
-    projection: Path | None = source("texts", "Page: a map, as analyze projection writes it.", None)
+    explain: Path | None = input_field("texts", "Page: explanations written by search --explain, instead of --index.", None)
+    training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
+    projection: Path | None = input_field("texts", "Page: a map, as analyze projection writes it.", None)
     measure: tuple[str, ...] = option(
-        "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", MEASURES, names=("--metric", "-m")
+        "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", DEFAULT_MEASURES, aliases=("--metric", "-m")
     )
-    depth: int = option("Page: documents shown of every list.", 10, names=("--hits", "--k"))
+    depth: int = option("Page: documents shown of every list.", 10, aliases=("--hits", "--k"))
     text_length: int = option("Page: maximum characters of a document.", 1200)
     title: str | None = option("Page: title [default: names of the runs and trainings].", None)
-    output: Path = product(
+    output: Path = output_field(
         "report", "Output file: .html for a page, .svg or .png for a plot, .tsv or .jsonl for a table, else text.", STREAM
     )
 
     def check(self) -> None:
-        suffixes = (*TEXTS, *LISTS, *PICTURES, *PAGES)
-        if self._suffix() not in suffixes:
+        suffixes = (*TEXT_SUFFIXES, *LIST_SUFFIXES, *PLOT_SUFFIXES, *PAGE_SUFFIXES)
+        if self._output_suffix() not in suffixes:
             raise UsageError(f"--output {self.output}: expected a name that ends with {', '.join(suffixes[1:-1])} or {suffixes[-1]}")
-        if self._suffix() in PICTURES and importlib.util.find_spec("matplotlib") is None:
+        if self._output_suffix() in PLOT_SUFFIXES and importlib.util.find_spec("matplotlib") is None:
             raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
         if not self.run and not self.training:
             raise UsageError("report: expected --run and --qrels, or --training")
-        if self._suffix() not in PAGES:
-            page_settings = [setting for setting in settings_of(type(self)) if setting.name not in ("training", "output")]
+        if self._output_suffix() not in PAGE_SUFFIXES:
+            page_settings = [setting for setting in list_settings(type(self)) if setting.name not in ("training", "output")]
             if flags := [setting.flag for setting in page_settings if getattr(self, setting.name) != setting.default]:
                 raise UsageError(f"{flags[0]}: is for a page; expected --output page.html")
         self._check_runs()
@@ -78,97 +78,97 @@ class Report(Stage):
         if self.text_length < 1:
             raise UsageError(f"--text-length {self.text_length}: expected at least 1")
 
-    def _suffix(self) -> str:
+    def _output_suffix(self) -> str:
         """The suffix of --output; for texts and tables, the one before .gz or .zst."""
         from moeir.records import lines
 
-        path = making.place_of(self.output)
-        text_suffix = lines.stem(path).suffix
-        return text_suffix if self.output != STREAM and text_suffix not in PICTURES else path.suffix
+        path = making.final_path(self.output)
+        text_suffix = lines.strip_compression_suffix(path).suffix
+        return text_suffix if self.output != STREAM and text_suffix not in PLOT_SUFFIXES else path.suffix
 
     def work(self) -> Counts:
-        if self._suffix() in PAGES:
-            return self._page()
+        if self._output_suffix() in PAGE_SUFFIXES:
+            return self._write_page()
         from moeir.evaluation import tables
         from moeir.records import lines
         from moeir.report import training
 
-        trainings = training.opened(self.training)
-        if (suffix := self._suffix()) in PICTURES:
+        trainings = training.load_trainings(self.training)
+        if (suffix := self._output_suffix()) in PLOT_SUFFIXES:
             from moeir.report import pictures
 
-            pictures.drawn(trainings, self.output, suffix.removeprefix("."))
+            pictures.plot_trainings(trainings, self.output, suffix.removeprefix("."))
         else:
-            with lines.writer(self.output) as output:
-                if suffix in TEXTS:
-                    output.write(training.text(trainings))
+            with lines.open_writer(self.output) as output:
+                if suffix in TEXT_SUFFIXES:
+                    output.write(training.format_trainings(trainings))
                 else:
-                    output_lines = tables.in_file(training.NAMES, list(training.rows(trainings)), suffix.removeprefix("."))
+                    output_lines = tables.format_lines(training.CURVE_COLUMNS, list(training.curve_rows(trainings)), suffix.removeprefix("."))
                     output.writelines(f"{line}\n" for line in output_lines)
-        return {"trainings": len(trainings), "steps": sum(one.watch.step for one in trainings)}
+        return {"trainings": len(trainings), "steps": sum(one.monitor.step for one in trainings)}
 
-    def _page(self) -> Counts:
+    def _write_page(self) -> Counts:
         from moeir.records import lines
         from moeir.report import contents, page, training
 
-        trainings = training.opened(self.training) if self.training else []
-        title = self.title or ", ".join([*named_runs(self.run), *(one.name for one in trainings)])
-        data: dict[str, Any] = {"title": title, "trainings": contents.courses(trainings)}
+        trainings = training.load_trainings(self.training) if self.training else []
+        title = self.title or ", ".join([*name_runs(self.run), *(one.name for one in trainings)])
+        data: dict[str, Any] = {"title": title, "trainings": contents.training_charts(trainings)}
         if self.projection is not None:
-            data["map"] = contents.points(self.projection)
+            data["map"] = contents.read_projection(self.projection)
         counts: dict[str, Any] = {"runs": len(self.run), "trainings": len(trainings)}
         parts: Iterator[tuple[str, Any]] = iter(())
         if self.run:
-            page_contents, page_data = self._found()
+            page_contents, page_data = self._page_data()
             data |= page_data
-            parts = page_contents.parts(self._texts(self.corpus))
+            parts = page_contents.iter_chunks(self._read_texts(self.corpus))
             counts |= {
                 "queries": len(page_contents.queries),
-                "documents": len(page_contents.numbers),
-                "explained": page_contents.reasons.documents,
+                "documents": len(page_contents.document_numbers),
+                "explained": page_contents.explanations.document_count,
             }
-        with lines.writer(self.output) as output:
-            output.writelines(page.lines(title, data, parts))
+        with lines.open_writer(self.output) as output:
+            output.writelines(page.render_page(title, data, parts))
         return counts
 
-    def _found(self) -> "tuple[Contents, dict[str, Any]]":
+    def _page_data(self) -> "tuple[PageData, dict[str, Any]]":
         """The query pages, and the data about all queries."""
         from moeir.evaluation import measures
         from moeir.records import qrels, runs
         from moeir.report import judged
-        from moeir.report.cases import Cases
-        from moeir.report.contents import Contents
+        from moeir.report.cases import QueryPages
+        from moeir.report.contents import PageData
 
         assert self.qrels is not None
-        grades = qrels.read(self.qrels)
-        runs_by_name = {name: runs.read(path) for name, path in named_runs(self.run).items()}
-        requested = [measures.parse(text) for text in self.measure]
+        grades = qrels.read_qrels(self.qrels)
+        runs_by_name = {name: runs.read_run(path) for name, path in name_runs(self.run).items()}
+        requested = [measures.parse_measure(text) for text in self.measure]
         try:
-            values = judged.values(runs_by_name, grades, requested)
+            values = judged.evaluate_runs(runs_by_name, grades, requested)
         except DataError as problem:
             raise DataError(f"{self.qrels}: {problem}") from None
-        query_texts = {text.id: text for text in self._texts(self.queries) if text.id in grades}
-        cases = Cases(runs_by_name, grades, self.depth)
-        page_contents = Contents(cases, list(grades), self._reasons(cases, runs_by_name, query_texts), self.text_length)
-        return page_contents, page_contents.data(query_texts) | {"judged": judged.table(values, page_contents.queries)}
+        query_texts = {text.id: text for text in self._read_texts(self.queries) if text.id in grades}
+        cases = QueryPages(runs_by_name, grades, self.depth)
+        page_contents = PageData(cases, list(grades), self._load_explanations(cases, runs_by_name, query_texts), self.text_length)
+        return page_contents, page_contents.overview(query_texts) | {"judged": judged.comparison_table(values, page_contents.queries)}
 
-    def _texts(self, path: Path | None) -> "Iterator[Text]":
+    def _read_texts(self, path: Path | None) -> "Iterator[Text]":
         from moeir.records import texts
 
-        return iter(()) if path is None else texts.read(path, keep_empty=True)
+        return iter(()) if path is None else texts.read_texts(path, keep_empty=True)
 
-    def _reasons(self, cases: "Cases", runs_by_name: "Mapping[str, Run]", query_texts: "Mapping[str, Text]") -> "Reasons":
+    def _load_explanations(self, cases: "QueryPages", runs_by_name: "Mapping[str, Run]", query_texts: "Mapping[str, Text]") -> "Explanations":
         """The explanations of a page's documents, from --index or --explain; else none."""
         from moeir.records import lines, texts
-        from moeir.report.reasons import Reasons, checked
+        from moeir.report.reasons import Explanations, check_explanation
 
         if self.index:
-            from moeir.stages.explaining import explanations
+            from moeir.stages.explaining import explain_runs
 
-            return Reasons(explanations(self.index, self.corpus, cases, runs_by_name, query_texts), cases.documents)
+            return Explanations(explain_runs(self.index, self.corpus, cases, runs_by_name, query_texts), cases.shown_documents)
         if self.explain is None:
-            return Reasons()
-        name = lines.label(self.explain)
-        with lines.opened(self.explain) as numbered_lines:
-            records = (checked(texts.loaded(line, f"{name}:{number}"), f"{name}:{number}") for number, line in numbered_lines if line)
-            return Reasons(records, cases.documents)
+            return Explanations()
+        name = lines.source_name(self.explain)
+        with lines.open_lines(self.explain) as numbered_lines:
+            records = (check_explanation(texts.parse_json(line, f"{name}:{number}"), f"{name}:{number}") for number, line in numbered_lines if line)
+            return Explanations(records, cases.shown_documents)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from moeir import settings, variants
 from moeir.artifacts import making, manifests, shards
 from moeir.errors import UsageError
-from moeir.reranking.cascade import PASSAGES, Round, check_falling
-from moeir.settings import option, product, source
-from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_word
+from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
+from moeir.settings import option, output_field, input_field
+from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
-    from moeir.reranking.ledger import Ledger
-    from moeir.reranking.library import Library
-    from moeir.reranking.scoring import Manner
+    from moeir.reranking.ledger import ScoreJournal
+    from moeir.reranking.library import CandidateTexts
+    from moeir.reranking.scoring import ScoringConfig
 
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 class Rerank(Stage):
     """Rerank the first documents of a run with cross-encoders, or with exact scores of an architecture's own experts."""
 
-    model: tuple[Path, ...] = source("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
-    run: tuple[Path, ...] = source("run", "Runs; several are merged into one list of candidates by --fuse.", names=("--runs",))
-    queries: Path = source("texts", "Queries of the run.", names=("--topics",))
-    corpus: Path = source("texts", "The documents.")
-    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, names=("--hits", "--k"))
+    model: tuple[Path, ...] = input_field("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
+    run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", aliases=("--runs",))
+    queries: Path = input_field("texts", "Queries of the run.", aliases=("--topics",))
+    corpus: Path = input_field("texts", "The documents.")
+    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, aliases=("--hits", "--k"))
     then: tuple[str, ...] = option(
         "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
     )
@@ -55,111 +55,111 @@ class Rerank(Stage):
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
-    tag: str | None = option("Run tag [default: moeir.rerank].", None, names=("--runtag",))
-    output: Path = product("run", "A .trec file; - for stdout.", STREAM)
+    tag: str | None = option("Run tag [default: moeir.rerank].", None, aliases=("--runtag",))
+    output: Path = output_field("run", "A .trec file; - for stdout.", STREAM)
 
     def check(self) -> None:
-        from moeir.stages.evaluate import named_runs
+        from moeir.stages.evaluate import name_runs
 
         check_depth(self.depth)
         if not self.model or not self.run:
             raise UsageError("rerank needs --model and --run")
-        named_runs(self.run)
-        self._rounds()
-        variants.resolve("reranking.ensembles", self.ensemble)
-        variants.resolve("fusion", self.fuse)
+        name_runs(self.run)
+        self._cascade()
+        variants.resolve_spec("reranking.ensembles", self.ensemble)
+        variants.resolve_spec("fusion", self.fuse)
         sizes = {"--max-tokens": self.max_tokens, "--threads": self.threads, "--patience": self.patience}
         for flag, value in (sizes | {"--passage-length": self.passage_length, "--stride": self.stride}).items():
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: expected at least 1")
-        if self.passages not in PASSAGES:
-            raise UsageError(f"--passages {self.passages}: expected one of {', '.join(PASSAGES)}")
+        if self.passages not in PASSAGE_MODES:
+            raise UsageError(f"--passages {self.passages}: expected one of {', '.join(PASSAGE_MODES)}")
         if self.stride is not None and self.passages == "firstp":
             raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:
-            shards.Shard.parsed(self.shard)
-        if self.patience is not None and max(len(one.models) for one in self._rounds()) > 1:
+            shards.Shard.parse(self.shard)
+        if self.patience is not None and max(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
         if self.tag is not None:
-            check_word("--tag", self.tag)
-        if self.corpus == STREAM and sum(len(one.models) for one in self._rounds()) > 1:
+            check_single_word("--tag", self.tag)
+        if self.corpus == STREAM and sum(len(one.models) for one in self._cascade()) > 1:
             raise UsageError("--corpus -: every model reads it, and standard input can be read once; name a file")
 
     def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
         yield from super().sources()
-        model = next(setting for setting in settings.settings_of(type(self)) if setting.name == "model")
-        for one in self._rounds()[1:]:
+        model = next(setting for setting in settings.list_settings(type(self)) if setting.name == "model")
+        for one in self._cascade()[1:]:
             yield from ((model, path) for path in one.models)
 
-    def _rounds(self) -> list[Round]:
-        rounds = [Round(self.depth, self.model), *map(Round.parsed, self.then)]
-        check_falling(rounds)
+    def _cascade(self) -> list[CascadeRound]:
+        rounds = [CascadeRound(self.depth, self.model), *map(CascadeRound.parse, self.then)]
+        check_decreasing(rounds)
         return rounds
 
-    def cost(self) -> list[str]:
-        run = self._candidates()
-        pairs = [(len(run.top(one.depth).scores), one.models) for one in self._rounds()]
+    def estimate(self) -> list[str]:
+        run = self._load_candidates()
+        pairs = [(len(run.top(one.depth).scores), one.models) for one in self._cascade()]
         return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
 
-    def _candidates(self) -> "Run":
+    def _load_candidates(self) -> "Run":
         """The run to rerank, or its queries of this shard."""
         from moeir.records import runs
-        from moeir.reranking.candidates import part, united
+        from moeir.reranking.candidates import query_shard, merge_runs
 
-        run = united([runs.read(path) for path in self.run], self.fuse)
+        run = merge_runs([runs.read_run(path) for path in self.run], self.fuse)
         if self.shard is None:
             return run
-        shard = shards.Shard.parsed(self.shard)
-        if shard.of > len(run):
+        shard = shards.Shard.parse(self.shard)
+        if shard.total > len(run):
             raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
-        return part(run, shard.number, shard.of)
+        return query_shard(run, shard.number, shard.total)
 
     def work(self) -> Counts:
-        from moeir.backbones.precision import device_for, dtype_for
+        from moeir.backbones.precision import select_device, select_dtype
         from moeir.records import runs
-        from moeir.reranking.ledger import Ledger
-        from moeir.reranking.library import Library
-        from moeir.reranking.passages import Passages
-        from moeir.reranking.scoring import Manner
-        from moeir.retrieval.speed import threads
+        from moeir.reranking.ledger import ScoreJournal
+        from moeir.reranking.library import CandidateTexts
+        from moeir.reranking.passages import PassageSplitter
+        from moeir.reranking.scoring import ScoringConfig
+        from moeir.retrieval.speed import limit_threads
 
-        run = self._candidates()
-        candidate_texts = Library.of(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
-        device = device_for(self.device)
-        passages = Passages(self.passages, self.passage_length, self.stride)
+        run = self._load_candidates()
+        candidate_texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
+        device = select_device(self.device)
+        passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        scoring_config = Manner(dtype_for(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
-        journal = Ledger(None if self.output == STREAM else making.resume_place(self.output))
+        scoring_config = ScoringConfig(select_dtype(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
+        journal = ScoreJournal(None if self.output == STREAM else making.resume_path(self.output))
         round_facts = []
-        with threads(self.threads):
-            for number, cascade_round in enumerate(self._rounds()):
-                run, facts = self._reranked(run, cascade_round, number, candidate_texts, scoring_config, journal)
+        with limit_threads(self.threads):
+            for number, cascade_round in enumerate(self._cascade()):
+                run, facts = self._rerank_once(run, cascade_round, number, candidate_texts, scoring_config, journal)
                 round_facts.append(facts)
         journal.close()
-        runs.write(run, self.output, tag=self.tag or "moeir.rerank")
+        runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
         return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
-    def _reranked(
-        self, run: "Run", cascade_round: Round, number: int, candidate_texts: "Library", scoring_config: "Manner", journal: "Ledger"
+    def _rerank_once(
+        self, run: "Run", cascade_round: CascadeRound, number: int, candidate_texts: "CandidateTexts", scoring_config: "ScoringConfig", journal: "ScoreJournal"
     ) -> "tuple[Run, dict[str, Any]]":
         """The reranked run of a round, and its facts for the manifest."""
         from moeir.console import meter
-        from moeir.reranking.candidates import Candidates, combined
-        from moeir.reranking.scoring import scored
+        from moeir.reranking.candidates import Candidates, ensemble_scores
+        from moeir.reranking.scoring import score_candidates
 
-        candidates, all_scores, model_facts = Candidates.of(run, cascade_round.depth), [], []
+        candidates, all_scores, model_facts = Candidates.from_run(run, cascade_round.depth), [], []
         for model_number, model in enumerate(cascade_round.models):
             start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                model_scores, facts = scored(
+                model_scores, facts = score_candidates(
                     model, candidates, candidate_texts, scoring_config, journal, f"round{number}.model{model_number}", counter.advance
                 )
             all_scores.append(model_scores)
             rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
-            model_facts.append({"model": str(model), "digest": manifests.digest(model), **facts})
+            model_facts.append({"model": str(model), "digest": manifests.compute_digest(model), **facts})
         rest = self.rest or number > 0
-        return candidates.reranked(combined(candidates, all_scores, self.ensemble), rest=rest), {
+        return candidates.apply_scores(ensemble_scores(candidates, all_scores, self.ensemble), rest=rest), {
             "depth": cascade_round.depth,
             "models": model_facts,
         }

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
-from moeir.settings import option, product, source
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_word
+from moeir.settings import option, output_field, input_field
+from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
-    from moeir.retrieval.opened import OpenIndex
+    from moeir.retrieval.opened import Searcher
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 class Search(Stage):
     """Search all experts of an index and fuse their lists. A .trec path or - receives the fused run, a folder all runs."""
 
-    index: tuple[Path, ...] = source(
+    index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
-    queries: Path | None = source("texts", "Queries.", None, names=("--topics",))
-    corpus: Path | None = source("texts", "Documents, to show their texts with --explain or --interactive.", None)
-    depth: int = option("Documents per query and expert.", 1000, names=("--hits", "--k"))
+    queries: Path | None = input_field("texts", "Queries.", None, aliases=("--topics",))
+    corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
+    depth: int = option("Documents per query and expert.", 1000, aliases=("--hits", "--k"))
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
     fuse: str | None = option(
         "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
@@ -38,31 +38,31 @@ class Search(Stage):
         None,
     )
     interactive: bool = option("Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False)
-    model: Path | None = source("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
+    model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
     batch_size: int = option("Queries encoded and searched together; 1 measures single-query latency.", 256, affects_result=False)
     threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    tag: str | None = option("Run tag [default: moeir.EXPERT].", None, names=("--runtag",))
-    output: Path = product("run", "A .trec file, - for stdout, or a folder.", STREAM)
+    tag: str | None = option("Run tag [default: moeir.EXPERT].", None, aliases=("--runtag",))
+    output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
 
     def check(self) -> None:
-        from moeir.retrieval.fusing import exact_sum
+        from moeir.retrieval.fusing import parse_exact_sum
 
         if self.fuse is not None:
-            exact_sum(self.fuse)
+            parse_exact_sum(self.fuse)
         check_depth(self.depth)
         if self.tag is not None:
-            check_word("--tag", self.tag)
+            check_single_word("--tag", self.tag)
         for flag, value in {"--batch-size": self.batch_size, "--threads": self.threads}.items():
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: expected at least 1")
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
-        self._check_asking()
+        self._check_interactive()
         self._check_explain()
 
-    def _check_asking(self) -> None:
+    def _check_interactive(self) -> None:
         if self.interactive:
             conflicts = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
             if flags := [flag for flag, is_set in conflicts.items() if is_set]:
@@ -91,24 +91,24 @@ class Search(Stage):
 
     def work(self) -> Counts:
         from moeir.retrieval.opened import open_index
-        from moeir.retrieval.speed import threads
+        from moeir.retrieval.speed import limit_threads
 
-        with threads(self.threads):
+        with limit_threads(self.threads):
             searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
-            return self._ask(searcher) if self.interactive else self._search(searcher)
+            return self._run_interactive(searcher) if self.interactive else self._search_queries(searcher)
 
-    def _search(self, searcher: "OpenIndex") -> Counts:
+    def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
         from moeir.records import texts
         from moeir.retrieval import speed
 
         assert self.queries is not None
-        queries = list(texts.read(self.queries))
+        queries = list(texts.read_texts(self.queries))
         names, contents = [query.id for query in queries], [query.content for query in queries]
-        experts, fuse, latency = searcher.chosen(self.expert), self.fuse or searcher.fusion, speed.Speed(searcher.device)
+        experts, fuse, latency = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion, speed.LatencyRecorder(searcher.device)
         with console.meter("searching", len(queries)) as meter:
-            runs_by_name, facts = searcher.runs(
-                names, contents, self.depth, experts, fuse, batch_size=self.batch_size, speed=latency, advance=meter.advance
+            runs_by_name, facts = searcher.search_runs(
+                names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
             )
         for expert in experts:
             run = runs_by_name[expert]
@@ -117,52 +117,52 @@ class Search(Stage):
         if facts:
             counts = (f"the first {size} for {count} of {len(queries)} queries" for size, count in facts["proven"].items())
             log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(counts))
-        self._write(runs_by_name)
+        self._write_runs(runs_by_name)
         if self.explain is not None:
-            self._explain(searcher, runs_by_name, fuse, names, contents)
-        machine = speed.machine(searcher.device, searcher.paths)
-        log.info("%s, batches of %d: %s", speed.described(machine), self.batch_size, latency.line())
+            self._write_explanations(searcher, runs_by_name, fuse, names, contents)
+        machine = speed.machine_info(searcher.device, searcher.paths)
+        log.info("%s, batches of %d: %s", speed.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
-        speed_facts = {"batch_size": self.batch_size, **latency.facts(), "machine": machine}
+        speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
         return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": speed_facts}
 
-    def _write(self, runs_by_name: "dict[str, Run]") -> None:
+    def _write_runs(self, runs_by_name: "dict[str, Run]") -> None:
         from moeir.records import runs
 
         if self.makes_folder():
             for name, run in runs_by_name.items():
-                runs.write(run, self.output / f"{name}.trec", tag=self.tag or f"moeir.{name}")
+                runs.write_run(run, self.output / f"{name}.trec", tag=self.tag or f"moeir.{name}")
         else:
             name, run = list(runs_by_name.items())[-1]
-            runs.write(run, self.output, tag=self.tag or f"moeir.{name}")
+            runs.write_run(run, self.output, tag=self.tag or f"moeir.{name}")
 
-    def _explain(self, searcher: "OpenIndex", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]) -> None:
+    def _write_explanations(self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]) -> None:
         from moeir.artifacts import making, manifests
         from moeir.records import texts
         from moeir.retrieval import explained
-        from moeir.retrieval.shelf import Shelf
-        from moeir.retrieval.speed import Speed
+        from moeir.retrieval.shelf import TextStore
+        from moeir.retrieval.speed import LatencyRecorder
 
         assert self.explain is not None
         text_store = None
         if self.corpus is not None:
-            text_store = Shelf(texts.read(self.corpus, keep_empty=True), explained.Explainer(searcher, runs_by_name, fuse).documents())
+            text_store = TextStore(texts.read_texts(self.corpus, keep_empty=True), explained.Explainer(searcher, runs_by_name, fuse).document_ids())
         explainer = explained.Explainer(searcher, runs_by_name, fuse, text_store)
-        encoded = searcher.encoded(queries, self.batch_size, Speed())
-        if self.makes_folder() and self.explain.parent.resolve() == making.place_of(self.output).resolve():
-            explained.write(explainer.every(names, queries, encoded), self.output / self.explain.name, self.explain.name)
+        encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
+        if self.makes_folder() and self.explain.parent.resolve() == making.final_path(self.output).resolve():
+            explained.write_explanations(explainer.explain_all(names, queries, encoded), self.output / self.explain.name, self.explain.name)
             return
         provenance: dict[str, Any] = {"stage": self.name, "settings": {"fuse": fuse, "depth": self.depth}, "sources": {}}
-        provenance["sources"]["index"] = [manifests.digest(path) for path in self.index]
-        with making.making(self.explain, "explanation", provenance, force=True, folder=False) as (partial_path, counts):
-            explained.write(explainer.every(names, queries, encoded), partial_path, self.explain.name)
+        provenance["sources"]["index"] = [manifests.compute_digest(path) for path in self.index]
+        with making.atomic_output(self.explain, "explanation", provenance, force=True, folder=False) as (partial_path, counts):
+            explained.write_explanations(explainer.explain_all(names, queries, encoded), partial_path, self.explain.name)
             counts["queries"] = len(names)
 
-    def _ask(self, searcher: "OpenIndex") -> Counts:
+    def _run_interactive(self, searcher: "Searcher") -> Counts:
         from moeir.records import texts
         from moeir.retrieval import conversation
-        from moeir.retrieval.shelf import Shelf
+        from moeir.retrieval.shelf import TextStore
 
-        text_store = None if self.corpus is None else Shelf(texts.read(self.corpus, keep_empty=True))
-        conversation.hold(conversation.Conversation(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse))
+        text_store = None if self.corpus is None else TextStore(texts.read_texts(self.corpus, keep_empty=True))
+        conversation.run_session(conversation.InteractiveSession(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse))
         return None

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.errors import UsageError
-from moeir.settings import as_dict, option, product
+from moeir.settings import to_dict, option, output_field
 from moeir.stages.base import Stage
 from moeir.stages.init import check_seed
-from moeir.values import convert
+from moeir.values import parse_value
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from moeir.learning.distributed import World
+    from moeir.learning.distributed import ProcessGroup
     from moeir.learning.loop import Schedule
     from moeir.learning.trackers import Tracking
 
@@ -21,23 +21,23 @@ SCHEDULES = ("linear", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Stage):
+class TrainingStage(Stage):
     """A stage that runs the trainer (`training.trainer`)."""
 
     batch_size: int = option("Texts per batch, divided among all processes.", 8)
-    accumulate: int = option("Batches per optimizer step.", 1, names=("--gradient-accumulation-steps",))
-    epochs: int = option("Passes over the examples.", 1, names=("--num-train-epochs",))
-    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, names=("--max-steps",))
+    accumulate: int = option("Batches per optimizer step.", 1, aliases=("--gradient-accumulation-steps",))
+    epochs: int = option("Passes over the examples.", 1, aliases=("--num-train-epochs",))
+    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, aliases=("--max-steps",))
     learning_rate: float = option("Peak learning rate (AdamW).", 1e-5)
-    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, names=("--warmup-ratio",))
-    schedule: str = option("Learning rate after warmup: linear (decays to 0) or constant.", "linear", names=("--lr-scheduler-type",))
+    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, aliases=("--warmup-ratio",))
+    schedule: str = option("Learning rate after warmup: linear (decays to 0) or constant.", "linear", aliases=("--lr-scheduler-type",))
     group_rate: tuple[str, ...] = option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ())
     weight_decay: float = option("Weight decay of weight matrices.", 0.0)
-    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, names=("--max-grad-norm",))
+    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, aliases=("--max-grad-norm",))
     recompute: bool = option(
         "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
         False,
-        names=("--gradient-checkpointing",),
+        aliases=("--gradient-checkpointing",),
         affects_result=False,
     )
     attention_dropout: float | None = option("Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None)
@@ -54,17 +54,17 @@ class Training(Stage):
     log_every: int | None = option(
         "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
         None,
-        names=("--logging-steps",),
+        aliases=("--logging-steps",),
         affects_result=False,
     )
     stuck_minutes: float = option("Timeout in minutes for a process to reach the next step.", 10.0, affects_result=False)
     track: tuple[str, ...] = option(
         "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
         (),
-        names=("--report-to",),
+        aliases=("--report-to",),
         affects_result=False,
     )
-    output: Path = product("checkpoint", "Folder to write.")
+    output: Path = output_field("checkpoint", "Folder to write.")
 
     def check(self) -> None:
         from moeir.learning import trackers
@@ -83,16 +83,16 @@ class Training(Stage):
             raise UsageError(f"--warmup {self.warmup}: expected a fraction of the steps, 0 to 1")
         if self.schedule not in SCHEDULES:
             raise UsageError(f"--schedule {self.schedule}: expected {' or '.join(SCHEDULES)}")
-        _rates(self.group_rate)
+        _parse_group_rates(self.group_rate)
         check_seed(self.seed)
-        trackers.named(self.track)
+        trackers.parse_trackers(self.track)
 
-    def world(self) -> "World":
+    def process_group(self) -> "ProcessGroup":
         from moeir.backbones import precision
         from moeir.learning import distributed
 
         precision.set_determinism(precision.resolve_device(self.device), self.deterministic)
-        process_group = distributed.joined(self.device)
+        process_group = distributed.init_process_group(self.device)
         if self.compile and not process_group.device.startswith("cuda"):
             raise UsageError(f"--compile: needs a CUDA device, but this training runs on {process_group.device}; leave it out")
         return process_group
@@ -106,16 +106,16 @@ class Training(Stage):
         if self.compile:
             layers.compile_layers(model)
 
-    def steps_of(self, batches_per_epoch: int) -> int:
+    def total_steps(self, batches_per_epoch: int) -> int:
         """Total optimizer steps; last batches that do not fill a step are dropped."""
         return self.steps or max(1, self.epochs * batches_per_epoch // self.accumulate)
 
-    def planned(self, batches_per_epoch: int, layer_decay: float = 1.0) -> "Schedule":
+    def make_schedule(self, batches_per_epoch: int, layer_decay: float = 1.0) -> "Schedule":
         """The training schedule for epochs of so many batches."""
         from moeir.learning.loop import Schedule
 
         return Schedule(
-            self.steps_of(batches_per_epoch),
+            self.total_steps(batches_per_epoch),
             self.learning_rate,
             self.warmup,
             self.weight_decay,
@@ -124,25 +124,25 @@ class Training(Stage):
             self.save_minutes,
             self.schedule,
             layer_decay,
-            _rates(self.group_rate),
+            _parse_group_rates(self.group_rate),
             self.accumulate,
         )
 
-    def tracking(self) -> "Tracking | None":
+    def make_tracking(self) -> "Tracking | None":
         """The experiment trackers of --track, or None."""
         from moeir.learning import trackers
 
-        return trackers.tracking(self.track, self.output, as_dict(self, results_only=True))
+        return trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True))
 
 
-def _rates(options: tuple[str, ...]) -> dict[str, float]:
+def _parse_group_rates(options: tuple[str, ...]) -> dict[str, float]:
     """Learning rates by pattern, from PATTERN=RATE."""
     rates = {}
     for option_text in options:
         pattern, equals, rate = option_text.rpartition("=")
         if not (pattern and equals):
             raise UsageError(f"--group-rate {option_text}: expected PATTERN=RATE, as in mixture=1e-4")
-        rates[pattern] = convert(rate, "float", f"--group-rate {option_text}")
+        rates[pattern] = parse_value(rate, "float", f"--parse_value-parse_value {option_text}")
         if not 0 <= rates[pattern] < float("inf"):
             raise UsageError(f"--group-rate {option_text}: expected a rate of 0 or more")
     return rates

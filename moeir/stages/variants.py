@@ -8,7 +8,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import argument
 from moeir.stages.base import Counts, Stage
-from moeir.values import render
+from moeir.values import format_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,27 +18,27 @@ class Variants(Stage):
     room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
 
     def work(self) -> Counts:
-        lines = list(self._lines())
+        lines = list(self._output_lines())
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return None
 
-    def _lines(self) -> Iterator[str]:
+    def _output_lines(self) -> Iterator[str]:
         short = {room.split(".")[-1]: room for room in variants.ROOMS}
         room = None if self.room is None else short.get(self.room, self.room)
         name = None if room in (None, *variants.ROOMS) else str(room).replace("_", "-").lower()
         rooms = variants.ROOMS if room is None or name is not None else (room,)
         variants_by_room = {
-            room_name: [variant for variant in variants.listed(room_name) if name in (None, variant.name)] for room_name in rooms
+            room_name: [variant for variant in variants.list_variants(room_name) if name in (None, variant.name)] for room_name in rooms
         }
         if not any(variants_by_room.values()):
-            known = {*variants.ROOMS, *short, *(variant.name for room_name in variants.ROOMS for variant in variants.listed(room_name))}
-            raise UsageError(f"there is no room or variant {self.room!r}{variants.near(str(self.room), known)} (moeir variants lists all)")
+            known = {*variants.ROOMS, *short, *(variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name))}
+            raise UsageError(f"there is no room or variant {self.room!r}{variants.suggest(str(self.room), known)} (moeir variants lists all)")
         for room_name, room_variants in variants_by_room.items():
             if room_variants:
                 yield room_name
             for variant in room_variants:
                 yield f"  {variant.name:<14} {variant.summary}"
                 if variant.options:
-                    yield f"  {'':<14} " + ",".join(f"{option.name}={render(option.default)}" for option in variant.options)
+                    yield f"  {'':<14} " + ",".join(f"{option.name}={format_value(option.default)}" for option in variant.options)
                 if name is not None:
                     yield from (f"  {'':<14} {line}".rstrip() for line in variant.details.split("\n") if line)

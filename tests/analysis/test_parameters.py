@@ -6,28 +6,28 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from moeir import variants
-from moeir.backbones.encoder import Encoder, PreNorm, Shape
-from moeir.backbones.tokens import Signs, Tokens
-from moeir.stages.info import SIDES, account_of
+from moeir.backbones.encoder import Encoder, PreNormConfig, EncoderConfig
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.stages.info import SIDES, count_parameters
 
-BERT_BASE = Shape(vocabulary=30522, hidden=768, layers=12, heads=12, inner=3072)
-TINY = Shape(vocabulary=50, hidden=16, layers=4, heads=2, inner=24, positions=32)
-SIGNS = Signs(1, 2, 3, 4, 5, (6, 7))
+BERT_BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
+TINY = EncoderConfig(vocabulary=50, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32)
+SIGNS = SpecialTokens(1, 2, 3, 4, 5, (6, 7))
 BERT, FEEDFORWARD, HEAD, LAYER, BLOCK_EXPERT = 108_891_648, 4_723_968, 622_650, 7_087_872, 590_976
 TOWER = 2 * LAYER
 
 
-WINDOWED = Shape(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNorm((None, 8, 128), (1e4,) * 3))
-NARROW = Shape(vocabulary=50, hidden=16, layers=2, heads=2, inner=24, positions=32, embedding=6)
+WINDOWED = EncoderConfig(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNormConfig((None, 8, 128), (1e4,) * 3))
+NARROW = EncoderConfig(vocabulary=50, hidden=16, layers=2, heads=2, intermediate_size=24, positions=32, factorized_embedding_size=6)
 
 
 def account(spec, shape=BERT_BASE):
     with torch.device("meta"):
-        return account_of(variants.bind("architectures", spec)(Encoder(shape, vocabulary_head=True), SIGNS))
+        return count_parameters(variants.bind_variant("architectures", spec)(Encoder(shape, vocabulary_head=True), SIGNS))
 
 
 def parts(spec):
-    return {part.name: (part.parameters, *(part.active[side] for side in SIDES)) for part in account(spec).parts(SIDES)}
+    return {part.name: (part.parameters, *(part.active[side] for side in SIDES)) for part in account(spec).groups(SIDES)}
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_one_normalisation_for_all_experts_is_shared():
     ],
 )
 def test_operations_are_those_that_torch_counts(spec, side):
-    architecture = variants.bind("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
+    architecture = variants.bind_variant("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
     skipped = 2 * 16 * 8 if spec.startswith("coil") else 0  # the [CLS] of exact matches
-    assert account_of(architecture).flops(side, 10) - skipped == counted(architecture, side, 10)
+    assert count_parameters(architecture).flops(side, 10) - skipped == counted(architecture, side, 10)
 
 
 def counted(architecture, side, length):
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
-        architecture(Tokens.pack([[1, *range(11, 9 + length), 2]], side))
+        architecture(PackedTokens.from_lists([[1, *range(11, 9 + length), 2]], side))
     return counter.get_total_flops()
 
 
 @pytest.mark.parametrize(("shape", "length"), [(NARROW, 10), (WINDOWED, 5)])
 def test_operations_of_other_families_are_those_that_torch_counts(shape, length):
-    architecture = variants.bind("architectures", "splade")(Encoder(shape, vocabulary_head=True), SIGNS).eval()
-    assert account_of(architecture).flops("query", length) == counted(architecture, "query", length)
+    architecture = variants.bind_variant("architectures", "splade")(Encoder(shape, vocabulary_head=True), SIGNS).eval()
+    assert count_parameters(architecture).flops("query", length) == counted(architecture, "query", length)
 
 
 def test_a_vector_of_the_first_token_is_projected_once():
@@ -124,7 +124,7 @@ def test_a_vector_of_the_first_token_is_projected_once():
 
 def test_a_window_is_as_many_pairs_as_it_shows():
     """Of 10 tokens and 4 on either side: 10 · 9 pairs less 2 · (4 + 3 + 2 + 1) beyond the ends."""
-    full = Shape(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNorm((None,) * 3, (1e4,) * 3))
+    full = EncoderConfig(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNormConfig((None,) * 3, (1e4,) * 3))
     assert account("dense", full).flops("query", 10) - account("dense", WINDOWED).flops("query", 10) == 4 * 16 * (100 - 70)
 
 

@@ -14,12 +14,12 @@ def clouds(seed=0):
 
 def test_no_plane_keeps_more_of_the_spread_than_pca(monkeypatch):
     vectors = clouds()
-    spread = analysis.spread(pca(vectors, 2).tolist())
+    spread = analysis.sum_squared_distances(pca(vectors, 2).tolist())
     chance = np.random.default_rng(1)
     for _ in range(30):
         plane = np.linalg.qr(chance.normal(size=(8, 2)))[0]
-        assert analysis.spread((vectors @ plane).tolist()) <= spread * (1 + 1e-6)
-    assert analysis.spread(pca(vectors, 8).tolist()) == pytest.approx(analysis.spread(vectors.tolist()), rel=1e-5)
+        assert analysis.sum_squared_distances((vectors @ plane).tolist()) <= spread * (1 + 1e-6)
+    assert analysis.sum_squared_distances(pca(vectors, 8).tolist()) == pytest.approx(analysis.sum_squared_distances(vectors.tolist()), rel=1e-5)
 
 
 def test_pca_does_not_turn_with_the_sign_and_pads_what_has_no_spread():
@@ -34,7 +34,7 @@ def test_tsne_keeps_neighbours_and_is_the_same_each_time(dimensions):
     vectors = clouds()
     points = tsne(vectors, dimensions, perplexity=5.0)
     assert points.shape == (45, dimensions)
-    near = analysis.neighbours(points.tolist(), 5)
+    near = analysis.nearest_neighbours(points.tolist(), 5)
     alike = [neighbour // 15 == number // 15 for number, neighbours in enumerate(near) for neighbour in neighbours]
     assert sum(alike) > 0.9 * len(alike)
     assert (tsne(vectors, dimensions, perplexity=5.0) == points).all()

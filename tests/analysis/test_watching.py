@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.analysis import watching
-from moeir.analysis.watching import Course, Watch
+from moeir.analysis.watching import MetricHistory, TrainingMonitor
 from moeir.errors import ArtifactError, DataError
 from tests.oracles import watching as oracles
 
 quick = settings(deadline=None, max_examples=40)
 
 
-def watched(steps):
-    return watching.rebuilt({"step": number, **facts} for number, facts in enumerate(steps, start=1))
+def replay(steps):
+    return watching.replay({"step": number, **facts} for number, facts in enumerate(steps, start=1))
 
 
-def course(values):
-    history = Course()
+def history(values):
+    history = MetricHistory()
     for step, value in enumerate(values, start=1):
         history.add(step, value)
     return history
@@ -29,24 +29,24 @@ def course(values):
 @quick
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
 def test_a_course_is_that_of_the_loop(values):
-    history = course(values)
+    history = history(values)
     assert history.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
-    assert history.whole == pytest.approx(sum(values), abs=1e-9)
-    expected = oracles.stretches(values, 128)
+    assert history.overall_sum == pytest.approx(sum(values), abs=1e-9)
+    expected = oracles.average_blocks(values, 128)
     assert [step for step, _ in history.points()] == [step for step, _ in expected]
     assert [mean for _, mean in history.points()] == pytest.approx([mean for _, mean in expected], abs=1e-9)
 
 
 def test_the_points_of_a_course_stay_few():
-    assert [len(course([1.0] * count).points()) for count in (0, 1, 127, 128, 129, 100_000)] == [0, 1, 127, 64, 65, 98]
+    assert [len(history([1.0] * count).points()) for count in (0, 1, 127, 128, 129, 100_000)] == [0, 1, 127, 64, 65, 98]
 
 
 def test_a_trend_needs_steps_and_more_than_noise():
-    assert course([1.0] * 7).trend is None
-    assert course([1.0] * 900).trend == 0
-    assert [course([sign * step for step in range(900)]).trend for sign in (1.0, -1.0)] == [1, -1]
-    assert course([float(step % 2) for step in range(900)]).trend == 0
-    assert course([0.0] * 460 + [1.0] * 40).trend == 1
+    assert history([1.0] * 7).trend is None
+    assert history([1.0] * 900).trend == 0
+    assert [history([sign * step for step in range(900)]).trend for sign in (1.0, -1.0)] == [1, -1]
+    assert history([float(step % 2) for step in range(900)]).trend == 0
+    assert history([0.0] * 460 + [1.0] * 40).trend == 1
 
 
 COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the queries of the last 500 steps, .*; raise temperature or")
@@ -54,21 +54,21 @@ COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the q
 
 def test_the_alarm_of_a_collapse_is_said_once_until_it_has_passed():
     steps = [{"wins.global": 0.96, "wins.local": 0.04}] * 700 + [{"wins.global": 0.0, "wins.local": 1.0}] * 600
-    alarms = watched(steps).alarms
+    alarms = replay(steps).alarms
     assert COLLAPSE.match(str(alarms[0]))
     assert [alarm.step for alarm in alarms] == [500, 1174]  # 474 steps of 1 and 26 of 0.04 are the first above 0.95
     assert "local had the largest share of 95.0%" in str(alarms[1])
-    assert [alarm.step for alarm in watched(steps).lasting] == [1174]
-    assert watched(steps[:499]).alarms == [] and watched([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
-    assert watched([{"wins.global": 1.0}] * 600).alarms == [], "who is alone is no danger to others"
+    assert [alarm.step for alarm in replay(steps).active_alarms] == [1174]
+    assert replay(steps[:499]).alarms == [] and replay([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
+    assert replay([{"wins.global": 1.0}] * 600).alarms == [], "who is alone is no danger to others"
 
 
 def test_the_experts_of_a_router_that_starve_together_are_one_line():
     steps = [{"usage.gate.0": 0.999, "usage.gate.1": 0.001, "usage.gate.2": 0.0, "usage.layer2.0": 0.5, "usage.layer2.1": 0.5}] * 501
-    monitor = watched(steps)
+    monitor = replay(steps)
     words = "step 500: gate hardly selects expert 1 (0.10%), 2 (0.00%) in the last 500 steps, where 33.3% is uniform; raise load_balance"
     assert [str(alarm).startswith(words) for alarm in monitor.alarms] == [True]
-    assert monitor.starves("usage.gate.1") and not monitor.starves("usage.gate.0") and len(monitor.lasting) == 1
+    assert monitor.is_starved("usage.gate.1") and not monitor.is_starved("usage.gate.0") and len(monitor.active_alarms) == 1
     assert monitor.routers == {"gate": ["usage.gate.0", "usage.gate.1", "usage.gate.2"], "layer2": ["usage.layer2.0", "usage.layer2.1"]}
 
 
@@ -81,8 +81,8 @@ def test_alarms_are_those_of_the_loop(values):
     steps = [{"wins.a": value, "wins.b": 0.0, "usage.gate.0": 1 - value, "usage.gate.1": value} for value in values]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watching, "WINDOW", 5)
-        steps_of_alarms = sorted(alarm.step for alarm in watched(steps).alarms)
-    kinds = {(step, name.split(".")[0]) for step, name in oracles.alarms(steps, 5)}  # a router's experts are one alarm
+        steps_of_alarms = sorted(alarm.step for alarm in replay(steps).alarms)
+    kinds = {(step, name.split(".")[0]) for step, name in oracles.find_alarms(steps, 5)}  # a router's experts are one alarm
     assert steps_of_alarms == sorted(step for step, _ in kinds)
 
 
@@ -91,27 +91,27 @@ def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
     lines = [(json.dumps(step) + "\n").encode() for step in steps]
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(lines) + b'{"step": 5')
-    later = watching.rebuilt(watching.kept(path, sum(map(len, lines[:499]))))
+    later = watching.replay(watching.read_metrics_prefix(path, sum(map(len, lines[:499]))))
     assert later.step == 499 and later.alarms == []
-    assert [alarm.step for alarm in later.take(steps[499])] == [500]
-    whole = watching.rebuilt(steps)
+    assert [alarm.step for alarm in later.update(steps[499])] == [500]
+    whole = watching.replay(steps)
     for facts in steps[500:]:
-        assert later.take(facts) == []
-    assert later.alarms == whole.alarms and later["loss"].points() == whole["loss"].points() and later["loss"].total == whole["loss"].total
-    assert [facts["step"] for facts in watching.read(path)] == list(range(1, 521)), "a line that is still being written does not count"
-    assert list(watching.kept(tmp_path / "absent", 0)) == []
+        assert later.update(facts) == []
+    assert later.alarms == whole.alarms and later["loss"].points() == whole["loss"].points() and later["loss"].window_sum == whole["loss"].window_sum
+    assert [facts["step"] for facts in watching.read_metrics(path)] == list(range(1, 521)), "a line that is still being written does not count"
+    assert list(watching.read_metrics_prefix(tmp_path / "absent", 0)) == []
 
 
 def test_a_training_is_found_finished_or_not(tmp_path):
     for folder in ("whole", ".half.partial"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "metrics.jsonl").write_text("")
-    assert watching.metrics_of(tmp_path / "whole") == tmp_path / "whole" / "metrics.jsonl"
-    assert watching.metrics_of(tmp_path / "half") == tmp_path / ".half.partial" / "metrics.jsonl"
-    assert watching.metrics_of(tmp_path / "whole" / "metrics.jsonl") == tmp_path / "whole" / "metrics.jsonl"
+    assert watching.find_metrics(tmp_path / "whole") == tmp_path / "whole" / "metrics.jsonl"
+    assert watching.find_metrics(tmp_path / "half") == tmp_path / ".half.partial" / "metrics.jsonl"
+    assert watching.find_metrics(tmp_path / "whole" / "metrics.jsonl") == tmp_path / "whole" / "metrics.jsonl"
     for path, words in ((tmp_path, "has no metrics.jsonl"), (tmp_path / "other", "no such training")):
         with pytest.raises(ArtifactError, match=words):
-            watching.metrics_of(path)
+            watching.find_metrics(path)
 
 
 @pytest.mark.parametrize("content, words", [(b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
@@ -119,12 +119,12 @@ def test_a_training_is_found_finished_or_not(tmp_path):
 def test_damaged_metrics_are_named(content, words, tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=words):
-        list(watching.read(tmp_path / "metrics.jsonl"))
+        list(watching.read_metrics(tmp_path / "metrics.jsonl"))
 
 
 def test_what_is_no_number_is_left_aside():
-    monitor = Watch()
-    monitor.take({"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5})
-    monitor.take({"step": 2, "dev.fused.RR": 0.5})
+    monitor = TrainingMonitor()
+    monitor.update({"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5})
+    monitor.update({"step": 2, "dev.fused.RR": 0.5})
     assert "loss" not in monitor and "words" not in monitor and monitor.experts == ["a", "b"]
     assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None

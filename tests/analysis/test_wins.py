@@ -16,20 +16,20 @@ VALUES = some.integers(1, 4).flatmap(
 
 @given(VALUES)
 def test_every_query_is_won_once_or_tied(values):
-    rows = wins.table(values, {"question": {query: "none" for query in values["a"]}})
-    assert [row.by for row in rows] == ["all"] * 4 + ["question"] * 4
+    rows = wins.win_table(values, {"question": {query: "none" for query in values["a"]}})
+    assert [row.criterion for row in rows] == ["all"] * 4 + ["question"] * 4
     for part in (rows[:4], rows[4:]):
         assert sum(row.wins for row in part) == part[0].queries == len(values["a"])
         for row in part[:-1]:
-            assert row.wins == analysis.wins(values, list(values["a"]), row.run)
+            assert row.wins == analysis.count_wins(values, list(values["a"]), row.run)
             assert row.mean == pytest.approx(sum(values[row.run].values()) / len(values["a"]))
         assert part[-1].run == "tied" and math.isnan(part[-1].mean)
 
 
 def test_classes_come_from_little_to_much_and_only_those_that_are():
     values = {"a": {"p": 1.0, "q": 0.0, "r": 0.5}, "b": {"p": 0.5, "q": 1.0, "r": 0.5}}
-    rows = wins.table(values, {"length": {"p": "10", "q": wins.length("one two three four"), "r": wins.length("one")}})
-    assert [(row.group, row.run, row.wins, row.queries) for row in rows if row.by == "length"] == [
+    rows = wins.win_table(values, {"length": {"p": "10", "q": wins.length_class("one two three four"), "r": wins.length_class("one")}})
+    assert [(row.group, row.run, row.wins, row.queries) for row in rows if row.criterion == "length"] == [
         ("1-3 words", "a", 0, 1), ("1-3 words", "b", 0, 1), ("1-3 words", "tied", 1, 1),
         ("4-6 words", "a", 0, 1), ("4-6 words", "b", 1, 1), ("4-6 words", "tied", 0, 1),
     ]  # fmt: skip
@@ -47,13 +47,13 @@ def test_classes_come_from_little_to_much_and_only_those_that_are():
     ],
 )
 def test_a_query_belongs_to_one_class_of_each_kind(query, length, question):
-    assert (wins.length(query), wins.question(query)) == (length, question)
+    assert (wins.length_class(query), wins.question_class(query)) == (length, question)
 
 
 def test_the_overlap_is_that_with_the_best_answer_that_is_known():
     queries = {"q": "Owl sleeps by day", "p": "owl", "r": "owl"}
     qrels = {"q": {"x": 1, "y": 2, "z": 0}, "p": {"gone": 1}}
     answers = {"x": "owl, day", "y": "a bat sleeps by DAY", "z": "owl sleeps by day"}
-    assert wins.overlaps(queries, qrels, answers) == {"q": "50-75 %"}  # sleeps, by, day of four
-    assert [wins.overlap("a b c d", [text]) for text in ("a", "a b", "d c b a")] == ["0-25 %", "25-50 %", "75-100 %"]
-    assert wins.overlap("?", ["a"]) == "0-25 %"
+    assert wins.overlap_classes(queries, qrels, answers) == {"q": "50-75 %"}  # sleeps, by, day of four
+    assert [wins.overlap_class("a b c d", [text]) for text in ("a", "a b", "d c b a")] == ["0-25 %", "25-50 %", "75-100 %"]
+    assert wins.overlap_class("?", ["a"]) == "0-25 %"

@@ -7,21 +7,21 @@ import torch
 from transformers import BertModel
 
 from moeir import variants
-from moeir.architectures.starting import start
-from moeir.backbones.encoder import Encoder, Shape
-from moeir.backbones.tokens import Signs
+from moeir.architectures.starting import build_checkpoint
+from moeir.backbones.encoder import Encoder, EncoderConfig
+from moeir.backbones.tokens import SpecialTokens
 from moeir.errors import UsageError
 from tests.oracles import representations as oracles
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark, a bat by its echo.", "?"]
 RULES = {"query_length": 12, "document_length": 16}
-BERT_BASE, BERT = Shape(vocabulary=30522, hidden=768, layers=12, heads=12, inner=3072), 108_891_648
-SIGNS = Signs(1, 2, 3, 4, 5, (6, 7))
+BERT_BASE, BERT = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072), 108_891_648
+SIGNS = SpecialTokens(1, 2, 3, 4, 5, (6, 7))
 TOKEN, CLS = 768 * 32 + 32, 768 * 768 + 768
 
 
-def made(model, spec):
-    return start(model, spec, RULES)
+def build(model, spec):
+    return build_checkpoint(model, spec, RULES)
 
 
 def split(representation):
@@ -29,7 +29,7 @@ def split(representation):
 
 
 @torch.no_grad()
-def states(model, checkpoint, side, *, mask=None):
+def reference_states(model, checkpoint, side, *, mask=None):
     """States [L, H] of every text, by transformers; `mask` selects the tokens attended to."""
     theirs = BertModel.from_pretrained(model).eval()
     ids = checkpoint.ids(TEXTS, side)[0]
@@ -49,16 +49,16 @@ def states(model, checkpoint, side, *, mask=None):
 )
 def test_bert_base_counts_are_those_of_the_parts(spec, count):
     with torch.device("meta"):
-        assert variants.bind("architectures", spec)(Encoder(BERT_BASE, vocabulary_head=True), SIGNS).parameter_count() == count
+        assert variants.bind_variant("architectures", spec)(Encoder(BERT_BASE, vocabulary_head=True), SIGNS).parameter_count() == count
 
 
 @pytest.mark.parametrize("options", ["", ",separator=true", ",token_norm=true,cls_norm=true", ",relu=true"])
 def test_coil_scores_are_those_of_loops_over_the_states(tiny_model, options):
-    checkpoint = made(tiny_model, f"coil:dim=4,cls_dim=6{options}")
+    checkpoint = build(tiny_model, f"coil:dim=4,cls_dim=6{options}")
     exact, dense = (checkpoint.architecture.heads[name] for name in ("exact", "global"))
     sides = {}
     for side in ("query", "document"):
-        ids, every = states(tiny_model, checkpoint, side)
+        ids, every = reference_states(tiny_model, checkpoint, side)
         tokens = [exact.projection(part) for part in every]
         tokens = [torch.nn.functional.layer_norm(part, (4,)) for part in tokens] if "token_norm" in options else tokens
         tokens = [part.relu() for part in tokens] if "relu" in options else tokens
@@ -74,22 +74,22 @@ def test_coil_scores_are_those_of_loops_over_the_states(tiny_model, options):
 
 
 def test_coil_is_trained_and_searched_as_one_score(tiny_model):
-    checkpoint = made(tiny_model, "coil:dim=4,cls_dim=6")
-    assert checkpoint.encode(TEXTS).trained == {"hybrid": ("global", "exact")}
-    assert checkpoint.architecture.fusion == "exact-sum"
-    alone = made(tiny_model, "coil:dim=4,cls_dim=0")
-    assert alone.encode(TEXTS).trained == {"exact": ("exact",)} and set(alone.architecture.kinds) == {"exact"}
+    checkpoint = build(tiny_model, "coil:dim=4,cls_dim=6")
+    assert checkpoint.encode(TEXTS).score_groups == {"hybrid": ("global", "exact")}
+    assert checkpoint.architecture.default_fusion == "exact-sum"
+    alone = build(tiny_model, "coil:dim=4,cls_dim=0")
+    assert alone.encode(TEXTS).score_groups == {"exact": ("exact",)} and set(alone.architecture.representation_kinds) == {"exact"}
 
 
 def test_a_scale_multiplies_the_scores_of_its_part_and_no_other(tiny_model):
-    one, scaled = (made(tiny_model, f"coil:dim=4,cls_dim=6,exact_scale={scale}") for scale in (1.0, 2.5))
+    one, scaled = (build(tiny_model, f"coil:dim=4,cls_dim=6,exact_scale={scale}") for scale in (1.0, 2.5))
     for name, factor in (("exact", 2.5), ("global", 1.0)):
         before, after = (part.encode(TEXTS, "query")[name].scores(part.encode(TEXTS)[name]) for part in (one, scaled))
         assert torch.allclose(after, factor * before, rtol=1e-4)
 
 
 def test_company_order_and_batches_change_nothing(tiny_model):
-    checkpoint = made(tiny_model, "coil:dim=4,cls_dim=6")
+    checkpoint = build(tiny_model, "coil:dim=4,cls_dim=6")
     together = checkpoint.encode(TEXTS, max_tokens=20)
     for index, text in enumerate(TEXTS):
         alone = checkpoint.encode([text])
@@ -99,22 +99,22 @@ def test_company_order_and_batches_change_nothing(tiny_model):
 
 
 def test_splade_sums_the_weights_of_all_positions_where_asked(tiny_model_with_head):
-    checkpoint = made(tiny_model_with_head, "splade:pooling=sum")
-    largest = made(tiny_model_with_head, "splade").encode(TEXTS)["lexical"].matrix()
+    checkpoint = build(tiny_model_with_head, "splade:pooling=sum")
+    largest = build(tiny_model_with_head, "splade").encode(TEXTS)["lexical"].matrix()
     actual = checkpoint.encode(TEXTS)["lexical"].matrix()
     encoder = checkpoint.architecture.encoder
     for row, text in zip(actual.tolist(), TEXTS, strict=True):
         with torch.no_grad():
-            expected = oracles.summed_lexical(encoder.logits(encoder(checkpoint.read([text], "document"))).tolist())
+            expected = oracles.sum_pooled_lexical(encoder.logits(encoder(checkpoint.tokenize([text], "document"))).tolist())
         assert row == pytest.approx([expected.get(term, 0.0) for term in range(len(row))], rel=1e-4, abs=1e-5)
     assert bool((actual >= largest - 1e-5).all()) and bool((actual > largest + 1e-3).any())
 
 
 @pytest.mark.parametrize("attended", [False, True])
 def test_masks_of_a_query_are_looked_at_only_where_asked(tiny_model, attended):
-    checkpoint = made(tiny_model, f"colbert:dim=4,normalise=true,markers=true,augmentation=true,attend_masks={attended}".lower())
-    sign = checkpoint.reader.signs.mask
-    _, every = states(tiny_model, checkpoint, "query", mask=lambda ids: torch.tensor([[int(attended or one != sign) for one in ids]]))
+    checkpoint = build(tiny_model, f"colbert:dim=4,normalise=true,markers=true,augmentation=true,attend_masks={attended}".lower())
+    sign = checkpoint.tokenizer.special_tokens.mask
+    _, every = reference_states(tiny_model, checkpoint, "query", mask=lambda ids: torch.tensor([[int(attended or one != sign) for one in ids]]))
     weight = checkpoint.architecture.heads["local"].projection.weight
     for actual, part in zip(split(checkpoint.encode(TEXTS, "query")["local"]), every, strict=True):
         assert torch.allclose(actual, torch.nn.functional.normalize(part @ weight.T, dim=-1), atol=1e-4)
@@ -122,14 +122,14 @@ def test_masks_of_a_query_are_looked_at_only_where_asked(tiny_model, attended):
 
 def test_colbert_as_published(tiny_model):
     """[CLS] [Q] q [SEP] [MASK] … of one length; [CLS] [D] d [SEP] without punctuation; unit vectors; scores are sums of cosines."""
-    checkpoint = made(tiny_model, "colbert:dim=4,normalise=true,markers=true,augmentation=true,punctuation=false")
+    checkpoint = build(tiny_model, "colbert:dim=4,normalise=true,markers=true,augmentation=true,punctuation=false")
     queries, documents = checkpoint.encode(TEXTS, "query")["local"], checkpoint.encode(TEXTS)["local"]
     assert {len(part) for part in split(queries)} == {12}
-    ids = checkpoint.ids(TEXTS, "document")[0]
-    words = [[checkpoint.reader.token(number) for number in text] for text in ids]
+    ids = checkpoint.token_ids(TEXTS, "document")[0]
+    words = [[checkpoint.tokenizer.id_to_token(number) for number in text] for text in ids]
     kept_rows = [[index for index, word in enumerate(text) if word not in tuple(",.?!")] for text in words]
     assert [len(part) for part in split(documents)] == [len(positions) for positions in kept_rows]
-    _, every = states(tiny_model, checkpoint, "document")
+    _, every = reference_states(tiny_model, checkpoint, "document")
     weight = checkpoint.architecture.heads["local"].projection.weight
     for actual, part, positions in zip(split(documents), every, kept_rows, strict=True):
         assert torch.allclose(actual, torch.nn.functional.normalize(part[positions] @ weight.T, dim=-1), atol=1e-4)
@@ -149,5 +149,5 @@ def test_colbert_as_published(tiny_model):
 )
 def test_impossible_options_are_refused(tiny_model, spec, message):
     with pytest.raises(UsageError, match=message) as caught:
-        made(tiny_model, spec)
+        build(tiny_model, spec)
     assert "\n" not in str(caught.value)

@@ -8,17 +8,17 @@ import transformers
 from safetensors.torch import load_file
 
 from moeir import open_checkpoint, variants
-from moeir.architectures.checkpoint import OpenCheckpoint
-from moeir.architectures.starting import start
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.architectures.starting import build_checkpoint
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.pairs import Ragged
+from moeir.backbones.pairs import RaggedIds
 from moeir.errors import ArtifactError, UsageError
 from moeir.records.texts import Text
 from tests.architectures.test_parameters import BERT_BASE, SIGNS, bert_base
-from tests.backbones.families import SMALL, close, made
-from tests.backbones.vocabularies import EVERY
+from tests.backbones.families import TINY_MODELS, is_close, make_model
+from tests.backbones.vocabularies import ALL_WRITERS
 
-FAMILIES = list(EVERY)
+FAMILIES = list(ALL_WRITERS)
 QUERIES = ["An owl, hunting at night.", "the sea (the end)", "cat"]
 DOCUMENTS = ["mice in the bread", "the whale in the sea hunting an owl at night", "the"]
 RULES = {"query_length": 12, "document_length": 16}
@@ -26,7 +26,7 @@ RULES = {"query_length": 12, "document_length": 16}
 
 def classifier(name, labels=1, **changes):
     """transformers' sequence classification with every parameter random."""
-    family, settings = SMALL[name]
+    family, settings = TINY_MODELS[name]
     config = getattr(transformers, f"{family}Config")(**(settings | changes), num_labels=labels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
@@ -45,7 +45,7 @@ def published(tmp_path_factory):
     def folder(name, labels=1, **changes):
         path = root / "-".join([name, str(labels), *map(str, changes.values())])
         if not path.exists():
-            size = EVERY[name](path)
+            size = ALL_WRITERS[name](path)
             classifier(name, labels, vocab_size=size, **changes).save_pretrained(path)
         return path
 
@@ -54,7 +54,7 @@ def published(tmp_path_factory):
 
 def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
     """Every query with every document, as packed tokens."""
-    ragged = [Ragged.of(checkpoint.ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
+    ragged = [RaggedIds.from_lists(checkpoint.from_lists(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
     query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
     return checkpoint.pairing.joined(*ragged, query, document).packed(range(len(query)))
 
@@ -65,7 +65,7 @@ def scores(checkpoint, tokens):
 
 
 @torch.no_grad()
-def theirs(model, tokens):
+def transformers_logits(model, tokens):
     """Logits of transformers for each text, unbatched."""
     logits, first = [], 0
     typed = tokens.segments is not None
@@ -80,14 +80,14 @@ def theirs(model, tokens):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_scores_are_those_of_transformers_and_files_open_there(name, published, tmp_path):
     folder = published(name)
-    checkpoint = start(folder, "cross-encoder", RULES)
+    checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokens = pairs(checkpoint)
-    actual, expected = scores(checkpoint, tokens), theirs(model, tokens)[:, 0]
-    assert close(actual, expected) and float(expected.std()) > 1e-3
+    actual, expected = scores(checkpoint, tokens), transformers_logits(model, tokens)[:, 0]
+    assert is_close(actual, expected) and float(expected.std()) > 1e-3
     checkpoint.save(tmp_path)
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    assert type(again) is type(model) and torch.equal(theirs(again, tokens)[:, 0], expected)
+    assert type(again) is type(model) and torch.equal(transformers_logits(again, tokens)[:, 0], expected)
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
     assert torch.equal(scores(open_checkpoint(tmp_path), tokens), actual)
@@ -95,15 +95,15 @@ def test_scores_are_those_of_transformers_and_files_open_there(name, published, 
 
 def test_modernbert_with_the_mean_of_all_tokens(published):
     folder = published("modernbert", classifier_pooling="mean")
-    checkpoint = start(folder, "cross-encoder", RULES)
+    checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     tokens = pairs(checkpoint)
-    assert close(scores(checkpoint, tokens), theirs(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)[:, 0])
+    assert is_close(scores(checkpoint, tokens), transformers_logits(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)[:, 0])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_pairs_are_read_as_the_familys_tokenizer_joins_them(name, published):
     folder = published(name)
-    checkpoint = start(folder, "cross-encoder", RULES)
+    checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     options = {"roberta": "RobertaTokenizerFast", "xlm-roberta": "PreTrainedTokenizerFast", "modernbert": "PreTrainedTokenizerFast"}
     tokenizer = getattr(transformers, options.get(name, "BertTokenizerFast")).from_pretrained(folder)
     tokens, first = pairs(checkpoint), 0
@@ -120,38 +120,38 @@ def test_pairs_are_read_as_the_familys_tokenizer_joins_them(name, published):
 
 def test_parts_of_a_document_stand_behind_one_another_with_the_separator_between(published):
     text = Text("d", "the owl", title="bread", url="sea")
-    checkpoint = start(published("bert"), "cross-encoder", RULES)
-    separator, reader = checkpoint.reader.signs.separator, checkpoint.reader
-    sea, bread, owl = reader.bodies(["sea", "bread", "the owl"])
-    assert checkpoint.ids([text.fielded], "document")[0] == [[*sea, separator, *bread, separator, *owl]]
-    assert checkpoint.ids([Text("d", "the owl", title="bread").fielded], "document")[0] == [[*bread, separator, *owl]]
-    titled = start(published("bert"), "cross-encoder:fields=title+text,separate=false", RULES)
-    assert titled.ids([text.fielded], "document")[0] == [reader.bodies(["bread the owl"])[0]]
-    assert titled.ids([Text("d", "a\x1fowl").fielded], "document")[0] == reader.bodies(["a owl"])
-    prefixed = start(published("bert"), "cross-encoder", RULES | {"document_prefix": "cat: ", "query_prefix": "whale "})
-    assert prefixed.ids([text.fielded], "document")[0][0][: len(reader.bodies(["cat: sea"])[0])] == reader.bodies(["cat: sea"])[0]
-    assert prefixed.ids(["owl"], "query")[0] == reader.bodies(["whale owl"])
+    checkpoint = build_checkpoint(published("bert"), "cross-encoder", RULES)
+    separator, reader = checkpoint.tokenizer.special_tokens.separator, checkpoint.tokenizer
+    sea, bread, owl = reader.encode_without_special(["sea", "bread", "the owl"])
+    assert checkpoint.token_ids([text.joined_fields], "document")[0] == [[*sea, separator, *bread, separator, *owl]]
+    assert checkpoint.token_ids([Text("d", "the owl", title="bread").joined_fields], "document")[0] == [[*bread, separator, *owl]]
+    titled = build_checkpoint(published("bert"), "cross-encoder:fields=title+text,separate=false", RULES)
+    assert titled.token_ids([text.joined_fields], "document")[0] == [reader.encode_without_special(["bread the owl"])[0]]
+    assert titled.token_ids([Text("d", "a\x1fowl").joined_fields], "document")[0] == reader.encode_without_special(["a owl"])
+    prefixed = build_checkpoint(published("bert"), "cross-encoder", RULES | {"document_prefix": "cat: ", "query_prefix": "whale "})
+    assert prefixed.token_ids([text.joined_fields], "document")[0][0][: len(reader.encode_without_special(["cat: sea"])[0])] == reader.encode_without_special(["cat: sea"])[0]
+    assert prefixed.token_ids(["owl"], "query")[0] == reader.encode_without_special(["whale owl"])
 
 
 def test_two_classes_are_one_number(published, tmp_path, caplog):
     folder = published("bert", 2)
-    checkpoint = start(folder, "cross-encoder", RULES)
+    checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     tokens = pairs(checkpoint)
-    logits = theirs(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)
+    logits = transformers_logits(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)
     torch.testing.assert_close(scores(checkpoint, tokens), logits[:, 1] - logits[:, 0], atol=1e-5, rtol=1e-5)
     with pytest.raises(ArtifactError, match=r"the head has 3 classes; expected 1, or 2 \(no and yes\)"):
-        start(published("bert", 3), "cross-encoder", RULES)
+        build_checkpoint(published("bert", 3), "cross-encoder", RULES)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_plain_weights_begin_a_cross_encoder_and_their_pooler_is_kept(name, tmp_path):
-    size = EVERY[name](tmp_path / "plain")
-    model = made(name, head=False, vocab_size=size)
+    size = ALL_WRITERS[name](tmp_path / "plain")
+    model = make_model(name, head=False, vocab_size=size)
     model.save_pretrained(tmp_path / "plain")
-    checkpoint = start(tmp_path / "plain", "cross-encoder", RULES, seed=3)
+    checkpoint = build_checkpoint(tmp_path / "plain", "cross-encoder", RULES, seed=3)
     if name == "bert":
         assert torch.equal(checkpoint.architecture.encoder.pooler.weight, model.pooler.dense.weight)
-    other, same = (start(tmp_path / "plain", "cross-encoder", RULES, seed=seed) for seed in (4, 3))
+    other, same = (build_checkpoint(tmp_path / "plain", "cross-encoder", RULES, seed=seed) for seed in (4, 3))
     outputs = [one.architecture.heads["relevance"].output.weight for one in (checkpoint, other, same)]
     assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1])
     (tmp_path / "saved").mkdir()
@@ -167,33 +167,33 @@ def test_bert_base_has_as_many_parameters_as_in_the_paper():
 
 
 def test_a_linear_head_is_one_product_with_the_first_token(published, tmp_path):
-    checkpoint = start(published("roberta"), "cross-encoder:head=linear", RULES)
+    checkpoint = build_checkpoint(published("roberta"), "cross-encoder:head=linear", RULES)
     tokens = pairs(checkpoint)
     output = checkpoint.architecture.heads["relevance"].output
     with torch.no_grad():
         first = checkpoint.architecture.eval().encoder(tokens)[tokens.starts[:-1]]
         expected = first @ output.weight[0] + output.bias
-    assert close(scores(checkpoint, tokens), expected)
+    assert is_close(scores(checkpoint, tokens), expected)
     checkpoint.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "moeir"
     assert torch.equal(scores(open_checkpoint(tmp_path), tokens), scores(checkpoint, tokens))
 
 
 def test_scores_are_float32_under_half_precision(published):
-    checkpoint = start(published("bert"), "cross-encoder", RULES)
+    checkpoint = build_checkpoint(published("bert"), "cross-encoder", RULES)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = scores(checkpoint, pairs(checkpoint))
     assert actual.dtype == torch.float32 and not torch.equal(actual, actual.bfloat16().float())
 
 
 def test_a_batch_changes_no_score(published):
-    checkpoint = start(published("electra-small"), "cross-encoder", RULES)
+    checkpoint = build_checkpoint(published("electra-small"), "cross-encoder", RULES)
     tokens = pairs(checkpoint)
-    alone = torch.stack([scores(checkpoint, _one(tokens, number))[0] for number in range(len(tokens))])
-    assert close(scores(checkpoint, tokens), alone)
+    alone = torch.stack([scores(checkpoint, _single_text(tokens, number))[0] for number in range(len(tokens))])
+    assert is_close(scores(checkpoint, tokens), alone)
 
 
-def _one(tokens, number):
+def _single_text(tokens, number):
     first, last = tokens.starts[number : number + 2].tolist()
     segments = None if tokens.segments is None else tokens.segments[first:last]
     return type(tokens)(tokens.ids[first:last], torch.tensor([0, last - first]), "pair", (last - first,), segments=segments)
@@ -212,19 +212,19 @@ def _one(tokens, number):
 )
 def test_what_cannot_be_is_refused(spec, rules, message, published):
     with pytest.raises(UsageError, match=message):
-        start(published("bert"), spec, RULES | rules)
+        build_checkpoint(published("bert"), spec, RULES | rules)
 
 
 def test_lengths_default_to_all_that_the_encoder_reads_and_half_of_it(published):
-    rules = start(published("bert"), "cross-encoder", {}).rules
+    rules = build_checkpoint(published("bert"), "cross-encoder", {}).input_config
     assert (rules.query_length, rules.document_length) == (8, 16)
     with torch.device("meta"):
-        whole = variants.bind("architectures", "cross-encoder")(Encoder(BERT_BASE), SIGNS)
+        whole = variants.bind_variant("architectures", "cross-encoder")(Encoder(BERT_BASE), SIGNS)
     assert whole.lengths == (256, 512)
 
 
 def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):
-    checkpoint: OpenCheckpoint = start(published("bert"), "cross-encoder", RULES)
+    checkpoint: RetrievalModel = build_checkpoint(published("bert"), "cross-encoder", RULES)
     with pytest.raises(ArtifactError, match="reads a query and a document together; moeir rerank uses it"):
         checkpoint.encode(["owl"])
     result = moeir("init", "--model", published("bert"), "--arch", "cross-encoder", "--output", tmp_path / "ckpt")

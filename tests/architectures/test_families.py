@@ -8,13 +8,13 @@ import torch
 import transformers
 
 from moeir import open_checkpoint
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from moeir.errors import UsageError
 from moeir.heads import vocabulary_start
-from tests.backbones.families import made
-from tests.backbones.vocabularies import EVERY
+from tests.backbones.families import make_model
+from tests.backbones.vocabularies import ALL_WRITERS
 
-FAMILIES = [name for name in EVERY if name != "bert"]
+FAMILIES = [name for name in ALL_WRITERS if name != "bert"]
 TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
 RULES = {"query_length": 16, "document_length": 16}
 CAME = "came:shared_layers=1,local_dim=8,local_punctuation=false"
@@ -38,8 +38,8 @@ def weights(tmp_path_factory):
     def folder(name, head=True):
         path = root / f"{name}-{head}"
         if not path.exists():
-            size = EVERY[name](path)
-            made(name, head=head, vocab_size=size).save_pretrained(path)
+            size = ALL_WRITERS[name](path)
+            make_model(name, head=head, vocab_size=size).save_pretrained(path)
         return path
 
     return folder
@@ -62,7 +62,7 @@ def test_the_command_line_makes_and_uses_a_checkpoint(name, weights, tmp_path, m
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_saved_checkpoint_says_the_same(name, arch, weights, tmp_path):
-    checkpoint = start(weights(name), arch, RULES)
+    checkpoint = build_checkpoint(weights(name), arch, RULES)
     checkpoint.save(tmp_path)
     again, expected = open_checkpoint(tmp_path), checkpoint.encode(TEXTS)
     reopened = again.encode(TEXTS)
@@ -81,10 +81,10 @@ def test_a_plain_checkpoint_opens_in_transformers(name, weights, tmp_path):
     for arch, opener in (("dense", transformers.AutoModel), ("splade", transformers.AutoModelForMaskedLM)):
         folder = tmp_path / arch
         folder.mkdir()
-        checkpoint = start(weights(name), arch, RULES)
+        checkpoint = build_checkpoint(weights(name), arch, RULES)
         checkpoint.save(folder)
         theirs, actual = opener.from_pretrained(folder).eval(), checkpoint.encode(TEXTS)
-        for text, ids in enumerate(checkpoint.ids(TEXTS, "document")[0]):
+        for text, ids in enumerate(checkpoint.token_ids(TEXTS, "document")[0]):
             loading_info = theirs(input_ids=torch.tensor([ids]))[0][0]
             if arch == "dense":
                 assert torch.allclose(actual["global"].vectors[text], loading_info[0], atol=1e-5 * float(loading_info.abs().max()))
@@ -99,15 +99,15 @@ def test_a_plain_checkpoint_opens_in_transformers(name, weights, tmp_path):
 @torch.no_grad()
 def test_untrained_towers_of_modernbert_say_what_its_layers_say(shared, weights):
     """The final norm belongs to the last layer, so every tower ends with it, or the encoder if all layers are shared."""
-    plain = start(weights("modernbert"), "dense", RULES).encode(TEXTS)["global"].vectors
-    came = start(weights("modernbert"), f"came:shared_layers={shared},local_dim=8", RULES)
+    plain = build_checkpoint(weights("modernbert"), "dense", RULES).encode(TEXTS)["global"].vectors
+    came = build_checkpoint(weights("modernbert"), f"came:shared_layers={shared},local_dim=8", RULES)
     assert torch.allclose(came.encode(TEXTS)["global"].vectors, plain, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_missing_vocabulary_head_is_fitted_in_every_family(name, weights, caplog):
     with caplog.at_level(logging.INFO):
-        checkpoint = start(weights(name, head=False), "splade", RULES)
+        checkpoint = build_checkpoint(weights(name, build_checkpoint=False), "splade", RULES)
     assert "no vocabulary head in the weights: fitted one" in caplog.text and "lists of words" in caplog.text
     actual = checkpoint.encode(TEXTS)["lexical"].weights
     assert bool(actual.isfinite().all()) and len(actual) > 0 and float(actual.max()) < 10
@@ -116,34 +116,34 @@ def test_a_missing_vocabulary_head_is_fitted_in_every_family(name, weights, capl
 @torch.no_grad()
 def test_a_head_without_a_bias_is_fitted_too(weights):
     """ModernBERT's transform has no bias for the shift; most tokens still recover their own word."""
-    encoder = start(weights("modernbert"), "splade", RULES).architecture.encoder
+    encoder = build_checkpoint(weights("modernbert"), "splade", RULES).architecture.encoder
     torch.manual_seed(0)
     words = torch.randn(300, 24) * 0.05
     encoder.vocabulary_head.bias = torch.nn.Parameter(torch.zeros(300))
     ids = torch.randint(0, 300, (3000,))
     states = words[ids] @ torch.randn(24, 24) + 0.02 * torch.randn(3000, 24)
-    report = vocabulary_start.fit(encoder.vocabulary_head, words, states, ids)
-    assert encoder.vocabulary_head.transform.bias is None and report.recovered > 0.8
-    assert report.positive == pytest.approx(2 / 300, rel=0.1)
+    report = vocabulary_start.fit_mlm_head(encoder.vocabulary_head, words, states, ids)
+    assert encoder.vocabulary_head.transform.bias is None and report.top1_share > 0.8
+    assert report.positive_share == pytest.approx(2 / 300, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
 def test_markers_need_a_vocabulary_that_has_them(name, weights):
     with pytest.raises(UsageError, match=r"markers=true: the vocabulary has no \[unused0\]"):
-        start(weights(name), "colbert:markers=true", RULES)
-    marked = start(weights("modernbert"), "colbert:markers=true,dim=8", RULES)
-    assert marked.ids(TEXTS, "query")[0][0][1] == marked.reader.signs.query_marker
+        build_checkpoint(weights(name), "colbert:markers=true", RULES)
+    marked = build_checkpoint(weights("modernbert"), "colbert:markers=true,dim=8", RULES)
+    assert marked.token_ids(TEXTS, "query")[0][0][1] == marked.tokenizer.special_tokens.query_marker
 
 
 def test_punctuation_is_dropped_with_the_space_before_it(weights):
-    checkpoint = start(weights("roberta"), "colbert:punctuation=false,dim=8", RULES)
-    ids = checkpoint.ids(["the sea (the end)"], "document")[0][0]
-    kept_ids = [number for number in ids if checkpoint.reader.token(number) not in ("Ġ(", ")")]
+    checkpoint = build_checkpoint(weights("roberta"), "colbert:punctuation=false,dim=8", RULES)
+    ids = checkpoint.token_ids(["the sea (the end)"], "document")[0][0]
+    kept_ids = [number for number in ids if checkpoint.tokenizer.id_to_token(number) not in ("Ġ(", ")")]
     assert len(kept_ids) == len(ids) - 2 == len(checkpoint.encode(["the sea (the end)"])["local"].vectors)
 
 
 def test_what_a_family_cannot_hold_is_refused(weights):
     with pytest.raises(UsageError, match="--query-length 17: expected 3 to 16, the encoder's positions"):
-        start(weights("roberta"), "dense", {"query_length": 17})
+        build_checkpoint(weights("roberta"), "dense", {"query_length": 17})
     with pytest.raises(UsageError, match="sparse_head=raw: the states have 24 numbers, the word embeddings 10; use sparse_head=mlm"):
-        start(weights("electra-small"), "mote:sparse_head=raw", RULES)
+        build_checkpoint(weights("electra-small"), "mote:sparse_head=raw", RULES)

@@ -4,27 +4,27 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.base import ReadingRules
+from moeir.architectures.base import InputConfig
 from moeir.architectures.came import Came
-from moeir.backbones.encoder import Encoder, Shape
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.encoder import Encoder, EncoderConfig
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import ArtifactError, UsageError
 
-BERT_BASE = Shape(vocabulary=30522, hidden=768, layers=12, heads=12, inner=3072)
-TINY = Shape(vocabulary=50, hidden=16, layers=4, heads=2, inner=24, positions=32, spread=0.3)
-SIGNS = Signs(1, 2, 3, 4, 5, (6, 7))
+BERT_BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
+TINY = EncoderConfig(vocabulary=50, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32, initializer_range=0.3)
+SIGNS = SpecialTokens(1, 2, 3, 4, 5, (6, 7))
 EMBEDDINGS, LAYER, HEAD, PROJECTION = 23_837_184, 7_087_872, 622_650, 98_304
 SUBSETS = ["lexical", "local", "global", "lexical+local", "lexical+global", "local+global", "lexical+local+global"]
 
 
 def bert_base(spec):
     with torch.device("meta"):
-        return variants.bind("architectures", spec)(Encoder(BERT_BASE, vocabulary_head=True), SIGNS)
+        return variants.bind_variant("architectures", spec)(Encoder(BERT_BASE, vocabulary_head=True), SIGNS)
 
 
 def tiny(spec, seed=0):
     torch.manual_seed(seed)
-    return variants.bind("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
+    return variants.bind_variant("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_two_encoders_have_two_poolers():
 @pytest.mark.parametrize("width, layers, heads, inner, count", [(312, 4, 12, 1200, 14_350_248), (512, 4, 8, 2048, 28_763_648)])
 def test_small_backbones_of_sbmoe_have_the_papers_sizes(width, layers, heads, inner, count):
     with torch.device("meta"):
-        encoder = Encoder(Shape(vocabulary=30522, hidden=width, layers=layers, heads=heads, inner=inner), pooler=True)
+        encoder = Encoder(EncoderConfig(vocabulary=30522, hidden=width, layers=layers, heads=heads, intermediate_size=inner), pooler=True)
     assert sum(parameter.numel() for parameter in encoder.parameters()) == count
 
 
@@ -99,10 +99,10 @@ def test_private_embeddings_are_one_table_for_each_expert(experts):
     assert architecture - shared == EMBEDDINGS * (len(chosen) - 1)
 
 
-def touched(architecture, expert):
+def weights_with_gradient(architecture, expert):
     """Names of the weights with a gradient from one expert alone."""
     architecture.zero_grad()
-    output = architecture(Tokens.pack([[1, 11, 12, 2], [1, 13, 2]], "document"))[expert]
+    output = architecture(PackedTokens.from_lists([[1, 11, 12, 2], [1, 13, 2]], "document"))[expert]
     sum(column.square().sum() for column in output.columns().values() if column.is_floating_point()).backward()
     return {
         name for name, parameter in architecture.named_parameters() if parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
@@ -112,7 +112,7 @@ def touched(architecture, expert):
 @pytest.mark.parametrize("expert", ["lexical", "local", "global"])
 def test_training_one_expert_moves_shared_weights_and_its_own_tower(expert):
     architecture = tiny("came:shared_layers=2")
-    names = touched(architecture, expert)
+    names = weights_with_gradient(architecture, expert)
     assert {name.split(".")[1] for name in names if name.startswith("towers.")} == {expert}
     assert any(name.startswith("encoder.layers.1.") for name in names)
     assert any(name.startswith("heads.local.") for name in names) == (expert == "local")
@@ -121,7 +121,7 @@ def test_training_one_expert_moves_shared_weights_and_its_own_tower(expert):
 
 def test_private_experts_share_nothing():
     architecture = tiny("came:shared_layers=0,embeddings=private")
-    sets = [touched(architecture, expert) for expert in ("lexical", "local", "global")]
+    sets = [weights_with_gradient(architecture, expert) for expert in ("lexical", "local", "global")]
     assert not (sets[0] & sets[1] or sets[0] & sets[2] or sets[1] & sets[2])
     assert set.union(*sets) | {f"{name}" for name, _ in architecture.named_parameters() if ".key.bias" in name} >= {
         name for name, _ in architecture.named_parameters() if "places" not in name and "kinds" not in name
@@ -130,7 +130,7 @@ def test_private_experts_share_nothing():
 
 def test_shared_embeddings_are_moved_by_every_expert():
     architecture = tiny("came:shared_layers=0")
-    common = set.intersection(*(touched(architecture, expert) for expert in ("lexical", "local", "global")))
+    common = set.intersection(*(weights_with_gradient(architecture, expert) for expert in ("lexical", "local", "global")))
     assert common and all(name.startswith("encoder.embeddings.") for name in common)
 
 
@@ -138,7 +138,7 @@ def test_training_one_tower_leaves_the_others_as_they_are():
     architecture = tiny("came:shared_layers=2")
     before = {name: value.clone() for name, value in architecture.state_dict().items()}
     optimiser = torch.optim.SGD(architecture.towers["global"].parameters(), lr=1.0)
-    touched(architecture, "global")
+    weights_with_gradient(architecture, "global")
     optimiser.step()
     changed = {name for name, value in architecture.state_dict().items() if not torch.equal(value, before[name])}
     assert changed and all(name.startswith("towers.global.") for name in changed)
@@ -177,16 +177,16 @@ def test_impossible_architectures_are_refused(spec, message):
 
 
 def test_signs_that_the_vocabulary_lacks_are_refused():
-    bare = Signs(1, 2, None, None, 5, ())
+    bare = SpecialTokens(1, 2, None, None, 5, ())
     for option, sign in (("markers", "unused0"), ("augmentation", "MASK")):
         with pytest.raises(UsageError, match=rf"{option}=true: the vocabulary has no .*{sign}"):
-            variants.bind("architectures", f"colbert:{option}=true")(Encoder(TINY), bare)
+            variants.bind_variant("architectures", f"colbert:{option}=true")(Encoder(TINY), bare)
 
 
 def test_lengths_that_cannot_be_read_are_refused():
-    ReadingRules(query_length=3, document_length=32).check(32)
-    for rules in (ReadingRules(query_length=2), ReadingRules(query_length=33, document_length=3)):
+    InputConfig(query_length=3, document_length=32).check(32)
+    for rules in (InputConfig(query_length=2), InputConfig(query_length=33, document_length=3)):
         with pytest.raises(UsageError, match=r"--query-length [0-9]+: expected 3 to 32, the encoder's positions"):
             rules.check(32)
     with pytest.raises(ArtifactError, match=r"x: `reading` has the fields \['query_prefix'\]"):
-        ReadingRules.from_dict({"query_prefix": ""}, "x")
+        InputConfig.from_dict({"query_prefix": ""}, "x")

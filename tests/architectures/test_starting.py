@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.starting import sentence_transformers_rules, start
+from moeir.architectures.starting import read_sentence_transformers_config, build_checkpoint
 from moeir.errors import ArtifactError
-from tests.architectures.test_checkpoints import RULES, TEXTS, same
+from tests.architectures.test_checkpoints import RULES, TEXTS, assert_same_encodings
 
 
 @pytest.fixture
@@ -30,25 +30,25 @@ def sentence_transformer(tiny_model, tmp_path):
 
 
 def test_a_sentence_transformers_folder_brings_its_rules(sentence_transformer):
-    checkpoint = start(sentence_transformer, "dense", {})
-    options = variants.resolve("architectures", checkpoint.spec)[1]
+    checkpoint = build_checkpoint(sentence_transformer, "dense", {})
+    options = variants.resolve_spec("architectures", checkpoint.spec)[1]
     assert options["pooling"] == "mean" and options["normalise"] is True
-    assert checkpoint.rules.query_length == checkpoint.rules.document_length == 24
-    assert checkpoint.rules.query_prefix == "query: " and checkpoint.rules.document_prefix == "passage: "
+    assert checkpoint.input_config.query_length == checkpoint.input_config.document_length == 24
+    assert checkpoint.input_config.query_prefix == "query: " and checkpoint.input_config.document_prefix == "passage: "
     assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors.norm(dim=-1), torch.ones(3))
 
 
 def test_what_the_user_says_wins_over_the_folder(sentence_transformer):
-    checkpoint = start(sentence_transformer, "dense:pooling=cls,normalise=false", {"query_prefix": "", "document_length": 20})
-    options = variants.resolve("architectures", checkpoint.spec)[1]
+    checkpoint = build_checkpoint(sentence_transformer, "dense:pooling=cls,normalise=false", {"query_prefix": "", "document_length": 20})
+    options = variants.resolve_spec("architectures", checkpoint.spec)[1]
     assert options["pooling"] == "cls" and options["normalise"] is False
-    assert checkpoint.rules.query_prefix == "" and checkpoint.rules.document_length == 20 and checkpoint.rules.query_length == 24
+    assert checkpoint.input_config.query_prefix == "" and checkpoint.input_config.document_length == 20 and checkpoint.input_config.query_length == 24
 
 
 def test_what_the_folder_says_of_a_text_holds_for_a_pair(sentence_transformer):
-    rules = start(sentence_transformer, "cross-encoder", {}).rules
+    rules = build_checkpoint(sentence_transformer, "cross-encoder", {}).input_config
     assert (rules.query_length, rules.document_length) == (12, 24)
-    rules = start(sentence_transformer, "cross-encoder", {"document_length": 32, "query_length": 20}).rules
+    rules = build_checkpoint(sentence_transformer, "cross-encoder", {"document_length": 32, "query_length": 20}).input_config
     assert (rules.query_length, rules.document_length) == (20, 32)
 
 
@@ -63,33 +63,33 @@ def test_what_the_folder_says_of_a_text_holds_for_a_pair(sentence_transformer):
 def test_pooling_and_normalisation_are_read_in_every_spelling(changes, expected, sentence_transformer):
     for name, content in changes.items():
         (sentence_transformer / name).write_text(json.dumps(content))
-    assert sentence_transformers_rules(sentence_transformer)[1] == expected
+    assert read_sentence_transformers_config(sentence_transformer)[1] == expected
 
 
 def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
     (sentence_transformer / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
     (sentence_transformer / "modules.json").write_text(json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}]))
     with caplog.at_level(logging.WARNING):
-        assert "pooling" not in sentence_transformers_rules(sentence_transformer)[1]
+        assert "pooling" not in read_sentence_transformers_config(sentence_transformer)[1]
     assert "neither cls nor mean" in caplog.text and "module Dense is not supported" in caplog.text
     (sentence_transformer / "modules.json").write_text("{")
     with pytest.raises(ArtifactError, match="sentence-transformers files cannot be read"):
-        sentence_transformers_rules(sentence_transformer)
+        read_sentence_transformers_config(sentence_transformer)
 
 
 def test_a_missing_vocabulary_head_is_fitted_and_the_log_says_so(tiny_model, caplog):
     for texts, word in ((TEXTS * 20, "texts"), ((), "lists of words")):
         with caplog.at_level(logging.INFO):
-            first, second = (start(tiny_model, "splade", RULES, texts, seed=seed) for seed in (1, 1))
+            first, second = (build_checkpoint(tiny_model, "splade", RULES, texts, seed=seed) for seed in (1, 1))
         assert "fitted one on" in caplog.text and word in caplog.text
-        same(first.encode(TEXTS), second.encode(TEXTS))
+        assert_same_encodings(first.encode(TEXTS), second.encode(TEXTS))
         weights = first.encode(TEXTS)["lexical"].weights
         assert bool(weights.isfinite().all()) and len(weights) > 0 and float(weights.max()) < 10
 
 
 def test_a_head_that_is_there_is_kept(tiny_model_with_head, caplog):
     with caplog.at_level(logging.INFO):
-        start(tiny_model_with_head, "splade", RULES)
+        build_checkpoint(tiny_model_with_head, "splade", RULES)
     assert "fitted" not in caplog.text
 
 
@@ -98,24 +98,24 @@ def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
     for markers in ("false", "true"):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            start(tiny_model, f"came:shared_layers=4,experts=lexical,markers={markers}", {"document_length": 32}, TEXTS)
+            build_checkpoint(tiny_model, f"came:shared_layers=4,build_checkpoint=lexical,markers={markers}", {"document_length": 32}, TEXTS)
         counts.append(caplog.text.split("fitted one on ")[1].split()[0])
     assert counts[0] == counts[1]
 
 
 def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
-    checkpoint = start(tiny_model_with_head, "dense:head=true", RULES)
+    checkpoint = build_checkpoint(tiny_model_with_head, "dense:head=true", RULES)
     assert checkpoint.architecture.encoder.vocabulary_head is not None
     checkpoint.save(tmp_path)
-    dropped = start(tmp_path, "dense:head=false", {})
-    assert dropped.architecture.encoder.vocabulary_head is None and start(tmp_path, "splade", {}).spec.startswith("splade")
-    same(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
+    dropped = build_checkpoint(tmp_path, "dense:head=false", {})
+    assert dropped.architecture.encoder.vocabulary_head is None and build_checkpoint(tmp_path, "splade", {}).spec.startswith("splade")
+    assert_same_encodings(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
 
 
 def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
     with caplog.at_level(logging.INFO):
-        first, again, other = (start(tiny_model_with_head, "splade", RULES, seed=seed, scratch=True) for seed in (1, 1, 2))
-    plain = start(tiny_model_with_head, "splade", RULES)
+        first, again, other = (build_checkpoint(tiny_model_with_head, "splade", RULES, seed=seed, random_weights=True) for seed in (1, 1, 2))
+    plain = build_checkpoint(tiny_model_with_head, "splade", RULES)
     words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, plain)]
     assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
     assert "fitted" not in caplog.text

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertModel
 
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from tests.oracles import representations as oracles
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark by listening to its own echo.", "?"]
@@ -17,8 +17,8 @@ RULES = {"query_length": 12, "document_length": 16}
 CAME = "came:shared_layers=2,local_dim=8"
 
 
-def made(model, spec, **rules):
-    return start(model, spec, RULES | rules)
+def build(model, spec, **rules):
+    return build_checkpoint(model, spec, RULES | rules)
 
 
 def split(representation):
@@ -45,25 +45,25 @@ def by_hand(model, texts, reader, normalise=True):
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_dense_is_transformers_mean_pooled_and_normalised(model, normalise):
-    checkpoint = made(model, f"dense:pooling=mean,normalise={normalise}".lower())
+    checkpoint = build(model, f"dense:pooling=mean,normalise={normalise}".lower())
     actual = checkpoint.encode(TEXTS)["global"].vectors
-    expected = by_hand(model, TEXTS, checkpoint.reader, normalise)
+    expected = by_hand(model, TEXTS, checkpoint.tokenizer, normalise)
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_dense_cls_is_the_first_state(model):
-    checkpoint = made(model, "dense")
+    checkpoint = build(model, "dense")
     theirs = BertModel.from_pretrained(model).eval()
     with torch.no_grad():
-        expected = torch.cat([theirs(input_ids=torch.tensor([ids])).last_hidden_state[:, 0] for ids in checkpoint.reader.ids(TEXTS)])
+        expected = torch.cat([theirs(input_ids=torch.tensor([ids])).last_hidden_state[:, 0] for ids in checkpoint.tokenizer.encode(TEXTS)])
     assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("spec, others", [(CAME, {"lexical": "splade", "local": "colbert:dim=8", "global": "dense"})])
 def test_an_untrained_came_says_what_its_experts_say_alone(model, spec, others):
-    together = made(model, spec)
+    together = build(model, spec)
     for expert, alone in others.items():
-        single = made(model, alone)
+        single = build(model, alone)
         if expert == "local":
             single.architecture.heads["local"].load_state_dict(together.architecture.heads["local"].state_dict())
         for side in ("query", "document"):
@@ -73,7 +73,7 @@ def test_an_untrained_came_says_what_its_experts_say_alone(model, spec, others):
 
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,markers=true", "colbert:markers=true"])
 def test_markers_stand_behind_the_first_token_and_count_for_the_length(model, spec):
-    checkpoint = made(model, spec, query_length=5, document_length=6)
+    checkpoint = build(model, spec, query_length=5, document_length=6)
     assert tokens_of(checkpoint, TEXTS[0], "query") == ["[CLS]", "[unused0]", "an", "owl", "[SEP]"]
     assert tokens_of(checkpoint, TEXTS[0]) == ["[CLS]", "[unused1]", "an", "owl", "hunts", "[SEP]"]
     assert tokens_of(checkpoint, "bee") == ["[CLS]", "[unused1]", "bee", "[SEP]"]
@@ -81,7 +81,7 @@ def test_markers_stand_behind_the_first_token_and_count_for_the_length(model, sp
 
 @pytest.mark.parametrize("spec", ["came:shared_layers=2", "dense", "splade", "colbert"])
 def test_texts_are_cut_to_their_length_with_the_last_sign_kept(model, spec):
-    checkpoint = made(model, spec, query_length=4, document_length=5)
+    checkpoint = build(model, spec, query_length=4, document_length=5)
     assert tokens_of(checkpoint, TEXTS[0], "query") == ["[CLS]", "an", "owl", "[SEP]"]
     assert tokens_of(checkpoint, TEXTS[0]) == ["[CLS]", "an", "owl", "hunts", "[SEP]"]
 
@@ -89,15 +89,15 @@ def test_texts_are_cut_to_their_length_with_the_last_sign_kept(model, spec):
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8,augmentation=true", "colbert:dim=8,augmentation=true"])
 @torch.no_grad()
 def test_augmentation_fills_queries_with_masks_that_nobody_looks_at(model, spec):
-    checkpoint = made(model, spec)
+    checkpoint = build(model, spec)
     assert tokens_of(checkpoint, "bee", "query") == ["[CLS]", "bee", "[SEP]", *["[MASK]"] * 9]
     assert tokens_of(checkpoint, "bee") == ["[CLS]", "bee", "[SEP]"]
-    assert checkpoint.ids(["bee"], "query")[1] == [9]
+    assert checkpoint.token_ids(["bee"], "query")[1] == [9]
     actual = split(checkpoint.encode(TEXTS, "query")["local"])
     theirs = BertModel.from_pretrained(model).eval()
-    for vectors, ids in zip(actual, checkpoint.reader.ids(TEXTS), strict=True):
+    for vectors, ids in zip(actual, checkpoint.tokenizer.encode(TEXTS), strict=True):
         ids = ids if len(ids) <= 12 else [*ids[:11], ids[-1]]
-        padded = torch.tensor([ids + [checkpoint.reader.signs.mask] * (12 - len(ids))])
+        padded = torch.tensor([ids + [checkpoint.tokenizer.special_tokens.mask] * (12 - len(ids))])
         mask = torch.tensor([[1] * len(ids) + [0] * (12 - len(ids))])
         expected = (
             theirs(input_ids=padded, attention_mask=mask).last_hidden_state[0] @ checkpoint.architecture.heads["local"].projection.weight.T
@@ -107,7 +107,7 @@ def test_augmentation_fills_queries_with_masks_that_nobody_looks_at(model, spec)
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_augmentation_changes_neither_the_lexical_nor_the_global_expert(model, pooling):
-    plain, more = (made(model, f"{CAME},pooling={pooling},augmentation={word}").encode(TEXTS, "query") for word in ("false", "true"))
+    plain, more = (build(model, f"{CAME},pooling={pooling},augmentation={word}").encode(TEXTS, "query") for word in ("false", "true"))
     assert torch.allclose(plain["global"].vectors, more["global"].vectors, atol=1e-5)
     assert torch.allclose(plain["lexical"].matrix(), more["lexical"].matrix(), atol=1e-5)
 
@@ -115,9 +115,9 @@ def test_augmentation_changes_neither_the_lexical_nor_the_global_expert(model, p
 @pytest.mark.parametrize("arch, prefix", [(CAME, "local_"), ("colbert:dim=8", "")])
 @pytest.mark.parametrize("separator, punctuation", [(True, False), (False, True), (False, False)])
 def test_separator_and_punctuation_can_be_left_out(model, arch, prefix, separator, punctuation):
-    plain = made(model, arch)
+    plain = build(model, arch)
     spec = f"{arch},{prefix}separator={separator},{prefix}punctuation={punctuation}".lower()
-    checkpoint = made(model, spec)
+    checkpoint = build(model, spec)
     for side in ("query", "document"):
         every, actual = (split(one.encode(TEXTS, side)["local"]) for one in (plain, checkpoint))
         for text, vectors, left in zip(TEXTS, every, actual, strict=True):
@@ -132,7 +132,7 @@ def test_separator_and_punctuation_can_be_left_out(model, arch, prefix, separato
 
 @pytest.mark.parametrize("arch, prefix", [(CAME, "local_"), ("colbert:dim=8", "")])
 def test_padding_zero_is_the_maximum_floored_at_zero(model, arch, prefix):
-    plain, floored = made(model, arch), made(model, f"{arch},{prefix}padding=zero")
+    plain, floored = build(model, arch), build(model, f"{arch},{prefix}padding=zero")
     queries = plain.encode(TEXTS, "query")["local"]
     lists = [vectors.tolist() for vectors in split(plain.encode(TEXTS)["local"])]
     expected = [[sum(max(0.0, *(oracles.dense(t, o) for o in text)) for t in query.tolist()) for text in lists] for query in split(queries)]
@@ -144,7 +144,7 @@ def test_padding_zero_is_the_maximum_floored_at_zero(model, arch, prefix):
     "arch, option, expert", [(CAME, "local_normalise", "local"), ("colbert:dim=8", "normalise", "local"), (CAME, "normalise", "global")]
 )
 def test_normalise_makes_unit_vectors(model, arch, option, expert):
-    plain, unit = (made(model, spec).encode(TEXTS)[expert].vectors for spec in (arch, f"{arch},{option}=true"))
+    plain, unit = (build(model, spec).encode(TEXTS)[expert].vectors for spec in (arch, f"{arch},{option}=true"))
     assert torch.allclose(unit, F.normalize(plain, dim=-1), atol=1e-5)
 
 
@@ -154,12 +154,12 @@ def test_normalise_makes_unit_vectors(model, arch, option, expert):
     + [("dense:pooling=cls", "scale", "global"), ("splade:scale=1", "scale", "lexical"), ("colbert:dim=8", "scale", "local")],
 )
 def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch, option, expert):
-    one = made(model, arch)
-    scaled = made(
-        model, f"{arch.split(':')[0]}:{arch.split(':')[1].replace('scale=1', 'scale=2.5')}" if "scale=1" in arch else f"{arch},{option}=2.5"
+    one = build(model, arch)
+    scaled = build(
+        model, f"{arch.build(':')[0]}:{arch.build(':')[1].replace('scale=1', 'scale=2.5')}" if "scale=1" in arch else f"{arch},{option}=2.5"
     )
     before, after = ((checkpoint.encode(TEXTS, "query"), checkpoint.encode(TEXTS)) for checkpoint in (one, scaled))
-    for name in one.architecture.kinds:
+    for name in one.architecture.representation_kinds:
         factor = 2.5 if name == expert else 1.0
         assert torch.allclose(after[0][name].scores(after[1][name]), factor * before[0][name].scores(before[1][name]), rtol=1e-4, atol=1e-4)
         stored = [encoded[1][name].columns() for encoded in (before, after)]
@@ -167,7 +167,7 @@ def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch, o
 
 
 def test_a_prefix_stands_before_every_text_of_its_side(model):
-    plain, prefixed = made(model, CAME), made(model, CAME, query_prefix="bee ", document_prefix="owl ")
+    plain, prefixed = build(model, CAME), build(model, CAME, query_prefix="bee ", document_prefix="owl ")
     assert tokens_of(prefixed, "bat", "query") == ["[CLS]", "bee", "bat", "[SEP]"]
     assert tokens_of(prefixed, "bat") == ["[CLS]", "owl", "bat", "[SEP]"]
     assert torch.allclose(prefixed.encode(["bat"])["global"].vectors, plain.encode(["owl bat"])["global"].vectors, atol=1e-6)
@@ -177,7 +177,7 @@ def test_a_prefix_stands_before_every_text_of_its_side(model):
     "spec", [f"{CAME},pooling=mean", f"{CAME},markers=true,augmentation=true,local_punctuation=false,local_padding=zero"]
 )
 def test_company_order_and_batches_change_nothing(model, spec):
-    checkpoint = made(model, spec)
+    checkpoint = build(model, spec)
     single = {side: [checkpoint.encode([text], side) for text in TEXTS] for side in ("query", "document")}
 
     @settings(deadline=None, max_examples=12)
@@ -199,7 +199,7 @@ def test_company_order_and_batches_change_nothing(model, spec):
 
 @pytest.mark.parametrize("spec", [CAME, "dense:pooling=mean", "splade", "colbert:dim=8"])
 def test_half_precision_still_gives_float32_near_the_full_one(model, spec):
-    checkpoint = made(model, spec)
+    checkpoint = build(model, spec)
     full = checkpoint.encode(TEXTS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = checkpoint.encode(TEXTS)

@@ -21,7 +21,7 @@ def files(tmp_path, monkeypatch):
 
 
 def test_facts_are_those_of_the_whole_and_of_every_block(files):
-    for file, entry in zip(files, checksums.facts(files), strict=True):
+    for file, entry in zip(files, checksums.compute_checksums(files), strict=True):
         content = file.read_bytes()
         assert (entry["bytes"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
         blocks = [hashlib.sha256(content[first : first + 64]).hexdigest() for first in range(0, len(content), 64)]
@@ -29,23 +29,23 @@ def test_facts_are_those_of_the_whole_and_of_every_block(files):
 
 
 def test_a_flipped_bit_anywhere_is_found_in_the_first_file_that_has_one(files):
-    entries = dict(zip(files, checksums.facts(files), strict=True))
-    assert checksums.changed(entries) is None
+    entries = dict(zip(files, checksums.compute_checksums(files), strict=True))
+    assert checksums.first_mismatch(entries) is None
     for file in files[1:]:
         content = file.read_bytes()
         for position in range(0, len(content), 7):
             damaged = bytearray(content)
             damaged[position] ^= 1 << position % 8
             file.write_bytes(damaged)
-            assert checksums.changed(entries) == file
+            assert checksums.first_mismatch(entries) == file
         file.write_bytes(content)
     for file in files[1:3]:
         file.write_bytes(b"x" * file.stat().st_size)
-    assert checksums.changed(entries) == files[1]
+    assert checksums.first_mismatch(entries) == files[1]
 
 
 def test_a_manifest_without_blocks_is_verified_by_the_whole(files):
-    plain = {file: {"sha256": checksums.checksum(file)} for file in files}
-    assert checksums.changed(plain) is None
+    plain = {file: {"sha256": checksums.compute_sha256(file)} for file in files}
+    assert checksums.first_mismatch(plain) is None
     files[-1].write_bytes(bytes(1000))
-    assert checksums.changed(plain) == files[-1]
+    assert checksums.first_mismatch(plain) == files[-1]

@@ -9,7 +9,7 @@ import pytest
 
 from moeir.artifacts import making, manifests
 from moeir.errors import ArtifactError, UsageError
-from tests.deaths import deaths, died
+from tests.deaths import kill_points, kill_at
 
 OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
 NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
@@ -17,8 +17,8 @@ NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus
 
 def make(path: Path, content: str, record: dict, *, folder: bool = True, force: bool = False) -> None:
     """A folder of three files, or a file."""
-    making.refuse_overwriting(path, record, force=force)
-    with making.making(path, "encodings", record, force=force, folder=folder) as (partial, counts):
+    making.check_overwrite(path, record, force=force)
+    with making.atomic_output(path, "encodings", record, force=force, folder=folder) as (partial, counts):
         counts["texts"] = 2
         fill(partial, content, folder=folder)
 
@@ -38,7 +38,7 @@ def state(path: Path) -> str | None:
         return None
     files = [path] if path.is_file() else [path / name for name in ("ids.txt", "expert/vectors.npy", "moeir.json")]
     if path.is_dir():
-        manifests.verify(path, "encodings")
+        manifests.verify_artifact(path, "encodings")
     (content,) = {file.read_text()[:3] for file in files}
     return content
 
@@ -53,7 +53,7 @@ def test_a_product_has_a_manifest_and_nothing_stays_beside_it(tmp_path, folder):
     manifest = manifests.read_manifest(tmp_path / "out")
     assert manifest["counts"] == {"texts": 2} and manifest["settings"] == OLD["settings"] and manifest["seconds"] >= 0
     assert names(tmp_path) == ({"out"} if folder else {"out", "out.manifest.json"})
-    assert manifests.same(tmp_path / "out", OLD) and not manifests.same(tmp_path / "out", NEW)
+    assert manifests.is_up_to_date(tmp_path / "out", OLD) and not manifests.is_up_to_date(tmp_path / "out", NEW)
 
 
 @pytest.mark.parametrize("problem", [ArtifactError("x"), OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
@@ -64,7 +64,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exi
     before = names(tmp_path)
     with (
         pytest.raises(type(problem)),
-        making.making(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (partial, _),
+        making.atomic_output(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (partial, _),
     ):
         (partial / "ids.txt").write_text("new")
         raise problem
@@ -73,7 +73,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exi
 
 
 def test_a_full_disk_says_where(tmp_path):
-    with pytest.raises(OSError) as caught, making.making(tmp_path / "out", "encodings", NEW, force=False, folder=True):
+    with pytest.raises(OSError) as caught, making.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
         raise OSError(28, "No space left on device")
     assert caught.value.filename == str(tmp_path / "out")
 
@@ -84,18 +84,18 @@ def test_a_full_disk_says_where(tmp_path):
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(tmp_path, monkeypatch, folder, exists, in_one_step):
     if not in_one_step:
         monkeypatch.setattr(making, "_swapped", lambda one, other: False)
-    for moment in deaths():
+    for moment in kill_points():
         path = tmp_path / str(moment) / "out"
         path.parent.mkdir()
         if exists:
             make(path, "old", OLD, folder=folder)
-        if not died(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
+        if not kill_at(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
             break
         allowed = {"old" if exists else None, "new"} | ({None} if folder and not in_one_step else set())
         assert state(path) in allowed
-        assert not manifests.same(path, NEW) or state(path) == "new"
+        assert not manifests.is_up_to_date(path, NEW) or state(path) == "new"
         make(path, "new", NEW, folder=folder, force=True)
-        assert state(path) == "new" and manifests.same(path, NEW)
+        assert state(path) == "new" and manifests.is_up_to_date(path, NEW)
         assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"})
     assert moment > (8 if folder else 5)
 
@@ -110,20 +110,20 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(making, "_remove_all", killed)
-        with making.making(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (partial, _):
-            making.resume_place(partial).mkdir()
-            (making.resume_place(partial) / "journal").write_text("lines")
+        with making.atomic_output(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (partial, _):
+            making.resume_path(partial).mkdir()
+            (making.resume_path(partial) / "journal").write_text("lines")
             fill(partial, "new", folder=folder)
     (tmp_path / ".out.old").mkdir()
     left = names(tmp_path)
     assert state(tmp_path / "out") == "new" and ".out.record" in left and (folder or ".out.partial.resume" in left)
-    making.tidy(tmp_path / "out", OLD)
+    making.clean_leftovers(tmp_path / "out", OLD)
     assert names(tmp_path) == left, "a record of other settings is not touched"
     with open(tmp_path / ".out.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        making.tidy(tmp_path / "out", NEW)
+        making.clean_leftovers(tmp_path / "out", NEW)
         assert names(tmp_path) == left | {".out.lock"}, "another process writes it"
-    making.tidy(tmp_path / "out", NEW)
+    making.clean_leftovers(tmp_path / "out", NEW)
     assert names(tmp_path) == product and state(tmp_path / "out") == "new"
 
 
@@ -145,11 +145,11 @@ def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(
 
 
 def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+    with making.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
         (partial / "ids.txt").write_text("old")
         with (
             pytest.raises(ArtifactError, match="another process is writing it"),
-            making.making(tmp_path / "out", "encodings", OLD, force=True, folder=True),
+            making.atomic_output(tmp_path / "out", "encodings", OLD, force=True, folder=True),
         ):
             pass
         assert (partial / "ids.txt").read_text() == "old"
@@ -168,7 +168,7 @@ def test_a_lock_that_somebody_held_before_is_no_lock(tmp_path):
     assert state(tmp_path / "out") == "new"
 
 
-def interrupted(path: Path, record: dict) -> None:
+def leave_interrupted_work(path: Path, record: dict) -> None:
     """Leave partial work with a resume state, as after a kill."""
     partial = path.with_name(f".{path.name}.partial")
     (partial / making.RESUME).mkdir(parents=True)
@@ -179,34 +179,34 @@ def interrupted(path: Path, record: dict) -> None:
 
 @pytest.mark.parametrize("problem, stay", [(ArtifactError("x"), False), (OSError(28, "full"), False), (KeyboardInterrupt(), True)])
 def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_path, problem, stay):
-    tokens = Path(making.RESUME) / making.TOKENS / "texts-1" / "ids.npy"
+    tokens = Path(making.RESUME) / making.TOKEN_CACHE / "texts-1" / "ids.npy"
     with (
         pytest.raises(type(problem)),
-        making.making(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (partial, _),
+        making.atomic_output(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (partial, _),
     ):
         (partial / tokens).parent.mkdir(parents=True)
         (partial / tokens).write_text("tokens")
         (partial / "metrics.jsonl").write_text("half")
         raise problem
     assert names(tmp_path) == ({".out.partial", ".out.record"} if stay else set())
-    with making.making(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (partial, _):
+    with making.atomic_output(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (partial, _):
         assert (partial / tokens).exists() == stay and not (partial / "metrics.jsonl").exists()
         (partial / "weights").write_text("new")
     assert names(tmp_path) == {"out"} and names(tmp_path / "out") == {"weights", "manifest.json"}
 
 
 def test_unfinished_work_of_the_same_record_is_continued(tmp_path):
-    interrupted(tmp_path / "out", OLD)
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+    leave_interrupted_work(tmp_path / "out", OLD)
+    with making.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
         assert (partial / "half").exists()
     assert names(tmp_path / "out") == {"half", "manifest.json"}
 
 
 def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_path):
-    interrupted(tmp_path / "out", OLD)
+    leave_interrupted_work(tmp_path / "out", OLD)
     with (
         pytest.raises(UsageError, match=r"unfinished work of other settings \(dtype\); repeat those"),
-        making.making(tmp_path / "out", "encodings", NEW, force=False, folder=True),
+        making.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True),
     ):
         pass
     assert names(tmp_path) == {".out.partial", ".out.record"}
@@ -215,36 +215,36 @@ def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_
 
 
 def test_work_that_got_nowhere_is_forgotten(tmp_path):
-    interrupted(tmp_path / "out", OLD)
+    leave_interrupted_work(tmp_path / "out", OLD)
     (tmp_path / ".out.partial" / making.RESUME / "journal.jsonl").write_text("")
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+    with making.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
         assert names(partial) == set()
 
 
 def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
-    interrupted(tmp_path / "out", OLD)
+    leave_interrupted_work(tmp_path / "out", OLD)
     resume = tmp_path / ".out.partial" / making.RESUME
     (resume / ".state.old").mkdir()
     (resume / ".state.old" / "state.json").write_text("old")
     (resume / "state.new").mkdir()
-    with making.making(tmp_path / "out", "encodings", OLD, force=False, folder=True):
+    with making.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True):
         assert (resume / "state" / "state.json").read_text() == "old"
     assert names(tmp_path / "out") == {"half", "manifest.json"}
 
 
 def test_what_moeir_did_not_make_is_never_replaced(tmp_path):
     (tmp_path / "out").mkdir()
-    making.refuse_overwriting(tmp_path / "out", NEW, force=False)  # an empty folder may be replaced
+    making.check_overwrite(tmp_path / "out", NEW, force=False)  # an empty folder may be replaced
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("mine")
     with pytest.raises(UsageError, match="was not made by moeir"):
-        making.refuse_overwriting(tmp_path / "out", NEW, force=True)
+        making.check_overwrite(tmp_path / "out", NEW, force=True)
 
 
 def test_a_small_file_is_whole_or_as_before(tmp_path):
-    making.write_text(tmp_path / "facts", "old")
-    for moment in deaths():
-        if not died(lambda: making.write_text(tmp_path / "facts", "new"), moment):
+    making.write_text_atomically(tmp_path / "facts", "old")
+    for moment in kill_points():
+        if not kill_at(lambda: making.write_text_atomically(tmp_path / "facts", "new"), moment):
             break
         assert (tmp_path / "facts").read_text() == "old"
     assert moment == 2 and (tmp_path / "facts").read_text() == "new"

@@ -14,7 +14,7 @@ RECORD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corp
 
 @pytest.fixture
 def artifact(tmp_path):
-    with making.making(tmp_path / "enc", "encodings", RECORD, force=False, folder=True) as (beside, _):
+    with making.atomic_output(tmp_path / "enc", "encodings", RECORD, force=False, folder=True) as (beside, _):
         (beside / "ids.txt").write_text("a\nb\n")
         (beside / "global").mkdir()
         (beside / "global" / "vectors.npy").write_bytes(bytes(range(256)))
@@ -28,8 +28,8 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def say(path: Path, **facts: object) -> None:
-    path.write_text(manifests.text_of(json.loads(path.read_text()) | facts))
+def set_keys(path: Path, **facts: object) -> None:
+    path.write_text(manifests.serialize_manifest(json.loads(path.read_text()) | facts))
 
 
 DAMAGE = {
@@ -43,13 +43,13 @@ DAMAGE = {
     "half a manifest": (lambda folder: os.truncate(folder / "manifest.json", 99), "damaged: not a manifest"),
     "a manifest of bytes": (lambda folder: (folder / "manifest.json").write_bytes(b"\xff\xfe\0"), "damaged: not a manifest"),
     "a list for a manifest": (lambda folder: (folder / "manifest.json").write_text("[]"), "damaged: not a manifest"),
-    "files without sizes": (lambda folder: say(folder / "manifest.json", files={"ids.txt": {}}), "damaged: not a manifest"),
-    "files of no kind": (lambda folder: say(folder / "manifest.json", files={"ids.txt": 4}), "damaged: not a manifest"),
-    "no kind": (lambda folder: say(folder / "manifest.json", kind=""), "damaged: not a manifest"),
-    "no counts": (lambda folder: say(folder / "manifest.json", counts=None), "damaged: not a manifest"),
-    "another kind": (lambda folder: say(folder / "manifest.json", kind="index"), "found an index (made by moeir encode)"),
+    "files without sizes": (lambda folder: set_keys(folder / "manifest.json", set_keys={"ids.txt": {}}), "damaged: not a manifest"),
+    "files of no kind": (lambda folder: set_keys(folder / "manifest.json", set_keys={"ids.txt": 4}), "damaged: not a manifest"),
+    "no kind": (lambda folder: set_keys(folder / "manifest.json", set_keys=""), "damaged: not a manifest"),
+    "no counts": (lambda folder: set_keys(folder / "manifest.json", set_keys=None), "damaged: not a manifest"),
+    "another kind": (lambda folder: set_keys(folder / "manifest.json", set_keys="index"), "found an index (made by moeir encode)"),
     "a file outside": (
-        lambda folder: say(folder / "manifest.json", files={"../../etc": {"bytes": 0, "sha256": ""}}),
+        lambda folder: set_keys(folder / "manifest.json", set_keys={"../../etc": {"bytes": 0, "sha256": ""}}),
         "its manifest names a file outside the folder: ../../etc",
     ),
     "a link that leads outside": (
@@ -60,7 +60,7 @@ DAMAGE = {
 
 
 def test_a_whole_artifact_is_accepted(artifact):
-    assert manifests.verify(artifact, "encodings")["files"].keys() == {"ids.txt", "global/vectors.npy", "README.md"}
+    assert manifests.verify_artifact(artifact, "encodings")["files"].keys() == {"ids.txt", "global/vectors.npy", "README.md"}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -68,49 +68,49 @@ def test_damage_is_refused_in_one_line(artifact, name):
     damage, words = DAMAGE[name]
     damage(artifact)
     with pytest.raises(ArtifactError) as caught:
-        manifests.verify(artifact, "encodings")
+        manifests.verify_artifact(artifact, "encodings")
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert str(artifact) in str(caught.value)
 
 
 def test_what_is_not_there_or_is_a_file_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="no such index"):
-        manifests.verify(tmp_path / "absent", "index")
+        manifests.verify_artifact(tmp_path / "absent", "index")
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match="expected a folder with checkpoint, found a file"):
-        manifests.verify(tmp_path / "file", "checkpoint")
+        manifests.verify_artifact(tmp_path / "file", "checkpoint")
 
 
 def test_the_digest_follows_the_products_not_the_names_nor_the_times(artifact):
-    before = manifests.digest(artifact)
+    before = manifests.compute_digest(artifact)
     artifact = artifact.rename(artifact.with_name("moved"))
-    say(artifact / "manifest.json", seconds=99)
-    assert manifests.digest(artifact) == before
+    set_keys(artifact / "manifest.json", set_keys=99)
+    assert manifests.compute_digest(artifact) == before
     files = manifests.read_manifest(artifact)["files"]
-    assert manifests.digest_of(files | {"README.md": {"sha256": "other"}}) == before
-    assert manifests.digest_of(files | {"ids.txt": {"sha256": "other"}}) != before
+    assert manifests.digest_files(files | {"README.md": {"sha256": "other"}}) == before
+    assert manifests.digest_files(files | {"ids.txt": {"sha256": "other"}}) != before
 
 
 def test_the_digest_of_a_plain_folder_is_that_of_its_files(tmp_path):
     (tmp_path / "a").write_text("1")
     (tmp_path / ".hidden").write_text("1")
-    before = manifests.digest(tmp_path)
+    before = manifests.compute_digest(tmp_path)
     (tmp_path / ".hidden").write_text("2")
-    assert manifests.digest(tmp_path) == before
+    assert manifests.compute_digest(tmp_path) == before
     (tmp_path / "a").write_text("2")
-    assert manifests.digest(tmp_path) != before
+    assert manifests.compute_digest(tmp_path) != before
 
 
 def test_a_product_that_was_touched_is_not_the_same(artifact):
-    assert manifests.same(artifact, RECORD)
+    assert manifests.is_up_to_date(artifact, RECORD)
     os.truncate(artifact / "ids.txt", 1)
-    assert not manifests.same(artifact, RECORD)
+    assert not manifests.is_up_to_date(artifact, RECORD)
 
 
 def test_changes_name_settings_and_sources():
     other = {"stage": "index", "settings": {"dtype": "bfloat16", "more": 1}, "sources": {}}
-    assert manifests.changes(RECORD, other) == {"stage", "dtype", "more", "corpus"}
-    assert manifests.changes(RECORD, RECORD) == set()
+    assert manifests.diff_records(RECORD, other) == {"stage", "dtype", "more", "corpus"}
+    assert manifests.diff_records(RECORD, RECORD) == set()
 
 
 def test_lines_of_a_product_are_read_as_they_were_written(artifact):
@@ -120,5 +120,5 @@ def test_lines_of_a_product_are_read_as_they_were_written(artifact):
 
 
 def test_a_product_of_another_format_is_not_the_same(artifact):
-    say(artifact / "manifest.json", format=0)
-    assert not manifests.same(artifact, RECORD)
+    set_keys(artifact / "manifest.json", format=0)
+    assert not manifests.is_up_to_date(artifact, RECORD)

@@ -11,7 +11,7 @@ from moeir.artifacts import mapping
 SMAPS = Path("/proc/self/smaps")
 
 
-def resident(path) -> int:
+def resident_bytes(path) -> int:
     """Resident bytes of a mapped file."""
     sizes = re.findall(rf"{re.escape(str(path))}\n(?:[A-Za-z_]+:.*\n)*?Rss: +(\d+) kB", SMAPS.read_text())
     return 1024 * sum(map(int, sizes))
@@ -25,7 +25,7 @@ def written(tmp_path):
 
 def test_an_array_is_what_was_saved_and_writing_to_it_changes_nothing_on_disk(written):
     before = written.read_bytes()
-    array = mapping.opened(written)
+    array = mapping.open_memmap(written)
     array[3] = 7
     assert array[3] == 7 and array.sum() == 2**19 * (2**20 - 1) + 4
     assert written.read_bytes() == before
@@ -34,7 +34,7 @@ def test_an_array_is_what_was_saved_and_writing_to_it_changes_nothing_on_disk(wr
 def test_another_file_is_a_value_error(tmp_path):
     (tmp_path / "numbers.npy").write_bytes(b"no numbers at all")
     with pytest.raises(ValueError, match="pickle"):
-        mapping.opened(tmp_path / "numbers.npy")
+        mapping.open_memmap(tmp_path / "numbers.npy")
 
 
 @pytest.mark.skipif(not SMAPS.exists(), reason="memory of a mapping is looked up in /proc")
@@ -43,21 +43,21 @@ def test_pages_go_when_enough_was_read_of_much(written, monkeypatch, kept, left)
     monkeypatch.setattr(mapping, "KEPT", kept)
     monkeypatch.setattr(mapping, "STRIDE", 2**22)
     monkeypatch.setattr(mapping, "_read", 0)
-    array = mapping.opened(written)
+    array = mapping.open_memmap(written)
     first = int(array[: 2**18].sum())
-    mapping.read(2**21)
-    assert resident(written) >= 2**21  # not enough was read yet
+    mapping.note_pages_read(2**21)
+    assert resident_bytes(written) >= 2**21  # not enough was read yet
     whole = int(array.sum())
-    mapping.read(2**23)
-    assert (resident(written) >= 2**23) == left
+    mapping.note_pages_read(2**23)
+    assert (resident_bytes(written) >= 2**23) == left
     assert (int(array[: 2**18].sum()), int(array.sum())) == (first, whole)  # released pages are read again
 
 
 def test_rows_in_parts_are_the_rows_and_count_as_read(monkeypatch):
-    monkeypatch.setattr(mapping, "STRIDE", 3 * mapping.AROUND)
+    monkeypatch.setattr(mapping, "STRIDE", 3 * mapping.ROW_READ_BYTES)
     counted = []
     monkeypatch.setattr(mapping, "read", counted.append)
-    parts = list(mapping.parted(np.arange(7)))
+    parts = list(mapping.bounded_chunks(np.arange(7)))
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert sum(counted) == 7 * mapping.AROUND
-    assert list(mapping.parted(np.arange(0))) == []
+    assert sum(counted) == 7 * mapping.ROW_READ_BYTES
+    assert list(mapping.bounded_chunks(np.arange(0))) == []

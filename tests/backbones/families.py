@@ -15,7 +15,7 @@ DISTIL |= {"max_position_embeddings": 16, "initializer_range": 0.3}
 MODERN = BERT | {"num_hidden_layers": 5, "local_attention": 6, "max_position_embeddings": 32, "hidden_activation": "gelu"}
 MODERN |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 BIASES = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True)
-SMALL = {
+TINY_MODELS = {
     "bert": ("Bert", BERT),
     "roberta": ("Roberta", ROBERTA),
     "xlm-roberta": ("XLMRoberta", ROBERTA),
@@ -27,9 +27,9 @@ SMALL = {
 }
 
 
-def made(name, *, head=True, **changes):
+def make_model(name, *, head=True, **changes):
     """A model of transformers with every parameter random, biases and normalisations too."""
-    family, settings = SMALL[name]
+    family, settings = TINY_MODELS[name]
     config = getattr(transformers, f"{family}Config")(**(settings | changes))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -40,24 +40,24 @@ def made(name, *, head=True, **changes):
     return model.eval()
 
 
-def pair(name, folder, *, head=True, **changes):
+def make_pair(name, folder, *, head=True, **changes):
     """The model, and ours read from its files."""
-    theirs = made(name, head=head, **changes)
+    theirs = make_model(name, head=head, **changes)
     theirs.save_pretrained(folder)
     return theirs, files.read_encoder(folder, vocabulary_head=None).eval()
 
 
-def texts(lengths=LENGTHS, seed=0):
+def random_ids(lengths=LENGTHS, seed=0):
     """Random ids, none of which is special in any family."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(5, V, (length,), generator=generator).tolist() for length in lengths]
 
 
-def padded(ids, padding=1):
+def pad_batch(ids, padding=1):
     longest = max(map(len, ids))
     batch = torch.tensor([text + [padding] * (longest - len(text)) for text in ids])
     return {"input_ids": batch, "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in ids])}
 
 
-def close(actual, expected):
+def is_close(actual, expected):
     return bool((actual - expected).abs().max() <= 1e-5 * expected.abs().max())

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from moeir.backbones.checkpoints import files
-from moeir.backbones.encoder import Encoder, PreNorm, Shape
+from moeir.backbones.encoder import Encoder, PreNormConfig, EncoderConfig
 from moeir.backbones.layers import compile_layers, set_attention_dropout
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
 
 LENGTHS = (5, 1, 7, 7, 2, 12)
@@ -25,11 +25,11 @@ SHAPES = {
 SIZES = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 
 
-def config(**changes):
+def make_config(**changes):
     return BertConfig(**(SIZES | {"max_position_embeddings": 16, "initializer_range": 0.3} | changes))
 
 
-def random_weights(model, seed=3):
+def randomize_weights(model, seed=3):
     """Every parameter random, biases and normalisations too."""
     with torch.no_grad():
         generator = torch.Generator().manual_seed(seed)
@@ -38,78 +38,78 @@ def random_weights(model, seed=3):
     return model.eval()
 
 
-def pair(folder, kind=BertModel, pooler=True, **changes):
+def make_pair(folder, kind=BertModel, pooler=True, **changes):
     """A model of transformers with random weights, and ours read from its files."""
     options = {"add_pooling_layer": pooler} if kind is BertModel else {}
-    theirs = random_weights(kind(config(**changes), **options))
+    theirs = randomize_weights(kind(make_config(**changes), **options))
     theirs.save_pretrained(folder)
     ours = files.read_encoder(folder, vocabulary_head=None, pooler=pooler and kind is BertModel).eval()
     return theirs, ours
 
 
-def texts(lengths=LENGTHS, seed=0):
+def random_ids(lengths=LENGTHS, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(0, SIZES["vocab_size"], (length,), generator=generator).tolist() for length in lengths]
 
 
-def padded(ids):
+def pad_batch(ids):
     longest = max(map(len, ids))
     batch = torch.tensor([text + [0] * (longest - len(text)) for text in ids])
     return {"input_ids": batch, "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in ids])}
 
 
-def close(actual, expected):
+def is_close(actual, expected):
     return (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("name", SHAPES)
 @torch.no_grad()
 def test_states_and_pooler_are_those_of_transformers(name, tmp_path):
-    theirs, ours = pair(tmp_path, **SHAPES[name])
-    ids = texts()
-    expected = theirs(**padded(ids))
-    tokens = Tokens.pack(ids, "document")
+    theirs, ours = make_pair(tmp_path, **SHAPES[name])
+    ids = random_ids()
+    expected = theirs(**pad_batch(ids))
+    tokens = PackedTokens.from_lists(ids, "document")
     states = ours(tokens)
     for text, part in enumerate(states.split(LENGTHS)):
-        assert close(part, expected.last_hidden_state[text, : LENGTHS[text]]), text
+        assert is_close(part, expected.last_hidden_state[text, : LENGTHS[text]]), text
         alone = theirs(input_ids=torch.tensor([ids[text]])).last_hidden_state[0]
-        assert close(part, alone), text
-    assert close(ours.pooled(states, tokens), expected.pooler_output)
+        assert is_close(part, alone), text
+    assert is_close(ours.pooler_output(states, tokens), expected.pooler_output)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 @torch.no_grad()
 def test_vocabulary_logits_are_those_of_transformers(name, tmp_path):
-    theirs, ours = pair(tmp_path, BertForMaskedLM, **SHAPES[name])
-    ids = texts()
-    expected = theirs(**padded(ids)).logits
-    logits = ours.logits(ours(Tokens.pack(ids, "document"))).split(LENGTHS)
+    theirs, ours = make_pair(tmp_path, BertForMaskedLM, **SHAPES[name])
+    ids = random_ids()
+    expected = theirs(**pad_batch(ids)).logits
+    logits = ours.logits(ours(PackedTokens.from_lists(ids, "document"))).split(LENGTHS)
     for text, part in enumerate(logits):
-        assert close(part, expected[text, : LENGTHS[text]]), text
+        assert is_close(part, expected[text, : LENGTHS[text]]), text
 
 
 @torch.no_grad()
 def test_segments_are_those_of_transformers(tmp_path):
-    theirs, ours = pair(tmp_path)
-    ids = texts()
+    theirs, ours = make_pair(tmp_path)
+    ids = random_ids()
     segments = [[int(position >= 3) for position in range(len(text))] for text in ids]
-    tokens = Tokens.pack(ids, "document")
+    tokens = PackedTokens.from_lists(ids, "document")
     tokens = replace(tokens, segments=torch.tensor([number for text in segments for number in text]))
     for text, part in enumerate(ours(tokens).split(LENGTHS)):
         expected = theirs(input_ids=torch.tensor([ids[text]]), token_type_ids=torch.tensor([segments[text]])).last_hidden_state[0]
-        assert close(part, expected), text
+        assert is_close(part, expected), text
 
 
 @torch.no_grad()
 def test_silent_tokens_are_an_attention_mask_of_transformers(tmp_path):
     """ColBERT's [MASK]s attend to the query and yield vectors, but are not attended to."""
-    theirs, ours = pair(tmp_path)
-    ids, silent = texts(), (2, 0, 3, 0, 1, 11)
-    states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
+    theirs, ours = make_pair(tmp_path)
+    ids, silent = random_ids(), (2, 0, 3, 0, 1, 11)
+    states = ours(PackedTokens.from_lists(ids, "query", silent)).split(LENGTHS)
     for text, part in enumerate(states):
         mask = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
         expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([mask])).last_hidden_state[0]
-        assert close(part, expected), text
+        assert is_close(part, expected), text
 
 
 @settings(deadline=None, max_examples=25)
@@ -117,24 +117,24 @@ def test_silent_tokens_are_an_attention_mask_of_transformers(tmp_path):
 @torch.no_grad()
 def test_the_company_of_a_text_does_not_matter(lengths, seed):
     torch.manual_seed(1)
-    encoder = Encoder(Shape(61, 24, 2, 4, 40, positions=16, spread=0.3)).eval()
-    ids = texts(lengths, seed)
-    together = encoder(Tokens.pack(ids, "document")).split(lengths)
+    encoder = Encoder(EncoderConfig(61, 24, 2, 4, 40, positions=16, initializer_range=0.3)).eval()
+    ids = random_ids(lengths, seed)
+    together = encoder(PackedTokens.from_lists(ids, "document")).split(lengths)
     for text, part in zip(ids, together, strict=True):
-        assert close(part, encoder(Tokens.pack([text], "document")))
+        assert is_close(part, encoder(PackedTokens.from_lists([text], "document")))
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "prenorm", "one layer", "none"])
 def test_the_first_tokens_alone_are_those_of_all_states_and_so_are_their_gradients(kind, training):
     torch.manual_seed(1)
-    shape = Shape(61, 24, 2, 4, 40, positions=16, spread=0.3, dropout=0.0, attention_dropout=0.0)
-    prenorm = PreNorm(windows=(None, 4), thetas=(10.0, 10.0))
+    shape = EncoderConfig(61, 24, 2, 4, 40, positions=16, initializer_range=0.3, dropout=0.0, attention_dropout=0.0)
+    prenorm = PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))
     encoder = Encoder({"prenorm": replace(shape, prenorm=prenorm), "one layer": replace(shape, layers=1)}.get(kind, shape)).train(training)
     encoder.layers = encoder.layers[:0] if kind == "none" else encoder.layers
-    batch = Tokens.pack(texts(), "query", silent=[0, 0, 3, 0, 1, 0])
+    batch = PackedTokens.from_lists(random_ids(), "query", no_attend_counts=[0, 0, 3, 0, 1, 0])
     results = []
-    for form in (encoder.firsts, lambda tokens: encoder(tokens).index_select(0, tokens.starts[:-1])):
+    for form in (encoder.encode_cls, lambda tokens: encoder(tokens).index_select(0, tokens.starts[:-1])):
         encoder.zero_grad()
         first = form(batch)
         (first * torch.linspace(-1, 1, 24)).sum().backward()
@@ -147,7 +147,7 @@ def test_the_first_tokens_alone_are_those_of_all_states_and_so_are_their_gradien
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():
     torch.manual_seed(1)
-    encoder, tokens = Encoder(Shape(61, 24, 2, 4, 40, positions=16)), Tokens.pack(texts(), "document")
+    encoder, tokens = Encoder(EncoderConfig(61, 24, 2, 4, 40, positions=16)), PackedTokens.from_lists(random_ids(), "document")
     torch.manual_seed(2)
     first, second = encoder(tokens), encoder(tokens)
     assert not torch.equal(second, first)
@@ -161,15 +161,15 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
-    shape = Shape(61, 24, 2, 4, 40, positions=16, spread=0.3, dropout=0.0, attention_dropout=0.0)
-    encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    shape = EncoderConfig(61, 24, 2, 4, 40, positions=16, initializer_range=0.3, dropout=0.0, attention_dropout=0.0)
+    encoder = Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")
-    for batch in (Tokens.pack(texts(), "query"), Tokens.pack(texts()[:3], "query")):
+    for batch in (PackedTokens.from_lists(random_ids(), "query"), PackedTokens.from_lists(random_ids()[:3], "query")):
         results = []
         for one in (encoder, compiled):
             one.zero_grad()
-            for states in (one(batch), one.firsts(batch)):
+            for states in (one(batch), one.encode_cls(batch)):
                 states.square().sum().backward()
             results.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
         for name, value in results[0].items():
@@ -178,20 +178,20 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
 
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])
 def test_the_dropout_of_attention_weights_can_be_set_whatever_the_configuration_says(kind):
-    shape = Shape(61, 24, 2, 4, 40, positions=16, dropout=0.0)
-    encoder = Encoder(replace(shape, prenorm=PreNorm(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    shape = EncoderConfig(61, 24, 2, 4, 40, positions=16, dropout=0.0)
+    encoder = Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
     if kind == "prenorm":
         for layer in encoder.layers:
             layer.attention.dropout.p = 0.0  # of the attention output: ModernBERT has one rate for both
-    tokens = Tokens.pack(texts(), "document")
+    tokens = PackedTokens.from_lists(random_ids(), "document")
     assert not torch.equal(encoder(tokens), encoder(tokens))
     set_attention_dropout(encoder, 0.0)
     assert torch.equal(encoder(tokens), encoder(tokens))
 
 
 def test_a_tower_is_an_independent_copy():
-    encoder = Encoder(Shape(61, 24, 3, 4, 40, positions=16))
-    tower = encoder.tower(1)
+    encoder = Encoder(EncoderConfig(61, 24, 3, 4, 40, positions=16))
+    tower = encoder.copy_layers_from(1)
     assert len(tower) == 2
     for copied, layer in zip(tower.parameters(), list(encoder.layers)[1:][0].parameters(), strict=False):
         assert torch.equal(copied, layer) and copied.data_ptr() != layer.data_ptr()
@@ -199,6 +199,6 @@ def test_a_tower_is_an_independent_copy():
 
 def test_impossible_shapes_are_refused():
     with pytest.raises(UsageError, match="not a multiple of 5"):
-        Shape(61, 24, 2, 5, 40)
+        EncoderConfig(61, 24, 2, 5, 40)
     with pytest.raises(UsageError, match="activation 'swish2' is not one of gelu"):
-        Shape(61, 24, 2, 4, 40, activation="swish2")
+        EncoderConfig(61, 24, 2, 4, 40, activation="swish2")

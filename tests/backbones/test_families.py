@@ -9,39 +9,39 @@ from safetensors.torch import load_file, save_file
 
 from moeir.backbones import precision
 from moeir.backbones.checkpoints import files
-from moeir.backbones.encoder import run
+from moeir.backbones.encoder import run_layers
 from moeir.backbones.layers import FeedForward
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import ArtifactError, UsageError
-from tests.backbones.families import LENGTHS, SMALL, close, made, padded, pair, texts
+from tests.backbones.families import LENGTHS, TINY_MODELS, is_close, make_model, pad_batch, make_pair, random_ids
 
-FAMILIES = [name for name in SMALL if name != "bert"]
+FAMILIES = [name for name in TINY_MODELS if name != "bert"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_states_and_logits_are_those_of_transformers(name, tmp_path):
-    theirs, ours = pair(name, tmp_path)
-    ids = texts()
-    expected = theirs(**padded(ids)).logits
-    states = ours(Tokens.pack(ids, "document"))
+    theirs, ours = make_pair(name, tmp_path)
+    ids = random_ids()
+    expected = theirs(**pad_batch(ids)).logits
+    states = ours(PackedTokens.from_lists(ids, "document"))
     logits = ours.logits(states)
     for text, (part, scored) in enumerate(zip(states.split(LENGTHS), logits.split(LENGTHS), strict=True)):
         alone = theirs.base_model(input_ids=torch.tensor([ids[text]])).last_hidden_state[0]
-        assert close(part, alone), text
-        assert close(scored, expected[text, : LENGTHS[text]]), text
+        assert is_close(part, alone), text
+        assert is_close(scored, expected[text, : LENGTHS[text]]), text
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_silent_tokens_are_an_attention_mask_of_transformers(name, tmp_path):
-    theirs, ours = pair(name, tmp_path, head=False)
-    ids, silent = texts(), (2, 0, 3, 0, 1, 3)
-    states = ours(Tokens.pack(ids, "query", silent)).split(LENGTHS)
+    theirs, ours = make_pair(name, tmp_path, head=False)
+    ids, silent = random_ids(), (2, 0, 3, 0, 1, 3)
+    states = ours(PackedTokens.from_lists(ids, "query", silent)).split(LENGTHS)
     for text, part in enumerate(states):
         mask = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
         expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([mask])).last_hidden_state[0]
-        assert close(part, expected), text
+        assert is_close(part, expected), text
 
 
 @pytest.mark.parametrize("head", [True, False])
@@ -49,22 +49,22 @@ def test_silent_tokens_are_an_attention_mask_of_transformers(name, tmp_path):
 @torch.no_grad()
 def test_weights_survive_the_way_there_and_back(name, head, tmp_path):
     pooler = not head and "roberta" in name
-    theirs, _ = pair(name, tmp_path / "theirs", head=head)
+    theirs, _ = make_pair(name, tmp_path / "theirs", head=head)
     ours = files.read_encoder(tmp_path / "theirs", vocabulary_head=None, pooler=pooler)
     (tmp_path / "ours").mkdir()
-    files.write(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), plain=True)
+    files.write_model(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), hf_compatible=True)
     opener = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
     reopened, loading_info = opener.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert type(reopened) is type(theirs) and not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
     first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "ours"))
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
-    batch = padded(texts())
+    batch = pad_batch(random_ids())
     assert torch.equal(theirs(**batch)[0], reopened.eval()(**batch)[0])
 
 
 @pytest.mark.parametrize("name", ["roberta", "electra-small", "distilbert", "modernbert"])
 def test_shards_prefixes_and_repeated_decoders_are_understood(name, tmp_path):
-    theirs, ours = pair(name, tmp_path)
+    theirs, ours = make_pair(name, tmp_path)
     expected = ours.state_dict()
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert (tmp_path / "shards" / "model.safetensors.index.json").exists()
@@ -82,7 +82,7 @@ def test_shards_prefixes_and_repeated_decoders_are_understood(name, tmp_path):
 
 
 def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
-    config = made("electra-small").config
+    config = make_model("electra-small").config
     transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
     assert "discriminator_predictions.dense.weight" in load_file(tmp_path / "model.safetensors")
     assert not files.has_vocabulary_head(tmp_path) and files.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
@@ -90,17 +90,17 @@ def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
 
 @torch.no_grad()
 def test_roberta_counts_positions_from_behind_its_padding(tmp_path):
-    _, ours = pair("roberta", tmp_path, head=False)
-    assert ours.shape.positions == 16 and len(ours.embeddings.places.weight) == 18
+    _, ours = make_pair("roberta", tmp_path, head=False)
+    assert ours.config.positions == 16 and len(ours.embeddings.places.weight) == 18
     ours.embeddings.places.weight[:2] = float("nan")  # the rows that belong to no token
-    assert bool(ours(Tokens.pack(texts(), "document")).isfinite().all())
+    assert bool(ours(PackedTokens.from_lists(random_ids(), "document")).isfinite().all())
 
 
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "modernbert"])
 @torch.no_grad()
 def test_segments_are_one_where_a_family_knows_no_two(name, tmp_path):
-    _, ours = pair(name, tmp_path, head=False)
-    tokens = Tokens.pack(texts(), "pair")
+    _, ours = make_pair(name, tmp_path, head=False)
+    tokens = PackedTokens.from_lists(random_ids(), "pair")
     assert torch.equal(ours(replace(tokens, segments=torch.ones_like(tokens.ids))), ours(tokens))
 
 
@@ -110,48 +110,48 @@ def test_modernbert_of_older_releases_is_read(every, tmp_path):
     """Their config.json names two thetas and how often a layer sees everything, not the layers."""
     kinds = ["sliding_attention" if number % every else "full_attention" for number in range(5)]
     theta = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in (("full_attention", 90.0), ("sliding_attention", 7.0))}
-    theirs = made("modernbert", layer_types=kinds, rope_parameters=theta)
+    theirs = make_model("modernbert", layer_types=kinds, rope_parameters=theta)
     theirs.save_pretrained(tmp_path)
     config = {key: value for key, value in files.read_config(tmp_path).items() if key not in ("layer_types", "rope_parameters")}
     old = config | {"global_attn_every_n_layers": every, "global_rope_theta": 90.0, "local_rope_theta": 7.0}
-    assert files.shape_of(old, tmp_path) == files.shape_of(files.read_config(tmp_path), tmp_path)
-    ids = texts()
+    assert files.parse_encoder_config(old, tmp_path) == files.parse_encoder_config(files.read_config(tmp_path), tmp_path)
+    ids = random_ids()
     ours = files.read_encoder(tmp_path, vocabulary_head=None).eval()
-    assert close(ours.logits(ours(Tokens.pack(ids, "document"))).split(LENGTHS)[5], theirs(input_ids=torch.tensor([ids[5]])).logits[0])
+    assert is_close(ours.logits(ours(PackedTokens.from_lists(ids, "document"))).split(LENGTHS)[5], theirs(input_ids=torch.tensor([ids[5]])).logits[0])
 
 
 @pytest.mark.parametrize("start", [0, 2, 5])
 @torch.no_grad()
 def test_a_tower_ends_as_normalised_as_the_encoder(start, tmp_path):
-    _, ours = pair("modernbert", tmp_path, head=False)
-    tokens = Tokens.pack(texts(), "document")
-    lower = run(ours.layers[:start], ours.embeddings(tokens), tokens)
-    assert torch.equal(run(ours.tower(start), lower, tokens), ours(tokens))
+    _, ours = make_pair("modernbert", tmp_path, head=False)
+    tokens = PackedTokens.from_lists(random_ids(), "document")
+    lower = run_layers(ours.layers[:start], ours.embeddings(tokens), tokens)
+    assert torch.equal(run_layers(ours.copy_layers_from(start), lower, tokens), ours(tokens))
     closings = [layer.closing for layer in ours.layers]
     assert closings[:-1] == [None] * 4 and closings[-1] is not None and "layers.4.closing.weight" in ours.state_dict()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", TINY_MODELS)
 @torch.no_grad()
 def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
     """Mixtures rely on this: update and residual make the whole, the normalisation is named `norm`, the width is that of `down`."""
-    _, ours = pair(name, tmp_path, head=False)
+    _, ours = make_pair(name, tmp_path, head=False)
     states = torch.randn(7, 24)
     for layer in ours.layers:
         part = layer.feedforward
         assert isinstance(part, FeedForward) and isinstance(part.norm, torch.nn.LayerNorm) and part.down.out_features == 24
         whole = part(states, None, None)
-        assert torch.equal(whole, part.joined(states, part.change(states)))
+        assert torch.equal(whole, part.add_and_norm(states, part.compute_update(states)))
         plain = "modern" not in name
-        other = part.norm(states + part.down(part.activation(part.up(states)))) if plain else states + part.change(states)
+        other = part.norm(states + part.down(part.activation(part.up(states)))) if plain else states + part.compute_update(states)
         assert torch.equal(whole, other)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", TINY_MODELS)
 @torch.no_grad()
 def test_bfloat16_stays_near_float32(name, tmp_path):
-    _, ours = pair(name, tmp_path)
-    tokens = Tokens.pack(texts(), "document", (2, 0, 3, 0, 1, 3))
+    _, ours = make_pair(name, tmp_path)
+    tokens = PackedTokens.from_lists(random_ids(), "document", (2, 0, 3, 0, 1, 3))
     exact = ours(tokens)
     with precision.autocast(torch.bfloat16, "cpu"):
         states = ours(tokens)
@@ -160,11 +160,11 @@ def test_bfloat16_stays_near_float32(name, tmp_path):
     assert bool(logits.isfinite().all())
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", TINY_MODELS)
 def test_every_weight_learns(name, tmp_path):
     """But for the key's bias, which a softmax does not see."""
-    _, ours = pair(name, tmp_path)
-    ours.logits(ours(Tokens.pack(texts(), "document"))).square().mean().backward()
+    _, ours = make_pair(name, tmp_path)
+    ours.logits(ours(PackedTokens.from_lists(random_ids(), "document"))).square().mean().backward()
     idle = [key for key, parameter in ours.named_parameters() if parameter.grad is None or not bool(parameter.grad.abs().sum() > 0)]
     assert [key for key in idle if not key.endswith("key.bias")] == []
 
@@ -186,7 +186,7 @@ def test_every_weight_learns(name, tmp_path):
     ],
 )
 def test_what_we_cannot_compute_is_refused(name, changes, message, tmp_path):
-    made(name, head=False).save_pretrained(tmp_path)
+    make_model(name, head=False).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=message) as caught:
-        files.shape_of(files.read_config(tmp_path) | changes, tmp_path)
+        files.parse_encoder_config(files.read_config(tmp_path) | changes, tmp_path)
     assert "\n" not in str(caught.value)

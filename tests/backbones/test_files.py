@@ -10,7 +10,7 @@ from transformers import AutoModel, BertForMaskedLM, BertForPreTraining, BertMod
 
 from moeir.backbones.checkpoints import files
 from moeir.errors import ArtifactError, UsageError
-from tests.backbones.test_encoder import config, pair, random_weights
+from tests.backbones.test_encoder import make_config, make_pair, randomize_weights
 
 
 def changed(folder, change):
@@ -26,15 +26,15 @@ def reconfigured(folder, **changes):
 
 @pytest.fixture
 def written(tmp_path):
-    random_weights(BertForMaskedLM(config())).save_pretrained(tmp_path)
+    randomize_weights(BertForMaskedLM(make_config())).save_pretrained(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("kind, pooler", [(BertModel, True), (BertModel, False), (BertForMaskedLM, False)])
 def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
-    theirs, ours = pair(tmp_path / "theirs", kind, pooler)
+    theirs, ours = make_pair(tmp_path / "theirs", kind, pooler)
     (tmp_path / "ours").mkdir()
-    files.write(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), plain=True)
+    files.write_model(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), hf_compatible=True)
     options = {"add_pooling_layer": pooler} if kind is BertModel else {}
     reopened, loading_info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True, **options)
     assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
@@ -47,7 +47,7 @@ def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
 
 
 def test_a_model_with_every_head_is_read(tmp_path):
-    theirs = random_weights(BertForPreTraining(config()))
+    theirs = randomize_weights(BertForPreTraining(make_config()))
     theirs.save_pretrained(tmp_path)
     ours = files.read_encoder(tmp_path, vocabulary_head=None, pooler=True)
     assert torch.equal(ours.pooler.weight, theirs.bert.pooler.dense.weight)
@@ -81,7 +81,7 @@ def test_half_precision_is_read_as_float32(written):
     reconfigured(written, torch_dtype="float16")
     ours = files.read_encoder(written, vocabulary_head=True)
     assert {value.dtype for value in ours.state_dict().values()} == {torch.float32}
-    files.write(written, files.read_config(written), ours.state_dict(), plain=True)
+    files.write_model(written, files.read_config(written), ours.state_dict(), hf_compatible=True)
     config = files.read_config(written)
     assert config["dtype"] == "float32" and "torch_dtype" not in config
 
@@ -153,13 +153,13 @@ def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
 
 def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
     with pytest.raises(UsageError, match="nobody/nothing: not a folder, and it cannot be loaded from the hub") as caught:
-        files.located(files.Path("nobody/nothing"))
+        files.resolve_model(files.Path("nobody/nothing"))
     assert "\n" not in str(caught.value)
 
 
 def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    random_weights(BertModel(config())).save_pretrained(tmp_path)
+    randomize_weights(BertModel(make_config())).save_pretrained(tmp_path)
     assert not files.has_vocabulary_head(tmp_path)
     assert files.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
     assert files.read_encoder(tmp_path, vocabulary_head=True).vocabulary_head is not None

@@ -7,7 +7,7 @@ import torch
 
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
-from tests.backbones.families import SMALL, made
+from tests.backbones.families import TINY_MODELS, make_model
 
 STRANGERS = (
     "layers.3.feedforward.experts.0.up.weight",
@@ -35,10 +35,10 @@ def test_names_of_architectures_survive_every_family(family, masked_lm):
     assert {name: kin.ours(kin.theirs(name, masked_lm=masked_lm)) for name in STRANGERS} == {name: name for name in STRANGERS}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", TINY_MODELS)
 def test_every_name_of_an_encoder_survives_its_own_family(name, tmp_path):
-    config = made(name).config.to_dict()
-    kin = files.family(config, tmp_path)
+    config = make_model(name).config.to_dict()
+    kin = files.import_family(config, tmp_path)
     with torch.device("meta"):
         weights = Encoder(kin.shape(config), vocabulary_head=True, pooler="roberta" in name).state_dict()
     for masked_lm in (True, False):

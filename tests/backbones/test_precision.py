@@ -7,7 +7,7 @@ import torch
 
 from moeir.backbones import precision
 from moeir.errors import UsageError
-from moeir.kernels.bfloat16 import multiplies_bfloat16
+from moeir.kernels.bfloat16 import has_native_bfloat16
 from moeir.kernels.full_precision import full_precision
 
 
@@ -33,23 +33,23 @@ def cards(monkeypatch):
 def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, device):
     selected = cards(2)
     assert precision.resolve_device(name) == device and selected == []
-    assert precision.device_for(name) == device
+    assert precision.select_device(name) == device
     assert selected == ([] if device == "cpu" else [device])
 
 
 def test_processes_share_out_every_device_unless_one_is_named(cards):
     cards(3)
-    assert precision.devices_for("auto") == precision.devices_for("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
-    assert precision.devices_for("cuda:2") == ["cuda:2"] and precision.devices_for("cpu") == ["cpu"]
+    assert precision.list_devices("auto") == precision.list_devices("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert precision.list_devices("cuda:2") == ["cuda:2"] and precision.list_devices("cpu") == ["cpu"]
     cards(0)
-    assert precision.devices_for("auto") == ["cpu"] and precision.device_for("auto") == "cpu"
+    assert precision.list_devices("auto") == ["cpu"] and precision.select_device("auto") == "cpu"
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:99", "cuda:-1", "meta", "gpu", ""])
 def test_a_device_that_is_not_there_is_refused(cards, name):
     cards(2)
     with pytest.raises(UsageError, match=r"torch sees 2 CUDA devices|expected auto, cpu, cuda or cuda:N"):
-        precision.device_for(name)
+        precision.select_device(name)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_device_that_is_not_there_is_refused(cards, name):
 def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(cards, caplog, capability, dtype):
     cards(2, capability)
     caplog.set_level(logging.INFO)
-    assert precision.dtype_for("auto", "cuda:1") is dtype and multiplies_bfloat16("cuda:1") == (dtype is torch.bfloat16)
+    assert precision.select_dtype("auto", "cuda:1") is dtype and has_native_bfloat16("cuda:1") == (dtype is torch.bfloat16)
     message = caplog.messages[-1]
     assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in message
     assert message.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
@@ -68,12 +68,12 @@ def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(ca
 def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processor(cards):
     cards(1, (7, 5))
     with pytest.raises(UsageError) as refused:
-        precision.dtype_for("bfloat16", "cuda:0")
+        precision.select_dtype("bfloat16", "cuda:0")
     assert str(refused.value) == (
         "--dtype bfloat16: cuda:0 (A card, compute capability 7.5) has no bfloat16 units, "
         "expected compute capability 8.0 or more; use --dtype auto or float32"
     )
-    assert precision.dtype_for("bfloat16", "cpu") is torch.bfloat16
+    assert precision.select_dtype("bfloat16", "cpu") is torch.bfloat16
 
 
 def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
@@ -81,7 +81,7 @@ def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
     caplog.set_level(logging.INFO)
     torch.set_float32_matmul_precision("high")
     try:
-        assert precision.dtype_for("float32", "cuda:0") is torch.float32
+        assert precision.select_dtype("float32", "cuda:0") is torch.float32
     finally:
         torch.set_float32_matmul_precision("highest")
     assert "computed in TF32, as this process has set torch; scores are not" in caplog.messages[-1]

@@ -6,8 +6,8 @@ import transformers
 
 from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import Tokens
-from tests.backbones.families import close
+from moeir.backbones.tokens import PackedTokens
+from tests.backbones.families import is_close
 
 FEW = {"vocab_size": 500}
 ROBERTA = FEW | {"num_hidden_layers": 2, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -42,11 +42,11 @@ def test_states_and_logits_are_those_of_transformers(name, tmp_path):
         ids = [torch.randint(5, 500, (length,)).tolist() for length in lengths]
     theirs.save_pretrained(tmp_path)
     ours = files.read_encoder(tmp_path, vocabulary_head=None).eval()
-    states = ours(Tokens.pack(ids, "document"))
+    states = ours(PackedTokens.from_lists(ids, "document"))
     for text, part in zip(ids, states.split(lengths), strict=True):
         expected = theirs(input_ids=torch.tensor([text]))
-        assert close(part, theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0])
-        assert close(ours.logits(part), expected.logits[0])
+        assert is_close(part, theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0])
+        assert is_close(ours.logits(part), expected.logits[0])
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -55,6 +55,6 @@ def test_the_published_models_have_their_parameters(name, tmp_path):
     family, settings, count = WHOLE[name]
     config = getattr(transformers, f"{family}Config")(**settings).to_dict()
     with torch.device("meta"):
-        encoder = Encoder(files.shape_of(config, tmp_path), vocabulary_head=True)
+        encoder = Encoder(files.parse_encoder_config(config, tmp_path), vocabulary_head=True)
         theirs = getattr(transformers, f"{family}ForMaskedLM")(getattr(transformers, f"{family}Config")(**settings))
     assert sum(part.numel() for part in encoder.parameters()) == count == theirs.num_parameters()

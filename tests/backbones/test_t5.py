@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from moeir.backbones.t5 import Passage, QueryWriter, Sampling, drawn, uniforms
+from moeir.backbones.t5 import Passage, T5QueryGenerator, Sampling, sample_tokens, philox_uniforms
 from moeir.errors import ArtifactError, UsageError
 from tests.oracles import sampling
 
@@ -29,14 +29,14 @@ RULES = [
 
 @pytest.fixture(scope="module")
 def writer(t5_model):
-    return QueryWriter(t5_model, "cpu", torch.float32)
+    return T5QueryGenerator(t5_model, "cpu", torch.float32)
 
 
 @pytest.mark.parametrize("rules", RULES)
 def test_tokens_are_drawn_as_often_as_their_probability_says(rules):
-    numbers = np.concatenate([uniforms(1, str(passage), 0, 100) for passage in range(400)])
-    counts = torch.bincount(drawn(torch.tensor([TABLE]).expand(len(numbers), -1), torch.from_numpy(numbers), **rules), minlength=8)
-    expected = dict(sampling.shares(TABLE, **rules))
+    numbers = np.concatenate([philox_uniforms(1, str(passage), 0, 100) for passage in range(400)])
+    counts = torch.bincount(sample_tokens(torch.tensor([TABLE]).expand(len(numbers), -1), torch.from_numpy(numbers), **rules), minlength=8)
+    expected = dict(sampling.truncated_distribution(TABLE, **rules))
     assert {token for token in range(8) if counts[token]} == expected.keys()
     test = chisquare([counts[token] for token in expected], [len(numbers) * share for share in expected.values()])
     assert len(expected) == 1 or test.pvalue > 1e-3
@@ -48,9 +48,9 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(rules):
 )  # fmt: skip
 def test_every_draw_is_that_of_the_slow_version(logits, top_k, top_p, temperature, number):
     rules = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
-    token = drawn(torch.tensor([logits]), torch.tensor([number], dtype=torch.float64), **rules).item()
-    near = {sampling.drawn(logits, min(max(number + shift, 0), 1 - 1e-9), **rules) for shift in (-1e-9, 0, 1e-9)}
-    nearby = {sampling.drawn(logits, number, top_k, min(max(top_p + shift, 1e-9), 1), temperature) for shift in (-1e-9, 1e-9)}
+    token = sample_tokens(torch.tensor([logits]), torch.tensor([number], dtype=torch.float64), **rules).item()
+    near = {sampling.sample_token(logits, min(max(number + shift, 0), 1 - 1e-9), **rules) for shift in (-1e-9, 0, 1e-9)}
+    nearby = {sampling.sample_token(logits, number, top_k, min(max(top_p + shift, 1e-9), 1), temperature) for shift in (-1e-9, 1e-9)}
     assert token in near | nearby
 
 
@@ -62,18 +62,18 @@ def test_what_remains_is_what_remains_in_transformers(rules):
     theirs = scores
     for each in filters:
         theirs = each(None, theirs)
-    ours = dict(sampling.shares(scores[0].tolist(), **rules))
+    ours = dict(sampling.truncated_distribution(scores[0].tolist(), **rules))
     assert [ours.get(token, 0.0) for token in range(8)] == pytest.approx(theirs.softmax(-1)[0].tolist(), abs=1e-6)
 
 
 def test_of_equal_tokens_the_lower_comes_first():
     numbers = torch.tensor([0.0, 0.49, 0.51, 0.99], dtype=torch.float64)
-    assert drawn(torch.zeros(4, 6), numbers, top_k=0, top_p=0.3).tolist() == [0, 0, 1, 1]
+    assert sample_tokens(torch.zeros(4, 6), numbers, top_k=0, top_p=0.3).tolist() == [0, 0, 1, 1]
 
 
 def test_random_numbers_are_what_they_have_always_been():
-    assert uniforms(42, "owl", 0, 3).tolist() == [0.11332923120167326, 0.9258640746389264, 0.5741430223236739]
-    numbers = np.concatenate([uniforms(42, f"d{passage}", number, 20) for passage in range(100) for number in range(5)])
+    assert philox_uniforms(42, "owl", 0, 3).tolist() == [0.11332923120167326, 0.9258640746389264, 0.5741430223236739]
+    numbers = np.concatenate([philox_uniforms(42, f"d{passage}", number, 20) for passage in range(100) for number in range(5)])
     assert len(np.unique(numbers)) == len(numbers) == 10_000
     assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.015
 
@@ -92,9 +92,9 @@ def test_a_special_token_in_a_passage_is_text(writer):
 
 
 def test_half_precision_writes_too(t5_model):
-    half = QueryWriter(t5_model, "cpu", torch.bfloat16)
-    [ids], _ = half.read(["an owl hunts at night"], 512)
-    assert len(half.write([Passage("a", ids)], Sampling(queries=8, length=6))[0]) > 3
+    half = T5QueryGenerator(t5_model, "cpu", torch.bfloat16)
+    [ids], _ = half.tokenize(["an owl hunts at night"], 512)
+    assert len(half.generate([Passage("a", ids)], Sampling(queries=8, length=6))[0]) > 3
 
 
 def cut(folder):
@@ -135,5 +135,5 @@ def test_a_folder_that_holds_no_whole_t5_is_refused(damage, kind, words, t5_mode
     shutil.copytree(t5_model, tmp_path / "t5")
     damage(tmp_path / "t5")
     with pytest.raises(kind) as raised:
-        QueryWriter(tmp_path / "t5", "cpu", torch.float32).write([Passage("a", [40, 1])], Sampling(length=2))
+        T5QueryGenerator(tmp_path / "t5", "cpu", torch.float32).generate([Passage("a", [40, 1])], Sampling(length=2))
     assert words in str(raised.value) and str(tmp_path / "t5") in str(raised.value) and "\n" not in str(raised.value)

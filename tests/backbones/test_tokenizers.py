@@ -6,7 +6,7 @@ import string
 import pytest
 from transformers import RobertaTokenizer
 
-from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 from tests.backbones.vocabularies import WRITERS, write_bert, write_modernbert, write_roberta, write_xlm_roberta
 
@@ -21,58 +21,58 @@ def tokens(reader, text):
 def test_byte_pairs_from_two_files_are_those_of_transformers(spaced, tmp_path):
     write_roberta(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": spaced}))
-    reader = TextReader(tmp_path)
+    reader = TextTokenizer(tmp_path)
     theirs = RobertaTokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), add_prefix_space=spaced)
-    assert reader.ids(TEXT) == theirs(TEXT)["input_ids"]
+    assert reader.encode(TEXT) == theirs(TEXT)["input_ids"]
     assert tokens(reader, "owl")[0] == "<s>" and tokens(reader, "owl")[-1] == "</s>"
-    assert reader.token(reader.signs.mask) == "<mask>" and reader.signs.query_marker is None and reader.signs.document_marker is None
+    assert reader.id_to_token(reader.special_tokens.mask) == "<mask>" and reader.special_tokens.query_marker is None and reader.special_tokens.document_marker is None
 
 
 def test_a_copied_tokenizer_of_two_files_reads_the_same(tmp_path):
     write_roberta(tmp_path / "first")
     (tmp_path / "second").mkdir()
-    reader = TextReader(tmp_path / "first")
-    reader.copy_to(tmp_path / "second")
-    again = TextReader(tmp_path / "second")
+    reader = TextTokenizer(tmp_path / "first")
+    reader.copy_files(tmp_path / "second")
+    again = TextTokenizer(tmp_path / "second")
     assert {file.name for file in (tmp_path / "second").iterdir()} == {"vocab.json", "merges.txt", "tokenizer.json"}
-    assert again.ids(TEXT) == reader.ids(TEXT) and again.signs == reader.signs
+    assert again.encode(TEXT) == reader.encode(TEXT) and again.special_tokens == reader.special_tokens
 
 
 @pytest.mark.parametrize("name, mask", [("roberta", "<mask>"), ("xlm-roberta", "<mask>"), ("modernbert", "[MASK]")])
 def test_special_tokens_in_a_text_are_text_in_every_family(name, mask, tmp_path):
     WRITERS[name](tmp_path)
-    reader = TextReader(tmp_path)
-    assert reader.token(reader.signs.mask) == mask
-    inside = reader.ids([f"the {mask} owl {reader.token(reader.signs.separator)}{mask}"])[0][1:-1]
-    assert not {reader.signs.mask, reader.signs.separator, reader.signs.beginning} & set(inside)
+    reader = TextTokenizer(tmp_path)
+    assert reader.id_to_token(reader.special_tokens.mask) == mask
+    inside = reader.encode([f"the {mask} owl {reader.id_to_token(reader.special_tokens.separator)}{mask}"])[0][1:-1]
+    assert not {reader.special_tokens.mask, reader.special_tokens.separator, reader.special_tokens.beginning} & set(inside)
 
 
 def test_sentence_pieces_are_read(tmp_path):
     write_xlm_roberta(tmp_path)
-    reader = TextReader(tmp_path)
+    reader = TextTokenizer(tmp_path)
     pieces = tokens(reader, "the end")
     assert pieces[0] == "<s>" and pieces[-1] == "</s>" and "".join(pieces[1:-1]).replace("▁", " ") == " the end"
 
 
 def test_modernbert_has_the_markers_of_bert(tmp_path):
     write_modernbert(tmp_path)
-    reader = TextReader(tmp_path)
-    assert [reader.token(number) for number in (reader.signs.query_marker, reader.signs.document_marker)] == ["[unused0]", "[unused1]"]
+    reader = TextTokenizer(tmp_path)
+    assert [reader.id_to_token(number) for number in (reader.special_tokens.query_marker, reader.special_tokens.document_marker)] == ["[unused0]", "[unused1]"]
     assert tokens(reader, "owl")[0] == "[CLS]" and tokens(reader, "owl")[-1] == "[SEP]"
 
 
 @pytest.mark.parametrize("name, space", [("roberta", "Ġ"), ("xlm-roberta", "▁"), ("modernbert", "Ġ")])
 def test_punctuation_has_or_has_not_the_sign_of_a_space_before_it(name, space, tmp_path):
     WRITERS[name](tmp_path)
-    reader = TextReader(tmp_path)
-    vocabulary = {reader.token(number) for number in range(reader.vocabulary)}
-    punctuation = {reader.token(number) for number in reader.signs.punctuation}
+    reader = TextTokenizer(tmp_path)
+    vocabulary = {reader.id_to_token(number) for number in range(reader.vocabulary_size)}
+    punctuation = {reader.id_to_token(number) for number in reader.special_tokens.punctuation}
     assert punctuation == {
         token for token in vocabulary if token.removeprefix(space) and not set(token.removeprefix(space)) - set(string.punctuation)
     }
     assert f"{space}(" in punctuation and "," in punctuation and space not in punctuation
-    dropped = {number for number in reader.ids(["the end! (the end), the end ..."])[0] if number in reader.signs.punctuation}
-    assert {symbol for number in dropped for symbol in reader.token(number)} - {space} == set("!(),.")
+    dropped = {number for number in reader.encode(["the end! (the end), the end ..."])[0] if number in reader.special_tokens.punctuation}
+    assert {symbol for number in dropped for symbol in reader.id_to_token(number)} - {space} == set("!(),.")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_punctuation_has_or_has_not_the_sign_of_a_space_before_it(name, space, t
 )
 def test_a_word_is_a_token_that_begins_one(write, whole, part, tmp_path):
     write(tmp_path)
-    reader = TextReader(tmp_path)
-    words = {reader.token(number): reader.word(number) for number in range(reader.vocabulary)}
+    reader = TextTokenizer(tmp_path)
+    words = {reader.id_to_token(number): reader.whole_word(number) for number in range(reader.vocabulary_size)}
     assert words[whole] == whole.lstrip("Ġ▁")
     assert all(words[token] == "" for token in (part, ",", "(") if token in words)
 
@@ -90,13 +90,13 @@ def test_a_word_is_a_token_that_begins_one(write, whole, part, tmp_path):
 def test_tokenizers_that_cannot_be_read_are_refused_in_one_line(tmp_path):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
     with pytest.raises(ArtifactError, match=r"no tokenizer.json beside sentencepiece.bpe.model; AutoTokenizer of transformers"):
-        TextReader(tmp_path)
+        TextTokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text("{}")
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(ArtifactError, match=r"cannot be opened: vocab.json has no <s> and </s>"):
-        TextReader(tmp_path)
+        TextTokenizer(tmp_path)
     write_roberta(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ArtifactError, match=r"tokenizer_config.json: not a JSON object") as caught:
-        TextReader(tmp_path)
+        TextTokenizer(tmp_path)
     assert "\n" not in str(caught.value)

@@ -45,7 +45,7 @@ def write_xlm_roberta(folder: Path) -> int:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens([*BYTES, AddedToken("<mask>", lstrip=True)])
-    return _saved(tokenizer, folder, ("<s>", "</s>"))
+    return _save(tokenizer, folder, ("<s>", "</s>"))
 
 
 def write_modernbert(folder: Path) -> int:
@@ -55,7 +55,7 @@ def write_modernbert(folder: Path) -> int:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(MODERN))
-    return _saved(tokenizer, folder, ("[CLS]", "[SEP]"))
+    return _save(tokenizer, folder, ("[CLS]", "[SEP]"))
 
 
 def write_bert(folder: Path) -> int:
@@ -66,7 +66,7 @@ def write_bert(folder: Path) -> int:
     return len(pieces)
 
 
-def _saved(tokenizer: Tokenizer, folder: Path, ends: tuple[str, str]) -> int:
+def _save(tokenizer: Tokenizer, folder: Path, ends: tuple[str, str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     numbered = [(token, tokenizer.token_to_id(token)) for token in ends]
     first, last = ends
@@ -77,4 +77,4 @@ def _saved(tokenizer: Tokenizer, folder: Path, ends: tuple[str, str]) -> int:
 
 
 WRITERS = {"roberta": write_roberta, "xlm-roberta": write_xlm_roberta, "modernbert": write_modernbert}
-EVERY = WRITERS | dict.fromkeys(("bert", "electra-base", "electra-small", "distilbert"), write_bert)
+ALL_WRITERS = WRITERS | dict.fromkeys(("bert", "electra-base", "electra-small", "distilbert"), write_bert)

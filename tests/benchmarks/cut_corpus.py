@@ -21,7 +21,7 @@ def main(corpus: Path, model: Path, length: int, output: Path) -> None:
         ends = tokenizer.encode(text.content, add_special_tokens=False).offsets[: length - 2]
         return texts.Text(text.id, text.content[: ends[-1][1]])
 
-    texts.write(map(cut, texts.read(corpus)), output)
+    texts.write_texts(map(cut, texts.read_texts(corpus)), output)
 
 
 if __name__ == "__main__":

@@ -22,17 +22,17 @@ from moeir.errors import ArtifactError
 STEP = 4096
 
 
-def refused(folder: Path, kind: str, file: Path) -> bool:
+def is_refused(folder: Path, kind: str, file: Path) -> bool:
     """Whether verification fails with one line that names the file and the remedy."""
     try:
-        manifests.verify(folder, kind)
+        manifests.verify_artifact(folder, kind)
     except ArtifactError as error:
         return str(file) in str(error) and "again with --force" in str(error) and "\n" not in str(error)
     return False
 
 
 @contextmanager
-def cut(file: Path, length: int) -> Iterator[None]:
+def truncate_file(file: Path, length: int) -> Iterator[None]:
     """A file without its end."""
     with open(file, "rb") as whole:
         whole.seek(length)
@@ -44,7 +44,7 @@ def cut(file: Path, length: int) -> Iterator[None]:
 
 
 @contextmanager
-def flipped(file: Path, bit: int) -> Iterator[None]:
+def flip_bit(file: Path, bit: int) -> Iterator[None]:
     """A file with one bit flipped."""
     _flip(file, bit)
     yield
@@ -77,12 +77,12 @@ def main() -> None:
         flips = zip(rng.choices(list(files), list(files.values()), k=arguments.flips), range(arguments.flips), strict=True)
         undetected = 0
         for file, length in cuts:
-            with cut(file, length):
-                undetected += not refused(damaged_copy, kind, file)
+            with truncate_file(file, length):
+                undetected += not is_refused(damaged_copy, kind, file)
         for file, _ in flips:
-            with flipped(file, rng.randrange(8 * files[file])):
-                undetected += not refused(damaged_copy, kind, file)
-        manifests.verify(damaged_copy, kind)
+            with flip_bit(file, rng.randrange(8 * files[file])):
+                undetected += not is_refused(damaged_copy, kind, file)
+        manifests.verify_artifact(damaged_copy, kind)
         shutil.rmtree(damaged_copy)
         undetected_in_all += undetected
         sys.stdout.write(

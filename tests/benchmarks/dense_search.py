@@ -29,7 +29,7 @@ HEADER = """| engine | queries a second | times IndexFlatIP's (least, most) | in
 |---|---|---|---|---|---|---|"""
 
 
-def drawn(count: int, width: int, seed: int) -> torch.Tensor:
+def random_vectors(count: int, width: int, seed: int) -> torch.Tensor:
     """Unit vectors [count, width] around 2,000 centres."""
     centres = torch.randn(2000, width, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(seed)
@@ -37,21 +37,21 @@ def drawn(count: int, width: int, seed: int) -> torch.Tensor:
     return torch.nn.functional.normalize(centres[torch.randint(2000, (count,), generator=generator)] + 1.5 * noise, dim=1)
 
 
-def stored(folder: Path, count: int, width: int) -> np.ndarray:
+def store_documents(folder: Path, count: int, width: int) -> np.ndarray:
     """The documents, float16 [count, width], memory-mapped."""
     path = folder / f"vectors-{count}-{width}.npy"
     if not path.exists():
         target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(count, width))
         for first in range(0, count, ROWS_AT_ONCE):
-            target[first : first + ROWS_AT_ONCE] = drawn(min(ROWS_AT_ONCE, count - first), width, 1 + first).half().numpy()
+            target[first : first + ROWS_AT_ONCE] = random_vectors(min(ROWS_AT_ONCE, count - first), width, 1 + first).half().numpy()
         target.flush()
     return np.load(path, mmap_mode="c")
 
 
-def opened(folder: Path, spec: str, vectors: np.ndarray) -> Any:
+def build_or_open_index(folder: Path, spec: str, vectors: np.ndarray) -> Any:
     """An index opened from disk, built first if it is missing."""
     index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{'-'.join(map(str, vectors.shape))}"
-    make_index = variants.bind("indexes", spec)
+    make_index = variants.bind_variant("indexes", spec)
     if not (index_folder / "engine.json").exists():
         index, began = make_index(), time.perf_counter()
         index.add(Dense(torch.from_numpy(vectors)))
@@ -60,14 +60,14 @@ def opened(folder: Path, spec: str, vectors: np.ndarray) -> Any:
     return make_index.func.open(index_folder)
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+def time_call(work: Callable[[], Any]) -> tuple[float, float, Any]:
     """Seconds, processor seconds, result."""
     began, used = time.perf_counter(), time.process_time()
     result = work()
     return time.perf_counter() - began, time.process_time() - used, result
 
 
-def compared(rows: np.ndarray, reference: np.ndarray, queries: torch.Tensor, vectors: np.ndarray) -> str:
+def compare_results(rows: np.ndarray, reference: np.ndarray, queries: torch.Tensor, vectors: np.ndarray) -> str:
     """Recall of the reference's ids, the number of ranks with other ids, and at how many of them the reference is wrong."""
     recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows, reference, strict=True)])
     query, rank = np.nonzero(rows != reference)
@@ -95,13 +95,13 @@ def main() -> None:
     faiss.omp_set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     vectors = (
-        np.load(arguments.vectors, mmap_mode="c") if arguments.vectors else stored(arguments.folder, arguments.documents, arguments.width)
+        np.load(arguments.vectors, mmap_mode="c") if arguments.vectors else store_documents(arguments.store_documents, arguments.store_documents, arguments.store_documents)
     )
-    engines = {spec: opened(arguments.folder, spec, vectors) for spec in arguments.engine or ["flat"]}
+    engines = {spec: build_or_open_index(arguments.build_or_open_index, spec, vectors) for spec in arguments.engine or ["flat"]}
     reference = faiss.IndexFlatIP(vectors.shape[1])
     for first in range(0, len(vectors), ROWS_AT_ONCE):
         reference.add(vectors[first : first + ROWS_AT_ONCE].astype(np.float32))
-    queries = drawn(arguments.queries, vectors.shape[1], 0)
+    queries = random_vectors(arguments.random_vectors, vectors.shape[1], 0)
     print(json.dumps({"documents": len(vectors), "width": vectors.shape[1], "depth": arguments.depth, "threads": arguments.threads}))
     for count in (arguments.queries, 1):
         query_batch = queries[:count]
@@ -110,14 +110,14 @@ def main() -> None:
         }
         for spec, index in engines.items():
             ways[spec] = lambda index=index, query_batch=query_batch: index.search(Dense(query_batch), arguments.depth)[0]
-        rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(arguments.rounds + 1)][1:]
+        rounds = [{name: time_call(way) for name, way in ways.items()} for _ in range(arguments.rounds + 1)][1:]
         print(f"\n{count} queries at once\n")
         print(HEADER)
         for name in ways:
             ratios = [one["IndexFlatIP"][0] / one[name][0] for one in rounds]
             used = statistics.median(one["IndexFlatIP"][1] / one[name][1] for one in rounds)
             speed = count / statistics.median(one[name][0] for one in rounds)
-            quality = compared(rounds[-1][name][2], rounds[-1]["IndexFlatIP"][2], query_batch, vectors)
+            quality = compare_results(rounds[-1][name][2], rounds[-1]["IndexFlatIP"][2], query_batch, vectors)
             times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             print(f"| {name} | {speed:.1f} | {times} | {used:.2f} | {quality} |")
 

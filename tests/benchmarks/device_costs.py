@@ -30,9 +30,9 @@ import torch  # noqa: E402
 from tokenizers.implementations import BertWordPieceTokenizer  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from tests.conftest import SPECIAL, run_here  # noqa: E402
+from tests.conftest import SPECIAL_TOKENS, run_in_process  # noqa: E402
 from tests.device import face, pretended  # noqa: E402
-from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts  # noqa: E402
+from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts  # noqa: E402
 
 VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
 DOCUMENT_WORDS = (20, 120)
@@ -52,10 +52,10 @@ TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dro
     "colbert": (f"colbert:{SIGNS}", "contrastive", 0.0),
 }
 ENCODINGS = {"encode dense": "dense", "encode splade": "splade", "encode came": "came"}
-YARDSTICKS = ("transformers", "transformers, no dropout", "encode transformers")
+BASELINES = ("transformers", "transformers, no dropout", "encode transformers")
 
 
-def made_weights(folder: Path, dropout: float) -> Path:
+def write_weights(folder: Path, dropout: float) -> Path:
     """Random weights with BERT-base's depth and a small width, as transformers writes them; a tokenizer of a few hundred words."""
     from transformers import BertConfig, BertForMaskedLM
 
@@ -71,13 +71,13 @@ def made_weights(folder: Path, dropout: float) -> Path:
     )
     BertForMaskedLM(config).save_pretrained(folder)
     letters = string.ascii_lowercase
-    pieces = [*SPECIAL, *",.?!-':", *letters, *(f"##{letter}" for letter in letters), *WORDS]
+    pieces = [*SPECIAL_TOKENS, *",.?!-':", *letters, *(f"##{letter}" for letter in letters), *WORDS]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True).save(str(folder / "tokenizer.json"))
     return folder
 
 
-def made_texts(folder: Path) -> None:
+def write_texts(folder: Path) -> None:
     """Queries of 4 to 12 words, documents of 20 to 120, an example for each query; corpora of two and of three equal windows."""
     rng = random.Random(3)
     count = STEPS * QUERIES
@@ -105,16 +105,16 @@ def made_texts(folder: Path) -> None:
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def told(*arguments: object) -> None:
+def run_command(*arguments: object) -> None:
     """Run a command in this process; it must succeed."""
-    result = run_here(*arguments)
+    result = run_in_process(*arguments)
     if result.code:
         raise SystemExit(result.stderr)
 
 
-def one_step(machine: pretended.Machine, work: Callable[[], None]) -> Counts:
+def count_step(machine: pretended.FakeMachine, work: Callable[[], None]) -> OperationCounts:
     """Counts between the ends of two updates."""
-    marks: list[Counts] = []
+    marks: list[OperationCounts] = []
 
     def note(*unused: Any) -> None:
         marks.append(machine.counts.copy())
@@ -124,33 +124,33 @@ def one_step(machine: pretended.Machine, work: Callable[[], None]) -> Counts:
         work()
     finally:
         hook.remove()
-    return marks[MEASURED].less(marks[MEASURED - 1])
+    return marks[MEASURED].since(marks[MEASURED - 1])
 
 
-def trained(machine: pretended.Machine, work: Path, name: str, more: list[str]) -> Counts:
+def count_training(machine: pretended.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
     """A step of `moeir finetune`."""
     arch, objective, dropout = TRAININGS[name]
     options = ["--batch-size", QUERIES, "--negatives", NEGATIVES, "--steps", STEPS, "--document-length", 180, "--dtype", "bfloat16"]
     files = ["--train", work / "train.jsonl", "--corpus", work / "corpus.jsonl", "--queries", work / "queries.jsonl"]
     flags = ["--model", work / f"weights-{dropout}", "--arch", arch, "--objective", objective, "--output", work / "trained", "--force"]
-    return one_step(machine, lambda: told("finetune", *flags, *files, *options, "--device", "cuda", *more))
+    return count_step(machine, lambda: run_command("finetune", *flags, *files, *options, "--device", "cuda", *more))
 
 
-def encoded(machine: pretended.Machine, work: Path, name: str, more: list[str]) -> Counts:
+def count_encoding(machine: pretended.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
     """A window of `moeir encode`."""
     checkpoint = work / f"init-{name}"
     if not checkpoint.exists():
-        told("init", "--model", work / "weights-0.1", "--arch", ENCODINGS[name], "--document-length", 180, "--output", checkpoint)
+        run_command("init", "--model", work / "weights-0.1", "--arch", ENCODINGS[name], "--document-length", 180, "--output", checkpoint)
     marks = []
     for windows in (2, 3):
         before = machine.counts.copy()
         flags = ["--model", checkpoint, "--corpus", work / f"windows-{windows}.jsonl", "--output", work / "encoded", "--force"]
-        told("encode", *flags, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16, *more)
-        marks.append(machine.counts.copy().less(before))
+        run_command("encode", *flags, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16, *more)
+        marks.append(machine.counts.copy().since(before))
     return marks[1].less(marks[0])
 
 
-def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
+def count_baseline(machine: pretended.FakeMachine, work: Path, name: str) -> OperationCounts:
     """transformers' BertModel: first tokens of queries and documents, contrastive loss, clipping, fused AdamW; or a batch encoded."""
     from transformers import BertConfig, BertModel
 
@@ -169,7 +169,7 @@ def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
             return model(**inputs).last_hidden_state[:, 0]
 
     if name.startswith("encode"):
-        with torch.no_grad(), machine.counts.measured() as counts:
+        with torch.no_grad(), machine.counts.measure() as counts:
             model.eval()
             firsts(batch(WINDOW, 20, 120)).float().cpu().numpy()
         return counts
@@ -187,34 +187,34 @@ def yardstick(machine: pretended.Machine, work: Path, name: str) -> Counts:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
-    return one_step(machine, work_through)
+    return count_step(machine, work_through)
 
 
-def measured(machine: pretended.Machine, work: Path, name: str, arguments: argparse.Namespace) -> Counts:
+def measure_row(machine: pretended.FakeMachine, work: Path, name: str, arguments: argparse.Namespace) -> OperationCounts:
     """The counts of a row of the table."""
-    if name in YARDSTICKS:
-        return yardstick(machine, work, name)
+    if name in BASELINES:
+        return count_baseline(machine, work, name)
     if name in TRAININGS:
-        return trained(machine, work, name, arguments.finetune.split())
-    return encoded(machine, work, name, arguments.encode.split())
+        return count_training(machine, work, name, arguments.finetune.count_training())
+    return count_encoding(machine, work, name, arguments.encode.count_encoding())
 
 
-def show(name: str, counts: Counts, arguments: argparse.Namespace) -> None:
+def print_row(name: str, counts: OperationCounts, arguments: argparse.Namespace) -> None:
     """Print a row of the table, and the optional lists."""
     cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
     print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
     if arguments.where:
-        for kind, operation, code_line, count in counts.places(SYNC, BLOCKING, COPY, BACK):
+        for kind, operation, code_line, count in counts.source_lines(SYNC, BLOCKING, COPY, BACK):
             print(f"    {count:4} {kind}: {operation} at {code_line}")
     if arguments.launches:
         for operation, count in counts.operations()[: arguments.launches]:
             print(f"    {count:5} {operation}")
     if arguments.launch_places:
-        for _, operation, code_line, count in counts.places(LAUNCH)[: arguments.launch_places]:
+        for _, operation, code_line, count in counts.source_lines(LAUNCH)[: arguments.launch_places]:
             print(f"    {count:5} {operation} at {code_line}")
 
 
-def read() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="rows whose names begin so; default: all")
@@ -231,25 +231,25 @@ def main() -> None:
     """Print the table."""
     from transformers.utils import logging
 
-    arguments = read()
+    arguments = parse_arguments()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    rows = [name for name in (*YARDSTICKS, *TRAININGS, *ENCODINGS) if not arguments.only or name.startswith(tuple(arguments.only))]
+    rows = [name for name in (*BASELINES, *TRAININGS, *ENCODINGS) if not arguments.only or name.startswith(tuple(arguments.only))]
     print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder, pretended.active(lists=arguments.lists) as machine:
+    with tempfile.TemporaryDirectory() as folder, pretended.activate(lists=arguments.lists) as machine:
         work = Path(folder)
-        made_texts(work)
+        write_texts(work)
         for dropout in (0.0, 0.1):
-            made_weights(work / f"weights-{dropout}", dropout)
+            write_weights(work / f"weights-{dropout}", dropout)
         for name in rows:
-            face.offered(machine, arguments.lists)
+            face.offer_foreach(machine, arguments.offer_foreach)
             try:
-                counts = measured(machine, work, name, arguments)
+                counts = measure_row(machine, work, name, arguments)
             except (RuntimeError, SystemExit) as error:
                 print(f"| {name} | fails: {type(error).__name__}: {str(error).strip().splitlines()[-1]} |", flush=True)
             else:
-                show(name, counts, arguments)
+                print_row(name, counts, arguments)
 
 
 if __name__ == "__main__":

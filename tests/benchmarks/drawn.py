@@ -33,13 +33,13 @@ CONFIG = {
 }  # fmt: skip
 
 
-def sentences(corpora: list[Path]) -> list[str]:
+def split_sentences(corpora: list[Path]) -> list[str]:
     """The sentences of 5 to 40 words."""
-    pieces = (one for corpus in corpora for text in texts.read(corpus, keep_empty=True) for one in re.split(r"(?<=[.!?])\s+", text.content))
+    pieces = (one for corpus in corpora for text in texts.read_texts(corpus, keep_empty=True) for one in re.split(r"(?<=[.!?])\s+", text.content))
     return [" ".join(words) for words in map(str.split, pieces) if 5 <= len(words) <= 40]
 
 
-def passages(known_sentences: list[str], count: int, rng: random.Random) -> Iterator[str]:
+def sample_passages(known_sentences: list[str], count: int, rng: random.Random) -> Iterator[str]:
     """Passages of random sentences."""
     for _ in range(count):
         chosen, words = [], 0
@@ -49,14 +49,14 @@ def passages(known_sentences: list[str], count: int, rng: random.Random) -> Iter
         yield " ".join(chosen)
 
 
-def write(path: Path, letter: str, contents: Iterator[str]) -> None:
+def write_jsonl(path: Path, letter: str, contents: Iterator[str]) -> None:
     """Texts as JSON lines, numbered."""
     with open(path, "w", encoding="utf-8") as file:
         for number, content in enumerate(contents):
             file.write(json.dumps({"_id": f"{letter}{number}", "text": content}, ensure_ascii=False) + "\n")
 
 
-def weights(folder: Path, known_sentences: list[str], layers: int) -> None:
+def write_weights(folder: Path, known_sentences: list[str], layers: int) -> None:
     """Write a BERT's folder, with a tokenizer of the most frequent words, and letters for the others."""
     folder.mkdir(exist_ok=True)
     counts = Counter(word for one in known_sentences for word in re.findall("[a-z]+", one.lower()) if len(word) > 1)
@@ -66,7 +66,7 @@ def weights(folder: Path, known_sentences: list[str], layers: int) -> None:
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True).save(str(folder / "tokenizer.json"))
     config = CONFIG | {"vocab_size": len(pieces), "num_hidden_layers": layers}
-    files.write(folder, config, Encoder(bert.shape(config), vocabulary_head=True).state_dict(), plain=True)
+    files.write_model(folder, config, Encoder(bert.parse_config(config), vocabulary_head=True).state_dict(), hf_compatible=True)
 
 
 def main() -> None:
@@ -79,14 +79,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    known_sentences, rng = sentences(arguments.corpora), random.Random(arguments.seed)
-    weights(arguments.work / "weights", known_sentences, arguments.layers)
-    write(
+    known_sentences, rng = split_sentences(arguments.corpora), random.Random(arguments.seed)
+    write_weights(arguments.work / "weights", known_sentences, arguments.layers)
+    write_jsonl(
         arguments.work / "queries.jsonl",
         "q",
         (" ".join(known_sentences[rng.randrange(len(known_sentences))].split()[:QUERY_WORDS]) for _ in range(QUERIES)),
     )
-    write(arguments.work / "corpus.jsonl", "d", passages(known_sentences, arguments.count, rng))
+    write_jsonl(arguments.work / "corpus.jsonl", "d", sample_passages(known_sentences, arguments.sample_passages, rng))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ ROWS = {
 ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "local": "colbert", "global": "dense"}
 
 
-def prepared(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
+def prepare(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
     """The checkpoint of a way and the texts, written on first use."""
     spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=arguments.shared)
     checkpoint, corpus = (
@@ -45,64 +45,64 @@ def prepared(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
     )
     start = ("init", "--model", arguments.model, "--arch", spec, "--document-length", arguments.length, "--query-length", 32)
     if not checkpoint.exists():
-        said(*start, "--output", checkpoint)
+        run_command(*start, "--output", checkpoint)
     if not corpus.exists():
-        texts.write(islice(texts.read(arguments.corpus), arguments.texts), corpus)
+        texts.write_texts(islice(texts.read_texts(arguments.read_texts), arguments.texts), corpus)
     return checkpoint, corpus
 
 
-def said(*arguments: object) -> None:
+def run_command(*arguments: object) -> None:
     """Run a moeir command; it must succeed."""
-    if cli._outcome([str(argument) for argument in arguments]):
+    if cli._exit_code([str(argument) for argument in arguments]):
         sys.exit(f"{arguments}: failed")
 
 
 def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
     """`moeir encode`, timed from the moment its output is open."""
-    checkpoint, corpus = prepared(options, way)
+    checkpoint, corpus = prepare(options, way)
     output = options.work / "made" / way
     shutil.rmtree(output, ignore_errors=True)
     dtype = way.partition("-")[2] or options.dtype
     moments: list[dict[str, float]] = []
-    begin, end = growing.GrowingEncodings.__init__, growing.GrowingEncodings.close
+    begin, end = growing.ResumableEncodingWriter.__init__, growing.ResumableEncodingWriter.close
     encode.CHUNK = options.window
 
     def begun(self: Any, *arguments: Any) -> None:
         begin(self, *arguments)
-        moments.append(now())
+        moments.append(read_clocks())
 
     def ended(self: Any) -> None:
         end(self)
-        moments.append(now())
+        moments.append(read_clocks())
 
-    growing.GrowingEncodings.__init__, growing.GrowingEncodings.close = begun, ended  # type: ignore[method-assign]
-    said("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", dtype, "--output", output)
-    return spent(*moments)
+    growing.ResumableEncodingWriter.__init__, growing.ResumableEncodingWriter.close = begun, ended  # type: ignore[method-assign]
+    run_command("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", dtype, "--output", output)
+    return elapsed(*moments)
 
 
 def theirs(arguments: argparse.Namespace, way: str) -> dict[str, float]:
     """sentence-transformers, with its vectors saved."""
     from sentence_transformers import SentenceTransformer
 
-    _, corpus = prepared(arguments, way)
+    _, corpus = prepare(arguments, way)
     kind = getattr(torch, way.partition("-")[2])
     model = SentenceTransformer(str(arguments.model), device="cpu", model_kwargs={"torch_dtype": kind})
     model.max_seq_length = arguments.length
-    contents = [text.content for text in texts.read(corpus)]
-    before = now()
+    contents = [text.content for text in texts.read_texts(corpus)]
+    before = read_clocks()
     step = BATCH if way.startswith("unsorted") else len(contents)
     batches = [model.encode(contents[first : first + step], batch_size=BATCH) for first in range(0, len(contents), step)]
     np.save(arguments.work / "theirs.npy", np.concatenate(batches))
-    return spent(before, now())
+    return elapsed(before, read_clocks())
 
 
-def now() -> dict[str, float]:
+def read_clocks() -> dict[str, float]:
     """Seconds of the clock and of the processor, and peak MiB so far."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"clock": time.monotonic(), "processor": time.process_time(), "memory": memory}
 
 
-def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def elapsed(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Times between two moments, and the peak of memory."""
     return {name: value - (before[name] if name != "memory" else 0) for name, value in after.items()}
 
@@ -142,7 +142,7 @@ def main() -> None:
         return
     ways = arguments.ways or ROWS[arguments.row]
     for way in ways:
-        prepared(arguments, way)
+        prepare(arguments, way)
     rounds = [{way: run(arguments, way) for way in ways} for _ in range(arguments.rounds)]
     for way in ways:
         ratios = {name: [one[way][name] / one[ways[0]][name] for one in rounds] for name in ("clock", "processor")}

@@ -13,26 +13,26 @@ import time
 import torch
 
 from moeir import variants
-from moeir.backbones.encoder import Encoder, Shape
-from moeir.backbones.precision import NAMES, autocast
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.encoder import Encoder, EncoderConfig
+from moeir.backbones.precision import DTYPES, autocast
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 
 PLAIN = "taser:routing=shared"
 SPECS = (PLAIN, "taser", "taser:routing=sequence", "taser:routing=token", "taser:experts=4", "taser:routing=sequence,experts=4",
          "taser:routing=token,experts=4", "mote:similarity=dense", "taser:routing=token,experts=4,gradient=full")  # fmt: skip
 
 
-def built(spec: str, shape: Shape, device: str) -> torch.nn.Module:
+def build_model(spec: str, shape: EncoderConfig, device: str) -> torch.nn.Module:
     """A seeded model in training mode; routers have random weights, so that they differ."""
     torch.manual_seed(1)
-    model = variants.bind("architectures", spec)(Encoder(shape), Signs(101, 102, 103, 1, 2, ())).to(device).train()
+    model = variants.bind_variant("architectures", spec)(Encoder(shape), SpecialTokens(101, 102, 103, 1, 2, ())).to(device).train()
     for name, parameter in model.named_parameters():
         if "router" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     return model
 
 
-def seconds(model: torch.nn.Module, batches: list[Tokens], dtype: torch.dtype, device: str) -> float:
+def step_seconds(model: torch.nn.Module, batches: list[PackedTokens], dtype: torch.dtype, device: str) -> float:
     """Duration of one forward and backward of queries and documents."""
     clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds, as the machine may be shared
     began = clock()
@@ -57,18 +57,18 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    shape = Shape(
-        vocabulary=30522, hidden=arguments.hidden, layers=arguments.layers, heads=arguments.hidden // 64 or 1, inner=4 * arguments.hidden
+    shape = EncoderConfig(
+        vocabulary=30522, hidden=arguments.hidden, layers=arguments.layers, heads=arguments.hidden // 64 or 1, intermediate_size=4 * arguments.hidden
     )
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(1000, 30000, (length,), generator=generator).tolist() for length in [arguments.tokens] * arguments.texts]
     short = [text[: arguments.tokens // 4] for text in texts]
-    batches = [Tokens.pack(short, "query").to(arguments.device), Tokens.pack(texts, "document").to(arguments.device)]
-    models = {spec: built(spec, shape, arguments.device) for spec in SPECS}
+    batches = [PackedTokens.from_lists(short, "query").to(arguments.device), PackedTokens.from_lists(texts, "document").to(arguments.device)]
+    models = {spec: build_model(spec, shape, arguments.device) for spec in SPECS}
     times: dict[str, list[float]] = {spec: [] for spec in SPECS}
     for number in range(arguments.rounds + 1):
         for spec, model in models.items():
-            duration = seconds(model, batches, NAMES[arguments.dtype], arguments.device)
+            duration = step_seconds(model, batches, DTYPES[arguments.dtype], arguments.device)
             if number:  # the first round warms up
                 times[spec].append(duration)
     sizes = f"{arguments.texts} texts of {arguments.tokens // 4} and of {arguments.tokens} tokens"

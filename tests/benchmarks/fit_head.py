@@ -20,13 +20,13 @@ from torch import Tensor
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.artifacts import manifests
 from moeir.records import qrels, texts
-from moeir.representations.base import Writer
+from moeir.representations.base import RepresentationWriter
 from moeir.representations.multivector import MultiVector
 
 TOKENS, TEMPERATURE = 96, 0.7  # tokens of a passage in training; factor on scores
 
 
-def fitted(queries: MultiVector, documents: MultiVector, rows: list[int], seconds: float, batch: int) -> Tensor:
+def fit_map(queries: MultiVector, documents: MultiVector, rows: list[int], seconds: float, batch: int) -> Tensor:
     """The map [D, D]; query i belongs to document rows[i]."""
     width = queries.vectors.shape[1]
     linear_map = torch.eye(width).requires_grad_()
@@ -36,7 +36,7 @@ def fitted(queries: MultiVector, documents: MultiVector, rows: list[int], second
         query_batch = queries.select(chosen)
         parts = [documents.select(torch.tensor([rows[one]])) for one in chosen]
         document_batch = MultiVector.concatenate([MultiVector(one.vectors[:TOKENS], one.starts.clamp(max=TOKENS)) for one in parts])
-        scores = mapped(query_batch, linear_map).scores(mapped(document_batch, linear_map))
+        scores = apply_map(query_batch, linear_map).scores(apply_map(document_batch, linear_map))
         loss = F.cross_entropy(TEMPERATURE * scores, torch.arange(batch))
         optimiser.zero_grad()
         loss.backward()
@@ -45,12 +45,12 @@ def fitted(queries: MultiVector, documents: MultiVector, rows: list[int], second
     return linear_map.detach()
 
 
-def mapped(encoded: MultiVector, linear_map: Tensor) -> MultiVector:
+def apply_map(encoded: MultiVector, linear_map: Tensor) -> MultiVector:
     """Vectors times the map, of length 1."""
     return MultiVector(F.normalize(encoded.vectors.float() @ linear_map, dim=-1), encoded.starts)
 
 
-def parts(documents: MultiVector) -> Iterator[MultiVector]:
+def split_texts(documents: MultiVector) -> Iterator[MultiVector]:
     """A thousand texts at a time."""
     for rows in torch.arange(len(documents)).split(1000):
         yield documents.select(rows)
@@ -65,13 +65,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     checkpoint = open_checkpoint(arguments.checkpoint)
-    expert = next(iter(checkpoint.architecture.kinds))
+    expert = next(iter(checkpoint.architecture.representation_kinds))
     documents = MultiVector.open(arguments.encodings / expert)
     row_by_id = {one: row for row, one in enumerate(manifests.read_lines(arguments.encodings / "ids.txt"))}
-    questions = {text.id: text.content for text in texts.read(arguments.queries)}
+    questions = {text.id: text.content for text in texts.read_texts(arguments.read_texts)}
     judged_pairs = [
         (query, document_row)
-        for query, grades in qrels.read(arguments.qrels).items()
+        for query, grades in qrels.read_qrels(arguments.qrels).items()
         for one, grade in grades.items()
         if grade > 0 and query in questions and (document_row := row_by_id.get(one)) is not None
     ]
@@ -80,17 +80,17 @@ def main() -> None:
     with torch.no_grad():
         training_queries = checkpoint.encode([questions[query] for query, _ in training_pairs], "query")[expert]
         heldout_queries = checkpoint.encode([questions[query] for query in heldout_ids], "query")[expert]
-    linear_map = fitted(
+    linear_map = fit_map(
         MultiVector(training_queries.vectors.float(), training_queries.starts),
         documents,
         [row for _, row in training_pairs],
-        arguments.seconds,
+        arguments.fit_map,
         arguments.batch,
     )
-    mapped(heldout_queries, linear_map).save(arguments.output / "queries")
-    writer = Writer(arguments.output / "documents")
-    for part in parts(documents):
-        writer.append(mapped(part, linear_map))
+    apply_map(heldout_queries, linear_map).save(arguments.output / "queries")
+    writer = RepresentationWriter(arguments.output / "documents")
+    for part in split_texts(documents):
+        writer.append(apply_map(part, linear_map))
     writer.close()
 
 

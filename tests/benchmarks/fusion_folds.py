@@ -17,22 +17,22 @@ from moeir.records import qrels, runs, texts
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
-MEASURES = [measures.parse("nDCG@10"), measures.parse("R@100")]
-PLAIN = ("came-sum", "rrf", "combmnz", "zscore")
+MEASURES = [measures.parse_measure("nDCG@10"), measures.parse_measure("R@100")]
+BASELINES = ("came-sum", "rrf", "combmnz", "zscore")
 FOLDS, SEED, DEPTH = 5, 42, 1000
 
 
-def learned(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, fusion.Merge]:
+def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, fusion.FusionFormula]:
     """The fusions learned on the training queries."""
 
     def means(steps: list[str]) -> list[float]:
-        fused_runs = (fusion.fused(training_runs, partial(fusion.linear, weights=step), 100) for step in steps)
-        return [measures.overall(measures.per_query(run, training_qrels, MEASURES[:1]))["nDCG@10"] for run in fused_runs]
+        fused_runs = (fusion.fuse_runs(training_runs, partial(fusion.linear, weights=step), 100) for step in steps)
+        return [measures.aggregate_values(measures.evaluate_run(run, training_qrels, MEASURES[:1]))["nDCG@10"] for run in fused_runs]
 
     mean_spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in training_runs]
-    tuned, _ = tuning.coordinates([[1.0] * len(training_runs), [1 / spread for spread in mean_spreads]], means)
-    teach = partial(training.taught, training_runs, training_qrels, depth=100, strength=None, seed=SEED)
-    weights = tuning.written(teach("linear", texts=None).weights)
+    tuned, _ = tuning.coordinate_search([[1.0] * len(training_runs), [1 / spread for spread in mean_spreads]], means)
+    teach = partial(training.learn_fusion, training_runs, training_qrels, depth=100, strength=None, seed=SEED)
+    weights = tuning.format_weights(teach("linear", texts=None).weights)
     gated_without_texts, gated_with_texts = (
         teach("gated", texts=known).gated for known in (None, {query: query_texts[query] for query in training_qrels})
     )
@@ -40,16 +40,16 @@ def learned(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Ma
     return {
         "linear tuned": partial(fusion.linear, weights=tuned),
         "linear learned": partial(fusion.linear, weights=weights),
-        "gated": gated_without_texts.merge(),
-        "gated, words": gated_with_texts.merge(query_texts),
+        "gated": gated_without_texts.formula(),
+        "gated, words": gated_with_texts.formula(query_texts),
     }
 
 
 def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
-    all_qrels = qrels.read(judgements)
-    runs_by_name = {path.name.removesuffix(".trec"): runs.read(path) for path in paths}
-    query_texts = {text.id: text.content for text in texts.read(queries)}
-    query_ids = [query for query in all_qrels if any(query in run.places for run in runs_by_name.values())]
+    all_qrels = qrels.read_qrels(judgements)
+    runs_by_name = {path.name.removesuffix(".trec"): runs.read_run(path) for path in paths}
+    query_texts = {text.id: text.content for text in texts.read_texts(queries)}
+    query_ids = [query for query in all_qrels if any(query in run.query_rows for run in runs_by_name.values())]
     folds = np.random.default_rng(SEED).permutation(len(query_ids)) % FOLDS
     values: dict[str, dict[str, dict[str, float]]] = {}
     for fold in range(FOLDS):
@@ -57,24 +57,24 @@ def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
             {query: all_qrels[query] for query, one in zip(query_ids, folds, strict=True) if (one == fold) == is_test}
             for is_test in (False, True)
         )
-        training_runs, test_runs = ([_only(run, chosen) for run in runs_by_name.values()] for chosen in (training_qrels, test_qrels))
+        training_runs, test_runs = ([_subset(run, chosen) for run in runs_by_name.values()] for chosen in (training_qrels, test_qrels))
         test_runs_by_name = dict(zip(runs_by_name, test_runs, strict=True))
-        merges = {name: variants.bind("fusion", name) for name in PLAIN} | learned(training_runs, training_qrels, query_texts)
-        test_runs_by_name |= {name: fusion.fused(test_runs, merge, DEPTH) for name, merge in merges.items()}
+        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES} | learn_fusions(training_runs, training_qrels, query_texts)
+        test_runs_by_name |= {name: fusion.fuse_runs(test_runs, merge, DEPTH) for name, merge in merges.items()}
         for name, run in test_runs_by_name.items():
-            for measure, by_query in measures.per_query(run, test_qrels, MEASURES).items():
+            for measure, by_query in measures.evaluate_run(run, test_qrels, MEASURES).items():
                 values.setdefault(name, {}).setdefault(measure, {}).update(by_query)
     rows = []
     for name, by_measure in values.items():
         row: list[object] = [name]
         for measure, by_query in by_measure.items():
-            p = significance.paired_t(values["came-sum"][measure], by_query)
-            row += [measures.overall(by_measure)[measure], "" if name == "came-sum" else "<0.001" if p < 0.001 else f"{p:.3f}"]
+            p = significance.paired_t_test(values["came-sum"][measure], by_query)
+            row += [measures.aggregate_values(by_measure)[measure], "" if name == "came-sum" else "<0.001" if p < 0.001 else f"{p:.3f}"]
         rows.append(row)
-    return tables.markdown(["fusion", "nDCG@10", "p", "R@100", "p"], rows)
+    return tables.format_markdown(["fusion", "nDCG@10", "p", "R@100", "p"], rows)
 
 
-def _only(run: Run, kept_qrels: Qrels) -> Run:
+def _subset(run: Run, kept_qrels: Qrels) -> Run:
     return Run.from_hits({query: run.hits(query) for query in run.queries if query in kept_qrels})
 
 

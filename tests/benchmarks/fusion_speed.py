@@ -17,7 +17,7 @@ QUERIES, DEPTH, COLLECTION = 7000, 1000, 5_000_000
 began = time.perf_counter()
 
 
-def said(step: str) -> None:
+def print_step(step: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{step:10} {time.perf_counter() - began:7.2f} s  peak {peak:6.0f} MiB", flush=True)
 
@@ -42,26 +42,26 @@ def moeir(folder: Path) -> dict[str, float]:
     from moeir.evaluation import measures
     from moeir.records import qrels, runs
 
-    said("import")
-    input_runs = [runs.read(folder / name) for name in ("a.trec", "b.trec")]
-    judgements = qrels.read(folder / "qrels")
-    said("read")
-    fused = fusion.fused(input_runs, fusion.rrf, DEPTH)
-    said("fused")
-    return measures.overall(measures.per_query(fused, judgements, [measures.parse(name) for name in MEASURES]))
+    print_step("import")
+    input_runs = [runs.read_run(folder / name) for name in ("a.trec", "b.trec")]
+    judgements = qrels.read_qrels(folder / "qrels")
+    print_step("read")
+    fused = fusion.fuse_runs(input_runs, fusion.rrf, DEPTH)
+    print_step("fused")
+    return measures.aggregate_values(measures.evaluate_run(fused, judgements, [measures.parse_measure(name) for name in MEASURES]))
 
 
 def pytrec_eval(folder: Path) -> dict[str, float]:
     import pytrec_eval as library
 
-    said("import")
+    print_step("import")
     input_runs: list[dict[str, dict[str, float]]] = []
     for name in ("a.trec", "b.trec"):
         with open(folder / name) as file:
             input_runs.append(library.parse_run(file))
     with open(folder / "qrels") as file:
         judgements = library.parse_qrel(file)
-    said("read")
+    print_step("read")
     fused: dict[str, dict[str, float]] = {}
     for query in input_runs[0]:
         totals: dict[str, float] = {}
@@ -69,7 +69,7 @@ def pytrec_eval(folder: Path) -> dict[str, float]:
             for rank, document in enumerate(sorted(run[query], key=lambda one: (-run[query][one], one)), 1):
                 totals[document] = totals.get(document, 0.0) + 1 / (60 + rank)
         fused[query] = dict(sorted(totals.items(), key=lambda hit: -hit[1])[:DEPTH])
-    said("fused")
+    print_step("fused")
     names = {"ndcg_cut.10", "recip_rank", "recall.10,100,1000", "map", "P.10", "success.20"}
     values = library.RelevanceEvaluator(judgements, names).evaluate(fused)
     return {name: sum(value[name] for value in values.values()) / len(values) for name in next(iter(values.values()))}
@@ -78,20 +78,20 @@ def pytrec_eval(folder: Path) -> dict[str, float]:
 def ranx(folder: Path) -> dict[str, float]:
     from ranx import Qrels, Run, evaluate, fuse
 
-    said("import")
+    print_step("import")
     for step in ("cold", "warm"):
         runs = [Run.from_file(str(folder / name), kind="trec") for name in ("a.trec", "b.trec")]
         judged = Qrels.from_file(str(folder / "qrels"), kind="trec")
-        said(f"read {step}")
+        print_step(f"print_step {step}")
         fused = fuse(runs=runs, method="rrf", params={"k": 60})
-        said(f"fused {step}")
+        print_step(f"print_step {step}")
         values = evaluate(judged, fused, list(THEIRS))
-        said(f"all {step}")
+        print_step(f"all {step}")
     return dict(values)
 
 
 if __name__ == "__main__":
     tool, folder = sys.argv[1], Path(sys.argv[2])
     found = {"make": make, "moeir": moeir, "pytrec_eval": pytrec_eval, "ranx": ranx}[tool](folder)
-    said("all")
+    print_step("all")
     print({name: round(value, 6) for name, value in (found or {}).items()})

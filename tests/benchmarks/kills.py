@@ -21,20 +21,20 @@ from pathlib import Path
 from moeir.artifacts import checksums, manifests
 from moeir.errors import ArtifactError
 
-MOST = 3  # kills of one product
+MAX_KILLS = 3  # kills of one product
 TIMED = {"seconds", "tokens_per_second"}  # metrics that differ between runs
 
 
-def digests(product: Path) -> dict[str, str]:
+def file_digests(product: Path) -> dict[str, str]:
     """Digest of every file of a product, without its own path, times and speeds."""
     files = sorted(path for path in product.rglob("*") if path.is_file()) if product.is_dir() else [product]
     compared_files = (path for path in files if path.name not in ("manifest.json", "README.md"))
     return {
-        str(path.relative_to(product)): hashlib.sha256(contents(path).replace(bytes(product), b"")).hexdigest() for path in compared_files
+        str(path.relative_to(product)): hashlib.sha256(comparable_bytes(path).replace(bytes(product), b"")).hexdigest() for path in compared_files
     }
 
 
-def contents(path: Path) -> bytes:
+def comparable_bytes(path: Path) -> bytes:
     """A file's bytes; metrics without times."""
     if path.name != "metrics.jsonl":
         return path.read_bytes()
@@ -42,7 +42,7 @@ def contents(path: Path) -> bytes:
     return json.dumps([{name: value for name, value in step.items() if name not in TIMED} for step in steps]).encode()
 
 
-def killed(command: list[str], moment: float) -> bool:
+def kill_after(command: list[str], moment: float) -> bool:
     """Run a command and kill it after `moment` seconds; false if it ended before."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -55,7 +55,7 @@ def killed(command: list[str], moment: float) -> bool:
     return False
 
 
-def whole(product: Path) -> bool:
+def is_intact(product: Path) -> bool:
     """Whether the files of a product agree with its manifest."""
     try:
         files = manifests.read_manifest(product)["files"]
@@ -63,7 +63,7 @@ def whole(product: Path) -> bool:
         return False
     entry_by_path = {product / name if product.is_dir() else product: entry for name, entry in files.items()}
     sizes = all(path.is_file() and path.stat().st_size == entry["bytes"] for path, entry in entry_by_path.items())
-    return sizes and checksums.changed(entry_by_path) is None
+    return sizes and checksums.first_mismatch(entry_by_path) is None
 
 
 def main() -> None:
@@ -84,7 +84,7 @@ def main() -> None:
     subprocess.run(command(f"whole{arguments.suffix}"), check=True, stderr=subprocess.DEVNULL)
     duration = time.monotonic() - start
     expected, rng, kills, products, differing_products = (
-        digests(arguments.work / f"whole{arguments.suffix}"),
+        file_digests(arguments.work / f"file_digests{arguments.suffix}"),
         random.Random(arguments.seed),
         0,
         0,
@@ -93,13 +93,13 @@ def main() -> None:
     while kills < arguments.kills:
         name = f"killed-{products}{arguments.suffix}"
         moments: list[float] = []
-        while len(moments) < MOST and kills < arguments.kills and killed(command(name), moment := rng.uniform(0.1, 1) * duration):
+        while len(moments) < MAX_KILLS and kills < arguments.kills and kill_after(command(name), moment := rng.uniform(0.1, 1) * duration):
             moments.append(moment)
             kills += 1
-            if (arguments.work / name).exists() and not whole(arguments.work / name):
+            if (arguments.work / name).exists() and not is_intact(arguments.work / name):
                 sys.exit(f"{arguments.work / name}: exists after a kill, but is incomplete")
         subprocess.run(command(name), check=True, stderr=subprocess.DEVNULL)
-        actual = digests(arguments.work / name)
+        actual = file_digests(arguments.work / name)
         differing = sorted(file for file in expected.keys() | actual.keys() if expected.get(file) != actual.get(file))
         differing += sorted(path.name for path in arguments.work.glob(f".{name}.*"))
         differing_products += bool(differing)

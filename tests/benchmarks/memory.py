@@ -22,7 +22,7 @@ from moeir.artifacts import manifests
 ARCH = "came:shared_layers=1,local_dim=16"
 LENGTHS = ("--document-length", "64", "--query-length", "32")
 TERMS = "128"  # a random lexical head activates half of the vocabulary
-EVERY = 0.5
+POLL_SECONDS = 0.5
 MIB = 2**20
 
 
@@ -42,7 +42,7 @@ def commands(work: Path) -> Iterator[tuple[str, list[str]]]:
         yield f"search {name}", ["search", "--index", str(work / "idx" / name), *search_flags, "--output", str(work / "runs" / name)]
 
 
-def own(process: int) -> int:
+def anonymous_bytes(process: int) -> int:
     """Anonymous bytes of a process; 0 when it has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
@@ -51,7 +51,7 @@ def own(process: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:")), 0)
 
 
-def measured(command: list[str]) -> tuple[float, int, int]:
+def measure_command(command: list[str]) -> tuple[float, int, int]:
     """Seconds, resident and anonymous bytes of a command that must succeed."""
     start, peak_own = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-m", "moeir", *command], stderr=subprocess.DEVNULL)
@@ -59,14 +59,14 @@ def measured(command: list[str]) -> tuple[float, int, int]:
         finished, status, usage = os.wait4(process.pid, os.WNOHANG)
         if finished:
             break
-        peak_own = max(peak_own, own(process.pid))
-        time.sleep(EVERY)
+        peak_own = max(peak_own, anonymous_bytes(process.pid))
+        time.sleep(POLL_SECONDS)
     if status:
         sys.exit(f"moeir {' '.join(command)}: ended with {os.waitstatus_to_exitcode(status)}")
     return time.monotonic() - start, usage.ru_maxrss * 1024, peak_own
 
 
-def multiplied(encodings: Path, folder: Path, times: int) -> None:
+def link_shards(encodings: Path, folder: Path, times: int) -> None:
     """Write shards that link the arrays of `encodings` and have their own ids."""
     manifest_read, ids = manifests.read_manifest(encodings), manifests.read_lines(encodings / "ids.txt")
     checkpoint = dict(
@@ -83,10 +83,10 @@ def multiplied(encodings: Path, folder: Path, times: int) -> None:
             "settings": manifest_read["settings"] | {"shard": f"{number}/{times}"},
             "sources": manifest_read["sources"],
         }
-        manifest = manifests.compose(part, "encodings", record, part.name) | {
+        manifest = manifests.build_manifest(part, "encodings", record, part.name) | {
             "counts": manifest_read["counts"] | {"checkpoint": checkpoint}
         }
-        (part / "manifest.json").write_text(manifests.text_of(manifest), encoding="utf-8")
+        (part / "manifest.json").write_text(manifests.serialize_manifest(manifest), encoding="utf-8")
 
 
 def main() -> None:
@@ -98,16 +98,16 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10)
     arguments = parser.parse_args()
     if arguments.shards_of and not (arguments.work / "enc").exists():
-        multiplied(arguments.shards_of, arguments.work / "enc", arguments.times)
+        link_shards(arguments.shards_of, arguments.work / "enc", arguments.times)
     elif not arguments.shards_of and not (arguments.work / "ckpt").exists():
         init_flags = ["--model", str(arguments.work / "weights"), "--from-scratch", "--arch", ARCH, *LENGTHS]
-        measured(["init", *init_flags, "--output", str(arguments.work / "ckpt")])
+        measure_command(["init", *init_flags, "--output", str(arguments.work / "ckpt")])
     for name, command in commands(arguments.work):
         if (arguments.stage and name not in arguments.stage) or (arguments.shards_of and name == "encode"):
             continue
         output = Path(command[-1])
         shutil.rmtree(output, ignore_errors=True)
-        seconds, resident, anonymous = measured(command)
+        seconds, resident, anonymous = measure_command(command)
         size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
         line = f"| {name} | {resident / MIB:,.0f} | {anonymous / MIB:,.0f} | {size / MIB:,.0f} | {seconds:,.0f} |"
         sys.stdout.write(line + "\n")

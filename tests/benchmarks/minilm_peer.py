@@ -22,7 +22,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = SentenceTransformer(str(arguments.model), device="cpu")
     model.max_seq_length = arguments.length
-    documents, queries = (list(texts.read(path)) for path in (arguments.data / "corpus.jsonl.gz", arguments.queries))
+    documents, queries = (list(texts.read_texts(path)) for path in (arguments.data / "corpus.jsonl.gz", arguments.queries))
     sides = (model.encode([text.content for text in side], normalize_embeddings=True) for side in (documents, queries))
     vectors, query_vectors = (np.asarray(side, dtype=np.float32) for side in sides)
     ids = [document.id for document in documents]
@@ -30,7 +30,7 @@ def main() -> None:
         query.id: dict(zip(ids, map(float, row), strict=True)) for query, row in zip(queries, query_vectors @ vectors.T, strict=True)
     }
     arguments.run.parent.mkdir(parents=True, exist_ok=True)
-    runs.write(runs.Run.from_hits(scores_by_query).top(arguments.depth), arguments.run, tag="peer")
+    runs.write_run(runs.Run.from_hits(scores_by_query).top(arguments.depth), arguments.write_run, tag="peer")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,6 @@ from pathlib import Path
 from moeir.records import texts
 
 output, *corpora = map(Path, sys.argv[1:])
-found = [text for corpus in corpora for text in islice(texts.read(corpus), 0, 2000, 10)]
+found = [text for corpus in corpora for text in islice(texts.read_texts(corpus), 0, 2000, 10)]
 random.Random(1).shuffle(found)
-texts.write((replace(text, id=f"t{row}") for row, text in enumerate(found)), output)
+texts.write_texts((replace(text, id=f"t{row}") for row, text in enumerate(found)), output)

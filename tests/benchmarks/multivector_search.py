@@ -24,10 +24,10 @@ HEADER = """| engine | queries a second | times the first's (least, most) | in p
 |---|---|---|---|---|---|---|---|"""
 
 
-def opened(folder: Path, spec: str, documents: MultiVector) -> Any:
+def build_or_open_index(folder: Path, spec: str, documents: MultiVector) -> Any:
     """An index opened from disk, built first if it is missing."""
     index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{len(documents)}"
-    make_index = variants.bind("indexes", spec)
+    make_index = variants.bind_variant("indexes", spec)
     if not (index_folder / "engine.json").exists():
         index, began = make_index(), time.perf_counter()
         index.add(documents)
@@ -36,7 +36,7 @@ def opened(folder: Path, spec: str, documents: MultiVector) -> Any:
     return make_index.func.open(index_folder), index_folder
 
 
-def bytes_each(index_folder: Path, vectors: int) -> str:
+def bytes_per_vector(index_folder: Path, vectors: int) -> str:
     """Bytes on disk for each vector: of the codes, of everything but the stored float16 vectors, of those vectors."""
     sizes = {path.stem: path.stat().st_size / vectors for path in index_folder.iterdir()}
     codes = sum(sizes.get(name, 0.0) for name in ("codes", "leading", "residuals"))
@@ -44,13 +44,13 @@ def bytes_each(index_folder: Path, vectors: int) -> str:
     return f"{codes:.1f} | {sum(sizes.values()):.1f} | {vector_bytes:.0f}"
 
 
-def plain(queries: MultiVector, documents: MultiVector) -> str:
+def plain_speed(queries: MultiVector, documents: MultiVector) -> str:
     """Queries a second, by the clock and in processor time, of padded float32 products, documents sorted by length."""
     order = (documents.starts[1:] - documents.starts[:-1]).argsort()
-    padded_queries, real = queries.padded()
+    padded_queries, real = queries.pad()
     began, used = time.perf_counter(), time.process_time()
     for part in order.split(64):
-        padded_documents, mask = documents.select(part).padded()
+        padded_documents, mask = documents.select(part).pad()
         for query in range(len(padded_queries)):
             maxsim(padded_queries[query : query + 1], real[query : query + 1], padded_documents, mask)
     speed, processor_speed = (len(padded_queries) / taken for taken in (time.perf_counter() - began, time.process_time() - used))
@@ -72,11 +72,11 @@ def main() -> None:
     documents = MultiVector(all_documents.vectors[: int(starts[-1])], starts)
     queries = all_queries.select(torch.linspace(0, len(all_queries) - 1, min(arguments.queries, len(all_queries))).long())
     queries = MultiVector(queries.vectors.float(), queries.starts)
-    indexes = {spec: opened(arguments.folder, spec, documents) for spec in arguments.engine or ["maxsim", "plaid", "plaid:rescore=true"]}
+    indexes = {spec: build_or_open_index(arguments.build_or_open_index, spec, documents) for spec in arguments.engine or ["maxsim", "plaid", "plaid:rescore=true"]}
     print(f"{len(documents)} documents, {len(documents.vectors)} vectors of {documents.vectors.shape[1]}, {len(queries)} queries")
     if arguments.plain:
         few = queries.select(torch.arange(min(arguments.plain, len(queries))))
-        print(f"plain torch: {plain(few, documents)} queries a second\n", flush=True)
+        print(f"plain torch: {plain_speed(few, documents)} queries a second\n", flush=True)
     rounds = []
     for _ in range(arguments.rounds + 1):
         seconds, rows = {}, {}
@@ -93,7 +93,7 @@ def main() -> None:
         recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows[spec], rows[first], strict=True)])
         speed = len(queries) / statistics.median(one[spec][0] for one in rounds)
         times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {spec} | {speed:.1f} | {times} | {used:.2f} | {recall:.4f} | {bytes_each(index_folder, len(documents.vectors))} |")
+        print(f"| {spec} | {speed:.1f} | {times} | {used:.2f} | {recall:.4f} | {bytes_per_vector(index_folder, len(documents.vectors))} |")
 
 
 if __name__ == "__main__":

@@ -22,24 +22,24 @@ import numpy as np
 import torch
 
 from moeir.architectures.checkpoint import open_checkpoint
-from moeir.architectures.starting import start
-from moeir.backbones.precision import NAMES
+from moeir.architectures.starting import build_checkpoint
+from moeir.backbones.precision import DTYPES
 from moeir.learning import loop
 from moeir.pretraining import corpus
-from moeir.pretraining.batches import Batch, MaskedTexts, Needs, Plan, Reading
+from moeir.pretraining.batches import PretrainingBatch, MaskedTexts, BatchRequirements, SpanSampler, InputTemplate
 from moeir.pretraining.mlm import Mlm
-from moeir.pretraining.task import Task
+from moeir.pretraining.task import PretrainingTask
 
 SEED, RATE, HIDDEN = 1, 1e-4, 0.15
 WAYS = ("ours", "theirs", "grouped")
 
 
-def prepared(arguments: argparse.Namespace) -> None:
+def prepare(arguments: argparse.Namespace) -> None:
     """Write the random weights."""
     lengths = {"query_length": 64, "document_length": arguments.length}
     checkpoint = arguments.work / "drawn"
     checkpoint.mkdir(parents=True, exist_ok=True)
-    start(arguments.model, "dense:head=true", lengths, seed=SEED, scratch=True).save(checkpoint)
+    build_checkpoint(arguments.model, "dense:head=true", lengths, seed=SEED, random_weights=True).save(checkpoint)
     if arguments.same:  # the dropout of a checkpoint is in the family's own config file
         checkpoint = checkpoint / "config.json"
         checkpoint.write_text(
@@ -47,43 +47,43 @@ def prepared(arguments: argparse.Namespace) -> None:
         )
 
 
-def planned(arguments: argparse.Namespace) -> tuple[Any, Plan]:
+def make_sampler(arguments: argparse.Namespace) -> tuple[Any, SpanSampler]:
     """The checkpoint and the sampler."""
     checkpoint = open_checkpoint(arguments.work / "drawn")
-    reading = Reading.of(checkpoint)
-    room = reading.room("document", arguments.length)
-    tokens = corpus.cached(
-        arguments.work / "cache", arguments.corpus, checkpoint.reader, digest=str(arguments.corpus), maximum=room, keep_empty=True
+    reading = InputTemplate.from_model(checkpoint)
+    room = reading.content_budget("document", arguments.content_budget)
+    tokens = corpus.build_span_cache(
+        arguments.work / "cache", arguments.build_span_cache, checkpoint.tokenizer, digest=str(arguments.corpus), maximum=room, keep_empty=True
     )
-    return checkpoint, Plan(tokens, None, reading, Needs("none", HIDDEN), size=arguments.batch, steps=arguments.steps, seed=SEED)
+    return checkpoint, SpanSampler(tokens, None, reading, BatchRequirements("none", HIDDEN), size=arguments.batch, steps=arguments.steps, seed=SEED)
 
 
 def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     """Our loop."""
-    checkpoint, sampler = planned(arguments)
+    checkpoint, sampler = make_sampler(arguments)
     times, tokens, losses = [], [], []
 
-    class Watched(Task):
+    class Watched(PretrainingTask):
         def outcome(self, step: int) -> tuple[torch.Tensor, dict[str, float], int]:
             times.append(time.monotonic())
-            loss, facts, count = super().outcome(step)
+            loss, facts, count = super().compute_loss(step)
             tokens.append(count)
             losses.append(facts["loss"])
             return loss, facts, count
 
-    task = Watched(Mlm(checkpoint.architecture, rate=HIDDEN), sampler, NAMES[arguments.dtype])
+    task = Watched(Mlm(checkpoint.architecture, rate=HIDDEN), sampler, DTYPES[arguments.dtype])
     before = peak()
     schedule = loop.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
     (arguments.work / "ours").mkdir(exist_ok=True)
     loop.train(task, schedule, arguments.work / "ours", device="cpu")
-    return told(times, tokens, losses, before)
+    return summarise(times, tokens, losses, before)
 
 
 def theirs(options: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
     """transformers' loop."""
     import transformers
 
-    _, sampler = planned(options)
+    _, sampler = make_sampler(options)
     model = transformers.AutoModelForMaskedLM.from_pretrained(options.work / "drawn")
     reader = transformers.AutoTokenizer.from_pretrained(options.model)
     times, tokens, losses = [], [], []
@@ -97,12 +97,12 @@ def theirs(options: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
             return loss
 
     if options.same:
-        data = [padded(sampler.at(step)) for step in range(options.steps)]
+        data = [pad_batch(sampler.batch_at(step)) for step in range(options.steps)]
         size, together = 1, lambda batches: batches[0]
     else:
-        spans = np.concatenate([sampler.anchors(step) for step in range(options.steps)])
-        begins, ends = sampler.cache.parts.bounds(spans)
-        around = [sampler.reading.signs.beginning], [sampler.reading.signs.separator]
+        spans = np.concatenate([sampler.anchors_at(step) for step in range(options.steps)])
+        begins, ends = sampler.cache.boundaries.token_bounds(spans)
+        around = [sampler.template.special_tokens.beginning], [sampler.template.special_tokens.separator]
         texts = (sampler.cache.ids[first:last].tolist() for first, last in zip(begins, ends, strict=True))
         data = [{"input_ids": around[0] + text + around[1]} for text in texts]
         size, together = options.batch, transformers.DataCollatorForLanguageModeling(reader, mlm_probability=HIDDEN)
@@ -115,15 +115,15 @@ def theirs(options: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
     trainer = Watched(model=model, args=arguments, train_dataset=data, data_collator=together)
     before = peak()
     trainer.train()
-    return told(times, tokens, losses, before)
+    return summarise(times, tokens, losses, before)
 
 
-def padded(batch: Batch) -> dict[str, torch.Tensor]:
+def pad_batch(batch: PretrainingBatch) -> dict[str, torch.Tensor]:
     """One of our batches in transformers' format."""
     texts: MaskedTexts = batch.anchors
     rows, real = texts.tokens.layout.padded()
-    labels = torch.full_like(texts.plain, -100)
-    labels[texts.hidden] = texts.plain[texts.hidden]
+    labels = torch.full_like(texts.original_ids, -100)
+    labels[texts.masked_positions] = texts.original_ids[texts.masked_positions]
     inputs = {"input_ids": texts.tokens.ids[rows].masked_fill(~real, 0), "labels": labels[rows].masked_fill(~real, -100)}
     return inputs | {"attention_mask": real.long()}
 
@@ -133,7 +133,7 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def told(times: list[float], tokens: list[int], losses: list[float], before: float) -> dict[str, Any]:
+def summarise(times: list[float], tokens: list[int], losses: list[float], before: float) -> dict[str, Any]:
     """The measurements of a run; steps are timed from the second one to the end."""
     rate = sum(tokens[1:]) / (time.monotonic() - times[1])
     return {"tokens_per_second": rate, "before": before, "peak": peak(), "losses": losses, "tokens": sum(tokens)}
@@ -154,7 +154,7 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     for name, default in {"steps": 12, "batch": 32, "rounds": 5, "length": 128, "threads": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--dtype", default="bfloat16", choices=list(NAMES))
+    parser.add_argument("--dtype", default="bfloat16", choices=list(DTYPES))
     parser.add_argument("--same", action="store_true")
     parser.add_argument("--way", choices=WAYS)
     arguments = parser.parse_args()
@@ -163,8 +163,8 @@ def main() -> None:
         rounds = ours(arguments) if arguments.way == "ours" else theirs(arguments, grouped=arguments.way == "grouped")
         print(json.dumps(rounds))
         return
-    prepared(arguments)
-    planned(arguments)
+    prepare(arguments)
+    make_sampler(arguments)
     if arguments.same:
         one, other = (run(arguments, way)["losses"] for way in ("ours", "theirs"))
         difference = max(abs(first - second) for first, second in zip(one, other, strict=True))

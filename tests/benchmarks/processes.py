@@ -14,28 +14,28 @@ import time
 from pathlib import Path
 
 from moeir import cli
-from moeir.analysis.watching import METRICS
-from moeir.learning.distributed import World
+from moeir.analysis.watching import METRICS_FILE
+from moeir.learning.distributed import ProcessGroup
 
 
-def watched(note: Path, arguments: list[str]) -> None:
+def run_process(note: Path, arguments: list[str]) -> None:
     """Run the command as one of the processes, and write its waiting times."""
-    original, waits = World.said, []
+    original, waits = ProcessGroup.all_gather_object, []
 
-    def timed(self: World, words: object, moment: str) -> list[object]:
+    def timed(self: ProcessGroup, words: object, moment: str) -> list[object]:
         began = time.monotonic()
         values: list[object] = original(self, words, moment)
         waits.append((moment, time.monotonic() - began, self.rank))
         return values
 
-    World.said = timed  # type: ignore[method-assign]
-    code = cli._outcome(arguments)
+    ProcessGroup.all_gather_object = timed  # type: ignore[method-assign]
+    code = cli._exit_code(arguments)
     rank = waits[0][2] if waits else 0
     Path(f"{note}.{rank}").write_text(json.dumps([(moment, seconds) for moment, seconds, _ in waits]))
     sys.exit(code)
 
 
-def trained(arguments: argparse.Namespace, size: int) -> list[dict[str, float]]:
+def run_training(arguments: argparse.Namespace, size: int) -> list[dict[str, float]]:
     """The metrics of every step of a training by `size` processes, which write their waiting times."""
     output = arguments.work / f"processes-{size}"
     texts = [part for name in ("train", "corpus", "queries") for part in (f"--{name}", arguments.examples / f"{name}.jsonl")]
@@ -46,14 +46,14 @@ def trained(arguments: argparse.Namespace, size: int) -> list[dict[str, float]]:
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(size)] if size > 1 else []
     program = [sys.executable, *launch, __file__, "--note", arguments.work / f"waits-{size}", "--", *command]
     subprocess.run([str(part) for part in program], check=True, stderr=subprocess.DEVNULL)
-    return [json.loads(line) for line in (output / METRICS).read_text().splitlines()]
+    return [json.loads(line) for line in (output / METRICS_FILE).read_text().splitlines()]
 
 
 def main() -> None:
     """Train with each number of processes and print the table."""
     if "--note" in sys.argv:
         at = sys.argv.index("--note")
-        watched(Path(sys.argv[at + 1]), sys.argv[at + 3 :])
+        run_process(Path(sys.argv[at + 1]), sys.argv[at + 3 :])
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("model", "examples", "work"):
         parser.add_argument(name, type=Path)
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--objective", default="competitive:standardised=0.25,flops_ramp=8")
     parser.add_argument("--dtype", default="float32")
     arguments = parser.parse_args()
-    metrics_by_size = {size: trained(arguments, size) for size in arguments.sizes}
+    metrics_by_size = {size: run_training(arguments, size) for size in arguments.sizes}
     first = metrics_by_size[arguments.sizes[0]]
     print("processes\tloss of the first and last step\tlargest difference of a loss\ts a step\tshare of the time each waits")
     for size, facts in metrics_by_size.items():

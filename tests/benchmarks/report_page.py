@@ -20,8 +20,8 @@ from moeir.evaluation import measures
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.report import contents, judged, page
-from moeir.report.cases import Cases
-from moeir.report.reasons import Reasons
+from moeir.report.cases import QueryPages
+from moeir.report.reasons import Explanations
 from tests.browser import PROGRAM, Browser
 
 RUNS, DOCUMENTS, TOKENS, TERMS = ("bm25", "lexical", "local", "global", "fused"), 100_000, 16, 10
@@ -32,7 +32,7 @@ def sentence(rng: random.Random, count: int) -> str:
     return " ".join(rng.choices(WORDS, k=count))
 
 
-def runs(queries: int, depth: int, apart: int) -> dict[str, Run]:
+def make_runs(queries: int, depth: int, apart: int) -> dict[str, Run]:
     """Runs of the same documents in noisy order: the larger `apart`, the smaller the overlap of the top ranks."""
     rng, names = np.random.default_rng(7), [f"d{number:06}" for number in range(DOCUMENTS)]
     runs_by_name = {}
@@ -44,46 +44,46 @@ def runs(queries: int, depth: int, apart: int) -> dict[str, Run]:
     return runs_by_name
 
 
-def explanations(cases: Cases, queries: list[str]) -> Iterator[dict[str, Any]]:
+def make_explanations(cases: QueryPages, queries: list[str]) -> Iterator[dict[str, Any]]:
     rng = random.Random(7)
     for query in queries:
         query_tokens = rng.choices(WORDS, k=TOKENS)
-        for document in cases.documents(query):
+        for document in cases.shown_documents(query):
             terms = [{"term": word, "query": 1.234, "document": rng.random(), "product": 1.0} for word in rng.sample(WORDS, TERMS)]
             tokens = [{"query": word, "document": rng.choice(WORDS), "similarity": rng.random()} for word in query_tokens]
             experts = {"lexical": {"part": 1.0, "terms": terms}, "local": {"part": 2.0, "tokens": tokens}, "global": {"part": 0.5}}
             yield {"query": query, "document": document, "experts": experts}
 
 
-def made(queries: int, depth: int, apart: int, words: int, file: Path) -> None:
-    rng, runs_by_name = random.Random(1), runs(queries, depth, apart)
+def write_page(queries: int, depth: int, apart: int, words: int, file: Path) -> None:
+    rng, runs_by_name = random.Random(1), make_runs(queries, depth, apart)
     grades = {f"q{number}": {f"d{number * 997 % DOCUMENTS:06}": 1} for number in range(queries)}
     start = time.monotonic()
-    cases, names = Cases(runs_by_name, grades, 10), list(grades)
-    values = judged.values(runs_by_name, grades, [measures.parse(text) for text in ("nDCG@10", "RR@10", "R@100")])
+    cases, names = QueryPages(runs_by_name, grades, 10), list(grades)
+    values = judged.evaluate_runs(runs_by_name, grades, [measures.parse_measure(text) for text in ("nDCG@10", "RR@10", "R@100")])
     print(f"measured in {time.monotonic() - start:.1f} s")
-    page_contents = contents.Contents(cases, names, Reasons(explanations(cases, names), cases.documents), 1200)
+    page_contents = contents.PageData(cases, names, Explanations(make_explanations(cases, names), cases.shown_documents), 1200)
     query_texts = {name: Text(name, sentence(rng, 9)) for name in names}
-    data = {"title": "many", "trainings": []} | page_contents.data(query_texts) | {"judged": judged.table(values, names)}
-    corpus = (Text(name, sentence(rng, words), sentence(rng, 4)) for name in page_contents.numbers)
+    data = {"title": "many", "trainings": []} | page_contents.overview(query_texts) | {"judged": judged.comparison_table(values, names)}
+    corpus = (Text(name, sentence(rng, words), sentence(rng, 4)) for name in page_contents.document_numbers)
     with open(file, "w", encoding="utf-8") as output:
-        output.writelines(page.lines("many", data, page_contents.parts(corpus)))
-    print(f"{queries:,} queries, {len(page_contents.numbers):,} documents, {page_contents.reasons.documents:,} explained: "
+        output.writelines(page.render_page("many", data, page_contents.iter_chunks(corpus)))
+    print(f"{queries:,} queries, {len(page_contents.document_numbers):,} documents, {page_contents.explanations.document_count:,} explained: "
           f"{file.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s")  # fmt: skip
 
 
-def opened(file: Path, profile: Path) -> None:
+def measure_browser(file: Path, profile: Path) -> None:
     with Browser(profile) as browser:
         seconds = [browser.open(file) for _ in range(3)]
         print(f"open in {', '.join(f'{one:.2f}' for one in seconds)} s")
-        browser.value("document.getElementById('queries').focus()")
+        browser.evaluate("document.getElementById('queries').focus()")
         start = time.monotonic()
         browser.press(*["ArrowDown"] * 50)
         print(f"next query in {(time.monotonic() - start) * 20:.0f} ms")
         browser.press("/")
         start = time.monotonic()
-        browser.say("Input.insertText", text="bart")
-        hit_count = browser.value("document.getElementById('count').textContent")
+        browser.send("Input.insertText", send="bart")
+        hit_count = browser.evaluate("document.getElementById('count').textContent")
         print(f"searched in {(time.monotonic() - start) * 1000:.0f} ms: {hit_count}")
         print(f"problems: {browser.problems}; requests: {len(set(browser.requests))}")
 
@@ -91,6 +91,6 @@ def opened(file: Path, profile: Path) -> None:
 if __name__ == "__main__":
     sizes = [int(word) for word in sys.argv[1:]] + [7000, 200, 70, 56][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        made(*sizes, Path(folder) / "page.html")
+        write_page(*sizes, Path(folder) / "page.html")
         if PROGRAM is not None:
-            opened(Path(folder) / "page.html", Path(folder) / "profile")
+            measure_browser(Path(folder) / "page.html", Path(folder) / "profile")

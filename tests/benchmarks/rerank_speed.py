@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from moeir import cli
-from moeir.analysis.parameters import seen
-from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
-from moeir.backbones.pairs import Ragged
+from moeir.analysis.parameters import attention_pairs
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.backbones.pairs import RaggedIds
 from moeir.records import runs, texts
 from moeir.records.texts import Text
 from moeir.reranking import crossing
@@ -31,12 +31,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
 
 
-def pairs_of(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
+def load_pairs(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
     """The first documents of the first queries of a run."""
-    run, all_queries = runs.read(arguments.run).top(arguments.depth), texts.read_all(arguments.queries)
+    run, all_queries = runs.read_run(arguments.read_run).top(arguments.depth), texts.read_texts_by_id(arguments.read_texts_by_id)
     chosen = [query for query in run.queries if query in all_queries][: arguments.queries_used]
     wanted = {document for query in chosen for document in run.documents_of(query)}
-    documents_by_id = {text.id: text for text in texts.read(arguments.corpus) if text.id in wanted}
+    documents_by_id = {text.id: text for text in texts.read_texts(arguments.read_texts) if text.id in wanted}
     return [
         (all_queries[query], documents_by_id[document])
         for query in chosen
@@ -45,26 +45,26 @@ def pairs_of(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
     ]
 
 
-def ours(checkpoint: OpenCheckpoint, pairs: list[tuple[Text, Text]], dtype: torch.dtype, max_tokens: int) -> np.ndarray:
+def ours(checkpoint: RetrievalModel, pairs: list[tuple[Text, Text]], dtype: torch.dtype, max_tokens: int) -> np.ndarray:
     """From texts to scores; each text is tokenized once."""
-    pairing, token_ids, rows = checkpoint.pairing, [], []
+    pairing, token_ids, rows = checkpoint.pair_tokenizer, [], []
     for side in (0, 1):
         row_by_id = {pair[side].id: number for number, pair in enumerate({one[side].id: one for one in pairs}.values())}
         every = {pair[side].id: pair[side] for pair in pairs}
-        contents = [every[name].content if side == 0 else every[name].fielded for name in row_by_id]
-        token_ids.append(Ragged.of(pairing.ids(contents, ("query", "document")[side])))
+        contents = [every[name].content if side == 0 else every[name].joined_fields for name in row_by_id]
+        token_ids.append(RaggedIds.from_lists(pairing.token_ids(contents, ("query", "document")[side])))
         rows.append(np.array([row_by_id[pair[side].id] for pair in pairs]))
-    return crossing.scored(checkpoint, pairing.joined(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
+    return crossing.score_pairs(checkpoint, pairing.make_pairs(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
 
 
-def timed(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
+def time_call(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
     """Scores, seconds of the clock, seconds of the processor."""
     began, spent = time.monotonic(), time.process_time()
     scores = work()
     return scores, time.monotonic() - began, time.process_time() - spent
 
 
-def peak(dtype: torch.dtype) -> float:
+def peak_rate(dtype: torch.dtype) -> float:
     """Highest rate of operations of large matrix products on this machine."""
     best = 0.0
     for size in (512, 1024, 2048):
@@ -76,11 +76,11 @@ def peak(dtype: torch.dtype) -> float:
     return best
 
 
-def operations(checkpoint: OpenCheckpoint, lengths: list[int]) -> float:
+def operations(checkpoint: RetrievalModel, lengths: list[int]) -> float:
     """Operations of the layers for pairs of these lengths; of the last layer only those of the first token."""
-    shape = checkpoint.architecture.encoder.shape
-    whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.inner), 2 * 2 * shape.hidden**2
-    each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.array([seen(length, length) for length in lengths]))
+    shape = checkpoint.architecture.encoder.config
+    whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.intermediate_size), 2 * 2 * shape.hidden**2
+    each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.array([attention_pairs(length, length) for length in lengths]))
     return float((each + first * np.array(lengths) + whole - first).sum())
 
 
@@ -99,11 +99,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     checkpoint_folder = arguments.work / "cross-encoder"
     start = ("init", "--model", arguments.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
-    if not checkpoint_folder.exists() and cli._outcome(
-        [str(word) for word in (*start, "--document-length", arguments.length, "--output", checkpoint_folder)]
+    if not checkpoint_folder.exists() and cli._exit_code(
+        [str(word) for word in (*start, "--document-length", arguments._exit_code, "--output", checkpoint_folder)]
     ):
         sys.exit("no cross-encoder")
-    checkpoint, pairs = open_checkpoint(checkpoint_folder), pairs_of(arguments)
+    checkpoint, pairs = open_checkpoint(checkpoint_folder), load_pairs(arguments)
     plain = [(query.content, document.content) for query, document in pairs]
     ways: dict[str, Callable[[], np.ndarray]] = {}
     for name, dtype in DTYPES.items():
@@ -112,8 +112,8 @@ def main() -> None:
         ways[f"ours-{name}"] = lambda dtype=dtype: ours(checkpoint, pairs, dtype, arguments.max_tokens)
     for way in arguments.ways:
         ways[way]()  # warm up
-    rounds = [{way: timed(ways[way]) for way in arguments.ways} for _ in range(arguments.rounds)]
-    lengths = [len(ids) for ids in checkpoint.reader.bodies([" ".join(pair) for pair in plain])]
+    rounds = [{way: time_call(ways[way]) for way in arguments.ways} for _ in range(arguments.rounds)]
+    lengths = [len(ids) for ids in checkpoint.tokenizer.encode_without_special([" ".join(pair) for pair in plain])]
     sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {arguments.threads} threads\n")
     done = operations(checkpoint, [min(arguments.length, length + 3) for length in lengths])
     first = rounds[0][arguments.ways[0]][0].astype(np.float64)
@@ -121,7 +121,7 @@ def main() -> None:
         clock = statistics.median(len(pairs) / one[way][1] for one in rounds)
         ratios = {other: statistics.median(one[other][1] / one[way][1] for one in rounds) for other in arguments.ways if other != way}
         difference = np.abs(rounds[0][way][0].astype(np.float64) - first).max() / np.abs(first).max()
-        share = done / len(pairs) * clock / peak(DTYPES[way.partition("-")[2]])
+        share = done / len(pairs) * clock / peak_rate(DTYPES[way.partition("-")[2]])
         words = "  ".join(f"{ratio:.2f} x {other}" for other, ratio in ratios.items())
         sys.stdout.write(f"{way:16} {clock:7.1f} pairs/s  {share:5.1%} of the peak  largest difference {difference:.1e}  {words}\n")
 

@@ -14,11 +14,11 @@ from moeir.records import qrels, texts
 
 def main(corpus: Path, judged: Path, output: Path, count: int, seed: int = 42) -> None:
     """Write the passages in the order of the corpus."""
-    judged_ids = {document for grades in qrels.read(judged).values() for document in grades}
-    every = list(texts.read(corpus, keep_empty=True))
+    judged_ids = {document for grades in qrels.read_qrels(judged).values() for document in grades}
+    every = list(texts.read_texts(corpus, keep_empty=True))
     others = [text.id for text in every if text.id not in judged_ids and text.content]
     kept_ids = judged_ids | set(random.Random(seed).sample(others, max(0, min(count - len(judged_ids), len(others)))))
-    texts.write([text for text in every if text.id in kept_ids], output)
+    texts.write_texts([text for text in every if text.id in kept_ids], output)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from pathlib import Path
 from moeir.records import qrels, texts
 
 
-def sampled(folder: Path, train_count: int, count: int, seed: int, tested: str = "dev") -> dict[str, list[texts.Text]]:
+def sample_queries(folder: Path, train_count: int, count: int, seed: int, tested: str = "dev") -> dict[str, list[texts.Text]]:
     """Questions of both parts, without training questions that have the words of any question of the tested part."""
-    queries = texts.read_all(folder / "queries.jsonl.gz")
-    judged = {part: qrels.read(folder / "qrels" / f"{part}.tsv.gz") for part in ("train", tested)}
+    queries = texts.read_texts_by_id(folder / "queries.jsonl.gz")
+    judged = {part: qrels.read_qrels(folder / "qrels" / f"{part}.tsv.gz") for part in ("train", tested)}
     tested_texts = {_words(queries[query].text) for query in judged[tested]}
     pools = {
         "train": [query for query in judged["train"] if query not in judged[tested] and _words(queries[query].text) not in tested_texts],
@@ -34,10 +34,10 @@ def _words(text: str) -> str:
 def main(folder: Path, output: Path, train_count: int, count: int, seed: int = 42, tested: str = "dev") -> None:
     """Write the files."""
     output.mkdir(parents=True, exist_ok=True)
-    for part, questions in sampled(folder, train_count, count, seed, tested).items():
-        judged = qrels.read(folder / "qrels" / f"{part}.tsv.gz")
-        texts.write(questions, output / f"{part}-queries.jsonl")
-        qrels.write({question.id: judged[question.id] for question in questions}, output / f"{part}.tsv")
+    for part, questions in sample_queries(folder, train_count, count, seed, tested).items():
+        judged = qrels.read_qrels(folder / "qrels" / f"{part}.tsv.gz")
+        texts.write_texts(questions, output / f"{part}-queries.jsonl")
+        qrels.write_qrels({question.id: judged[question.id] for question in questions}, output / f"{part}.tsv")
 
 
 if __name__ == "__main__":

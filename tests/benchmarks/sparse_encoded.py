@@ -21,7 +21,7 @@ def main() -> None:
     starts = torch.cat([parts[0].starts[:1], *(part.starts[1:] + shift for part, shift in zip(parts, shifts, strict=False))])
     terms, weights = (torch.cat([getattr(part, name) for part in parts]) for name in ("terms", "weights"))
     Sparse(starts, terms, weights, parts[0].vocabulary).save(Path(folder) / "documents")
-    query_texts = [query.content for query in texts.read(queries)]
+    query_texts = [query.content for query in texts.read_texts(queries)]
     open_checkpoint(checkpoint).encode(query_texts, "query")[expert].save(Path(folder) / "queries")
 
 

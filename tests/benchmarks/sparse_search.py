@@ -28,8 +28,8 @@ from scipy import sparse as matrices
 from moeir.indexes.inverted import Inverted
 from moeir.representations.sparse import Sparse
 
-PLACES: list[tempfile.TemporaryDirectory[str]] = []
-Found = Callable[[int], np.ndarray]  # the first so many queries -> rows [Q, K]
+FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+Search = Callable[[int], np.ndarray]  # the first so many queries -> rows [Q, K]
 
 
 def seconds() -> float:
@@ -38,30 +38,30 @@ def seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def place() -> str:
+def temporary_folder() -> str:
     """A folder that is deleted with the process."""
-    PLACES.append(tempfile.TemporaryDirectory())
-    return PLACES[-1].name
+    FOLDERS.append(tempfile.TemporaryDirectory())
+    return FOLDERS[-1].name
 
 
-def cut(whole: Sparse, count: int) -> Sparse:
+def first_texts(whole: Sparse, count: int) -> Sparse:
     """The first texts, not copied."""
     end = int(whole.starts[count])
     return Sparse(whole.starts[: count + 1], whole.terms[:end], whole.weights[:end], whole.vocabulary)
 
 
-def engine(index: Any, documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
+def build_engine(index: Any, documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
     """One of our engines, built on disk and opened; bytes on disk."""
-    folder = place()
+    folder = temporary_folder()
     if not len(index):
         index.add(documents)
     index.save(folder)
     opened = type(index).open(folder)
     size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    return lambda count: opened.search(cut(queries, count), depth)[0], size
+    return lambda count: opened.search(first_texts(queries, count), depth)[0], size
 
 
-def product(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
+def build_scipy(documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
     """SciPy: a row of scores for each query, then its top K."""
     columns = _matrix(documents).T.tocsr()
     query_matrix = _matrix(queries)
@@ -77,7 +77,7 @@ def product(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]
     return search, columns.data.nbytes + columns.indices.nbytes
 
 
-def sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
+def build_posting_sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
     """As bm25s: a row of scores, summed over posting lists in compiled loops, then its top K."""
     columns = _matrix(documents).T.tocsr()
     starts, rows, weights = (np.ascontiguousarray(part) for part in (columns.indptr, columns.indices, columns.data))
@@ -87,7 +87,7 @@ def sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
         best = []
         for query in range(count):
             own = slice(query_arrays[0][query], query_arrays[0][query + 1])
-            scores = _summed(starts, rows, weights, query_arrays[1][own], query_arrays[2][own], len(documents))
+            scores = _sum_postings(starts, rows, weights, query_arrays[1][own], query_arrays[2][own], len(documents))
             top = np.argpartition(-scores, depth)[:depth]
             best.append(top[np.argsort(-scores[top])])
         return np.array(best)
@@ -96,7 +96,7 @@ def sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Found, int]:
 
 
 @numba.njit
-def _summed(starts: Any, rows: Any, weights: Any, terms: Any, query_weights: Any, documents: int) -> Any:
+def _sum_postings(starts: Any, rows: Any, weights: Any, terms: Any, query_weights: Any, documents: int) -> Any:
     scores = np.zeros(documents, np.float32)
     for position in range(len(terms)):
         for entry in range(starts[terms[position]], starts[terms[position] + 1]):
@@ -104,11 +104,11 @@ def _summed(starts: Any, rows: Any, weights: Any, terms: Any, query_weights: Any
     return scores
 
 
-def bmp(documents: Sparse, queries: Sparse, depth: int, alpha: float) -> tuple[Found, int]:
+def build_bmp(documents: Sparse, queries: Sparse, depth: int, alpha: float) -> tuple[Search, int]:
     """BMP (Mallia et al. 2024) over 8-bit impacts."""
     import bmp as package
 
-    path = str(Path(place()) / "index.bmp")
+    path = str(Path(temporary_folder()) / "index.bmp")
     starts, terms, weights = (part.numpy() for part in (documents.starts, documents.terms, documents.weights))
     impacts = np.maximum(1, np.rint(weights * (255 / weights.max()))).astype(int)
     indexer = package.Indexer(path, 16, True)
@@ -128,41 +128,41 @@ def _matrix(texts: Sparse) -> matrices.csr_array:
     return matrices.csr_array((texts.weights.numpy(), texts.terms.numpy(), texts.starts.numpy()), shape=(len(texts), texts.vocabulary))
 
 
-def ways(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Found, int]]]:
+def select_builders(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Search, int]]]:
     """The function that builds each engine."""
 
-    def lucene(*given: Any) -> tuple[Found, int]:
+    def lucene(*given: Any) -> tuple[Search, int]:
         from moeir.indexes.lucene_impact import LuceneImpact
 
-        return engine(LuceneImpact(), *given)
+        return build_engine(LuceneImpact(), *given)
 
-    def seismic(*given: Any) -> tuple[Found, int]:
+    def seismic(*given: Any) -> tuple[Search, int]:
         from moeir.indexes.seismic import Seismic
 
-        return engine(made.setdefault("seismic", Seismic(query_terms=10)), *given)
+        return build_engine(made.setdefault("seismic", Seismic(query_terms=10)), *given)
 
-    def seismic_more(*given: Any) -> tuple[Found, int]:
+    def seismic_more(*given: Any) -> tuple[Search, int]:
         made["seismic"].query_terms = 20  # the same index, searched for more
-        return engine(made["seismic"], *given)
+        return build_engine(made["seismic"], *given)
 
     made: dict[str, Any] = {}
     every = {
-        "ours": lambda *given: engine(Inverted(), *given),
-        "ours, quantise=8": lambda *given: engine(Inverted(quantise=8), *given),
-        "scipy": product,
-        "sums": sums,
+        "ours": lambda *given: build_engine(Inverted(), *given),
+        "ours, quantise=8": lambda *given: build_engine(Inverted(quantise=8), *given),
+        "scipy": build_scipy,
+        "sums": build_posting_sums,
         "lucene": lucene,
         "seismic": seismic,
         "seismic, more": seismic_more,
-        "bmp": lambda *given: bmp(*given, alpha=1.0),
+        "bmp": lambda *given: build_bmp(*given, alpha=1.0),
     }
     return {name: way for name, way in every.items() if name.split(",")[0] in names}
 
 
-def table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> None:
+def print_table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> None:
     """Print a line for each engine."""
     searches, exact = {}, None
-    for name, way in ways(arguments.engines.split(",")).items():
+    for name, way in select_builders(arguments.engines.select_builders(",")).items():
         began = seconds()
         searches[name] = (*way(documents, queries, arguments.depth), seconds() - began)
         searches[name][0](1)  # compiled, mapped
@@ -184,28 +184,28 @@ def table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> 
         print(f"| {len(documents)} | {name} | {duration:.1f} | {size / 2**20:.0f} | {rate} | {recall:.4f} |", flush=True)
 
 
-def apart(work: Callable[..., str], *given: Any) -> None:
+def run_in_process(work: Callable[..., str], *given: Any) -> None:
     """Run a function in a process of its own and print its result."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         print(pool.submit(work, *given).result(), flush=True)
 
 
-def peak() -> str:
+def peak_memory() -> str:
     """Peak memory of this process, mapped files included, in MiB."""
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}"
 
 
-def build(folder: Path, count: int, target: str) -> str:
+def measure_build(folder: Path, count: int, target: str) -> str:
     """Index the first documents."""
-    before, index = peak(), Inverted()
-    index.add(cut(Sparse.open(folder / "documents"), count))
+    before, index = peak_memory(), Inverted()
+    index.add(first_texts(Sparse.open(folder / "documents"), count))
     index.save(target)
-    return f"{count} documents: {before} MiB after the imports, {peak()} at most while the index is built"
+    return f"{count} documents: {before} MiB after the imports, {peak_memory()} at most while the index is built"
 
 
-def ask(folder: Path, count: int, target: str, query_count: int, depth: int) -> str:
+def measure_search(folder: Path, count: int, target: str, query_count: int, depth: int) -> str:
     """Search, in one batch and then one query after the other."""
-    before, queries = peak(), cut(Sparse.open(folder / "queries"), query_count)
+    before, queries = peak_memory(), first_texts(Sparse.open(folder / "queries"), query_count)
     index, latencies = Inverted.open(target), []
     index.search(queries, depth)
     for query in range(query_count):
@@ -214,7 +214,7 @@ def ask(folder: Path, count: int, target: str, query_count: int, depth: int) -> 
         latencies.append(1000 * (time.perf_counter() - began))
     p50, p95 = np.percentile(latencies, [50, 95])
     threads = numba.get_num_threads()
-    return f"{before} MiB after the imports, {peak()} at most in search; one query on {threads} threads: p50 {p50:.1f} ms, p95 {p95:.1f} ms"
+    return f"{before} MiB after the imports, {peak_memory()} at most in search; one query on {threads} threads: p50 {p50:.1f} ms, p95 {p95:.1f} ms"
 
 
 def main() -> None:
@@ -234,10 +234,10 @@ def main() -> None:
     for count in map(int, arguments.documents.split(",")):
         if arguments.memory:
             with tempfile.TemporaryDirectory() as folder:
-                apart(build, arguments.folder, count, folder)
-                apart(ask, arguments.folder, count, folder, arguments.queries, arguments.depth)
+                run_in_process(measure_build, arguments.run_in_process, count, folder)
+                run_in_process(measure_search, arguments.run_in_process, count, folder, arguments.run_in_process, arguments.run_in_process)
         else:
-            table(cut(all_documents, count), cut(queries, arguments.queries), arguments)
+            print_table(first_texts(all_documents, count), first_texts(queries, arguments.first_texts), arguments)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from moeir.representations.base import Writer
+from moeir.representations.base import RepresentationWriter
 from moeir.representations.sparse import Sparse
 
-AT_ONCE = 20_000
+CHUNK_TEXTS = 20_000
 OWN, NEAR, STRAY = 1.0, 0.45, 0.25  # strength of a term of the text, of a near text, and of another
 
 
-def lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """The texts of a file of JSON lines, gzipped or not."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
@@ -34,13 +34,13 @@ def lines(path: Path) -> Iterator[str]:
             yield f"{record.get('title') or ''} {record.get('text') or record.get('contents') or ''}"
 
 
-def pieces(tokenizer: Tokenizer, paths: list[Path]) -> list[np.ndarray]:
+def word_pieces(tokenizer: Tokenizer, paths: list[Path]) -> list[np.ndarray]:
     """The distinct word pieces among the first 180 of every text."""
-    encoded = tokenizer.encode_batch([text for path in paths for text in lines(path)], add_special_tokens=False)
+    encoded = tokenizer.encode_batch([text for path in paths for text in read_lines(path)], add_special_tokens=False)
     return [np.unique(np.array(one.ids[:180], dtype=np.int64)) for one in encoded]
 
 
-class Maker:
+class TextSampler:
     """Samples documents and queries from the pieces of real texts."""
 
     def __init__(self, passages: list[np.ndarray], vocabulary: int) -> None:
@@ -66,7 +66,7 @@ class Maker:
         near = [self.passages[(row + int(step)) % len(self.passages)] for step in rng.integers(1, 6, 2)]
         near = [one[rng.random(len(one)) < 0.45] for one in near]
         stray = np.searchsorted(self.stray, rng.random(18))
-        return self._joined(own, np.concatenate(near), stray, most)
+        return self._join(own, np.concatenate(near), stray, most)
 
     def query(self, own: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Terms and strengths of one query with `count` terms at most."""
@@ -76,15 +76,15 @@ class Maker:
             holder_rows = self.holders[min(rare_terms, key=lambda term: len(self.holders[term]))]
             near = rng.permutation(self.passages[holder_rows[int(rng.integers(len(holder_rows)))]])[: max(count - len(own), 0)]
         stray = np.searchsorted(self.stray, rng.random(max(count - len(own) - len(near), 0)))
-        return self._joined(own, near, stray, count)
+        return self._join(own, near, stray, count)
 
-    def _joined(self, own: np.ndarray, near: np.ndarray, stray: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    def _join(self, own: np.ndarray, near: np.ndarray, stray: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         terms, first = np.unique(np.concatenate([own, near, stray]), return_index=True)
         strength = np.where(first < len(own), OWN, np.where(first < len(own) + len(near), NEAR, STRAY))
         strongest = np.sort(np.argsort(-strength, kind="stable")[:most])
         return terms[strongest], strength[strongest]
 
-    def packed(self, drawn_texts: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> Sparse:
+    def pack(self, drawn_texts: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> Sparse:
         """Texts as a Sparse representation."""
         terms, strengths = (np.concatenate(column) for column in zip(*drawn_texts, strict=True))
         starts = np.concatenate([[0], np.cumsum([len(own) for own, _ in drawn_texts])])
@@ -106,16 +106,16 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    maker = Maker(pieces(tokenizer, arguments.corpora), tokenizer.get_vocab_size())
-    writer = Writer(arguments.output / "documents")
-    for number, first in enumerate(range(0, arguments.documents, AT_ONCE)):
+    maker = TextSampler(word_pieces(tokenizer, arguments.corpora), tokenizer.get_vocab_size())
+    writer = RepresentationWriter(arguments.output / "documents")
+    for number, first in enumerate(range(0, arguments.documents, CHUNK_TEXTS)):
         rng = np.random.default_rng([1, number])
-        documents = [maker.document(rng) for _ in range(min(AT_ONCE, arguments.documents - first))]
-        writer.append(maker.packed(documents, np.random.default_rng([2, number])))
+        documents = [maker.document(rng) for _ in range(min(CHUNK_TEXTS, arguments.documents - first))]
+        writer.append(maker.pack(documents, np.random.default_rng([2, number])))
     writer.close()
     rng = np.random.default_rng(3)
-    query_terms = [one for one in pieces(tokenizer, [arguments.queries]) if len(one)][: arguments.asked]
-    maker.packed([maker.query(own, arguments.query_terms, rng) for own in query_terms], rng).save(arguments.output / "queries")
+    query_terms = [one for one in word_pieces(tokenizer, [arguments.word_pieces]) if len(one)][: arguments.asked]
+    maker.pack([maker.query(own, arguments.query_terms, rng) for own in query_terms], rng).save(arguments.output / "queries")
 
 
 if __name__ == "__main__":

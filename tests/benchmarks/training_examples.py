@@ -18,24 +18,24 @@ def prepared(collection: Path, asked: Path | None, folder: Path, *, count: int, 
         return
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
-    corpus = texts.read_all(collection / "corpus.jsonl.gz")
+    corpus = texts.read_texts_by_id(collection / "corpus.jsonl.gz")
     documents = sorted(corpus)
     rng.shuffle(documents)
-    pairs = list(_drawn(asked, documents, rng) if asked is not None else _judged(collection, corpus, rng))[:count]
+    pairs = list(_random_pairs(asked, documents, rng) if asked is not None else _judged_pairs(collection, corpus, rng))[:count]
     positives = {positive for _, positive in pairs}
     others = iter([document for document in documents if document not in positives])
     training_examples = [Example(query.id, (positive,), tuple(next(others) for _ in range(negatives))) for query, positive in pairs]
     if len(training_examples) < count:
         raise SystemExit(f"{collection}: {len(training_examples)} examples of {count}; fewer --steps or --batch")
     document_ids = [document for example in training_examples for document in (*example.positive_ids, *example.negative_ids)]
-    texts.write((corpus[document] for document in document_ids), folder / "corpus.jsonl")
-    texts.write((query for query, _ in pairs), folder / "queries.jsonl")
-    examples.write(training_examples, folder / "train.jsonl")
+    texts.write_texts((corpus[document] for document in document_ids), folder / "corpus.jsonl")
+    texts.write_texts((query for query, _ in pairs), folder / "queries.jsonl")
+    examples.write_examples(training_examples, folder / "train.jsonl")
 
 
-def _judged(collection: Path, corpus: dict[str, Text], rng: random.Random) -> Iterator[tuple[Text, str]]:
+def _judged_pairs(collection: Path, corpus: dict[str, Text], rng: random.Random) -> Iterator[tuple[Text, str]]:
     """A query and a passage judged to answer it, no passage twice."""
-    queries, all_qrels = texts.read_all(collection / "queries.jsonl.gz"), qrels.read(collection / "qrels" / "train.tsv.gz")
+    queries, all_qrels = texts.read_texts_by_id(collection / "queries.jsonl.gz"), qrels.read_qrels(collection / "qrels" / "train.tsv.gz")
     used_positives: set[str] = set()
     for query in rng.sample(sorted(all_qrels), len(all_qrels)):
         positive = next((document for document, grade in all_qrels[query].items() if grade > 0 and document not in used_positives), None)
@@ -44,7 +44,7 @@ def _judged(collection: Path, corpus: dict[str, Text], rng: random.Random) -> It
             yield queries[query], positive
 
 
-def _drawn(asked: Path, documents: list[str], rng: random.Random) -> Iterator[tuple[Text, str]]:
+def _random_pairs(asked: Path, documents: list[str], rng: random.Random) -> Iterator[tuple[Text, str]]:
     """A query and any passage, from the end of the list."""
-    queries = texts.read_all(asked)
+    queries = texts.read_texts_by_id(asked)
     yield from zip((queries[query] for query in rng.sample(sorted(queries), len(queries))), reversed(documents))

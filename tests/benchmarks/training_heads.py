@@ -24,20 +24,20 @@ from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 
-from moeir.architectures.checkpoint import OpenCheckpoint, open_checkpoint
-from moeir.backbones.precision import NAMES, autocast
-from moeir.backbones.tokens import Tokens
-from moeir.kernels.saturated import saturated_sums
-from moeir.kernels.vocabulary import activations, winners
-from moeir.learning.penalties import FLOPS, flops
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.backbones.precision import DTYPES, autocast
+from moeir.backbones.tokens import PackedTokens
+from moeir.kernels.saturated import log_saturated_sum
+from moeir.kernels.vocabulary import selected_logits, find_max_positions
+from moeir.learning.penalties import DEFAULT_FLOPS_WEIGHT, flops
 from moeir.representations.multivector import MultiVector, maxsim
 from moeir.representations.sparse import Sparse
-from tests.kernels.peaks import peak
+from tests.kernels.peaks import peak_bytes
 
 Way = Callable[[list[Tensor]], Tensor]
 
 
-def texts(path: Path, count: int) -> list[str]:
+def read_texts(path: Path, count: int) -> list[str]:
     """The first texts of a file of JSON lines."""
     with path.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line, _ in zip(lines, range(count), strict=False)]
@@ -45,11 +45,11 @@ def texts(path: Path, count: int) -> list[str]:
 
 
 @torch.no_grad()
-def read(checkpoint: OpenCheckpoint, said: list[str], side: str) -> tuple[Tokens, Tensor]:
+def encode_states(checkpoint: RetrievalModel, said: list[str], side: str) -> tuple[PackedTokens, Tensor]:
     """Texts sorted by length, as in training, and their states."""
     checkpoint.architecture.eval()
-    tokens, _ = checkpoint.read(said, side).by_length()
-    return tokens, next(iter(checkpoint.architecture.states(tokens).values()))
+    tokens, _ = checkpoint.tokenize(said, side).by_length()
+    return tokens, next(iter(checkpoint.architecture.encode_states(tokens).values()))
 
 
 def contrastive(scores: Tensor) -> Tensor:
@@ -57,23 +57,23 @@ def contrastive(scores: Tensor) -> Tensor:
     return F.cross_entropy(scores, torch.arange(len(scores)) * (scores.shape[1] // len(scores)))
 
 
-def ours(inputs: list[Tensor], sides: list[Tokens], pooling: str) -> Tensor:
+def ours(inputs: list[Tensor], sides: list[PackedTokens], pooling: str) -> Tensor:
     """As heads/lexical.py after its transform."""
     *states, words, bias = inputs
     representations = []
     for states_of_side, tokens in zip(states, sides, strict=True):
         if pooling == "sum":
-            rows, terms, weights = saturated_sums(states_of_side, tokens.layout, words, bias)
+            rows, terms, weights = log_saturated_sum(states_of_side, tokens.layout, words, bias)
         else:
-            rows, terms, winner_tokens = winners(states_of_side, tokens.layout, words, bias)
-            weights = torch.log1p(activations(states_of_side, words, bias, terms, winner_tokens).relu())
+            rows, terms, winner_tokens = find_max_positions(states_of_side, tokens.layout, words, bias)
+            weights = torch.log1p(selected_logits(states_of_side, words, bias, terms, winner_tokens).relu())
         representations.append(Sparse.from_pairs(rows, terms, weights, len(tokens), len(words)))
-    return contrastive(representations[0].scores(representations[1])) + FLOPS * sum(
+    return contrastive(representations[0].scores(representations[1])) + DEFAULT_FLOPS_WEIGHT * sum(
         (flops(part) for part in representations), torch.zeros(())
     )
 
 
-def from_logits(inputs: list[Tensor], sides: list[Tokens], pool: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def from_logits(inputs: list[Tensor], sides: list[PackedTokens], pool: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """With all logits of a padded batch; `pool` reduces them, with the mask of real tokens [B, L], to [B, V]."""
     *states, words, bias = inputs
     vectors = []
@@ -82,7 +82,7 @@ def from_logits(inputs: list[Tensor], sides: list[Tokens], pool: Callable[[Tenso
         vectors.append(pool(F.linear(states_of_side[rows], words, bias), real).float())
     with torch.autocast("cpu", enabled=False):
         scores = vectors[0] @ vectors[1].T
-    return contrastive(scores) + FLOPS * sum((part.mean(0).square().sum() for part in vectors), torch.zeros(()))
+    return contrastive(scores) + DEFAULT_FLOPS_WEIGHT * sum((part.mean(0).square().sum() for part in vectors), torch.zeros(()))
 
 
 def plain(pooling: str) -> Callable[[Tensor, Tensor], Tensor]:
@@ -117,7 +117,7 @@ def step(way: Way, inputs: list[Tensor], dtype: torch.dtype) -> tuple[float, flo
     return time.process_time() - began, float(loss.detach())
 
 
-def compared(
+def compare_ways(
     title: str, ways: dict[str, Way], inputs: list[Tensor], work: float, arguments: argparse.Namespace, dtype: torch.dtype
 ) -> None:
     """Run the ways in turns and print a table; `work` is the floor in seconds."""
@@ -129,7 +129,7 @@ def compared(
         for part in inputs:
             part.grad = None
         output: list[float] = []
-        memory[name] = (peak(lambda way=way, output=output: output.extend(step(way, inputs, dtype))) - own) / 2**20
+        memory[name] = (peak_bytes(lambda way=way, output=output: output.extend(step(way, inputs, dtype))) - own) / 2**20
         losses[name] = output[1]
     for _ in range(arguments.rounds):
         for name, way in ways.items():
@@ -144,7 +144,7 @@ def compared(
         print(f"| {name} | {timing} | {memory[name]:.1f} | {share} | {losses[name]:.5f} |", flush=True)
 
 
-def rate(left: int, inner: int, right: int, dtype: torch.dtype) -> float:
+def product_rate(left: int, inner: int, right: int, dtype: torch.dtype) -> float:
     """Best rate, in operations a second, of a product [left, inner] · [inner, right] that fits the processor's cache."""
     one, other, room = (torch.randn(*shape, dtype=dtype) for shape in ((left, inner), (right, inner), (left, right)))
     durations = []
@@ -161,37 +161,37 @@ def lexical(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
     encoder = checkpoint.architecture.encoder
     head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
     assert head is not None
-    texts_by_side = {"query": texts(arguments.asked, arguments.queries), "document": texts(arguments.corpus, arguments.documents)}
-    encoded_sides = [read(checkpoint, part, side) for side, part in texts_by_side.items()]
+    texts_by_side = {"query": read_texts(arguments.read_texts, arguments.read_texts), "document": read_texts(arguments.read_texts, arguments.read_texts)}
+    encoded_sides = [encode_states(checkpoint, part, side) for side, part in texts_by_side.items()]
     sides = [tokens for tokens, _ in encoded_sides]
     with torch.no_grad():
         inputs = [head(states).requires_grad_() for _, states in encoded_sides]
     inputs += [words.detach().clone().requires_grad_(), (head.bias.detach() + arguments.bias).requires_grad_()]
     tokens, width = sum(len(side.ids) for side in sides), words.shape[1]
-    fastest = rate(512, width, 2048, dtype)
+    fastest = product_rate(512, width, 2048, dtype)
     for pooling in [name for name in ("max", "sum") if name in arguments.heads.split(",")]:
         ways: dict[str, Way] = {"ours": lambda parts, pooling=pooling: ours(parts, sides, pooling)}
         pools = {"plain": plain(pooling), "SpladePooling": theirs(pooling, None), "SpladePooling, chunk_size 16": theirs(pooling, 16)}
         ways |= {name: lambda parts, pool=pool: from_logits(parts, sides, pool) for name, pool in pools.items()}
         many = f"{arguments.queries} queries, {arguments.documents} documents, {tokens} tokens of {width}, {len(words)} terms"
-        compared(
-            f"Lexical, {pooling}, {arguments.dtype}: {many}", ways, inputs, 2 * tokens * width * len(words) / fastest, arguments, dtype
+        compare_ways(
+            f"compare_ways, {pooling}, {arguments.dtype}: {many}", ways, inputs, 2 * tokens * width * len(words) / fastest, arguments, dtype
         )
 
 
-def late(arguments: argparse.Namespace) -> None:
+def late_interaction(arguments: argparse.Namespace) -> None:
     """ColBERT's similarity, in float32."""
     checkpoint, representations = open_checkpoint(arguments.colbert), []
     checkpoint.architecture.eval()
     for path, count, side in ((arguments.asked, arguments.questions, "query"), (arguments.corpus, arguments.passages, "document")):
-        tokens = checkpoint.read(texts(path, count), side)
+        tokens = checkpoint.tokenize(read_texts(path, count), side)
         with torch.no_grad():
             representation: Any = checkpoint.architecture(tokens)["local"]
         representations.append(representation)
     inputs = [part.vectors.clone().requires_grad_() for part in representations]
 
     def padded(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [MultiVector(vectors, text.starts).padded() for vectors, text in zip(parts, representations, strict=True)]
+        return [MultiVector(vectors, text.starts).pad() for vectors, text in zip(parts, representations, strict=True)]
 
     def peer(parts: list[Tensor]) -> Tensor:
         (query_vectors, real), (documents, document_mask) = padded(parts)
@@ -208,10 +208,10 @@ def late(arguments: argparse.Namespace) -> None:
 
     longest = [int(part.starts.diff().max()) for part in representations]
     similarity = arguments.questions * arguments.passages * longest[0] * longest[1] * 4 / 2**20
-    work = 2 * inputs[0].numel() * len(inputs[1]) / rate(128, inputs[0].shape[1], 512, torch.float32)
+    work = 2 * inputs[0].numel() * len(inputs[1]) / product_rate(128, inputs[0].product_rate[1], 512, torch.float32)
     many = f"{arguments.questions} queries of {longest[0]} tokens at most, {arguments.passages} passages of {longest[1]} at most"
     title = f"Late interaction: {many}, {len(inputs[1])} tokens; the similarity is {similarity:.1f} MiB"
-    compared(title, {"ours": own, "einsum and amax": einsum, "colbert_scores": peer}, inputs, work, arguments, torch.float32)
+    compare_ways(title, {"ours": own, "einsum and amax": einsum, "colbert_scores": peer}, inputs, work, arguments, torch.float32)
 
 
 def main() -> None:
@@ -222,15 +222,15 @@ def main() -> None:
     sizes = {"documents": 64, "queries": 8, "passages": 128, "questions": 16, "rounds": 3, "threads": 1}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--dtype", default="float32", choices=list(NAMES))
+    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
     parser.add_argument("--bias", type=float, default=0.0, help="added to the vocabulary head's bias, for more active terms")
     parser.add_argument("--heads", default="max,sum,late")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if set(arguments.heads.split(",")) - {"late"}:
-        lexical(arguments, NAMES[arguments.dtype])
+        lexical(arguments, DTYPES[arguments.dtype])
     if "late" in arguments.heads.split(","):
-        late(arguments)
+        late_interaction(arguments)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesR
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from sentence_transformers.util import dot_score
 
-FLOPS, AT_ONCE = (
+FLOPS, RAMP_RATIO = (
     0.01,
     1e-6,
 )  # weight of the FLOPS penalty, as ours; ratio of the steps of its ramp, so that it is full from the second step on
@@ -53,7 +53,7 @@ def splade(folder: Path, length: int, _: torch.Tensor | None, device: str) -> tu
     model = SparseEncoder(modules=[body, SpladePooling("max")], device=device)
     ranking = SparseMultipleNegativesRankingLoss(model, scale=1.0, similarity_fct=dot_score)
     loss = SpladeLoss(model, ranking, document_regularizer_weight=FLOPS, query_regularizer_weight=FLOPS)
-    growing = SpladeRegularizerWeightSchedulerCallback(loss, warmup_ratio=AT_ONCE)
+    growing = SpladeRegularizerWeightSchedulerCallback(loss, warmup_ratio=RAMP_RATIO)
     return model, loss, SparseEncoderTrainer, SparseEncoderTrainingArguments, [growing]
 
 
@@ -95,7 +95,7 @@ def trained(
         lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=1.0, bf16=bfloat16, use_cpu=device == "cpu", report_to=[],
         save_strategy="no", logging_steps=len(steps), disable_tqdm=True, batch_sampler=InOrder,
     )  # fmt: skip
-    instance = watched(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
+    instance = watch_steps(trainer)(model=model, args=arguments, train_dataset=table, loss=loss, callbacks=callbacks)
     ready()
     if merged:
         instance.train()
@@ -105,7 +105,7 @@ def trained(
     return instance.times, instance.clock, instance.losses
 
 
-def watched(trainer: type[BaseTrainer]) -> Any:
+def watch_steps(trainer: type[BaseTrainer]) -> Any:
     """A subclass of the trainer that records the start and the loss of each step."""
 
     class Watched(trainer):  # type: ignore[misc, valid-type]

@@ -32,11 +32,11 @@ from training_examples import prepared
 
 from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
-from moeir.architectures.starting import start
-from moeir.backbones.precision import NAMES
-from moeir.heads.lexical import Lexical
+from moeir.architectures.starting import build_checkpoint
+from moeir.backbones.precision import DTYPES
+from moeir.heads.lexical import LexicalHead
 from moeir.learning import batches, loop, retrieval, texts, tokens
-from moeir.pretraining.task import measured_peak
+from moeir.pretraining.task import measure_peak_flops
 from moeir.records import examples
 from moeir.representations.sparse import Sparse
 
@@ -61,7 +61,7 @@ ROWS = {
 }
 
 
-def weights(arguments: argparse.Namespace, way: str) -> Path:
+def prepare_checkpoint(arguments: argparse.Namespace, way: str) -> Path:
     """The initial checkpoint of a way."""
     kind = way if arguments.row == "came" else arguments.arch if arguments.row == "bf16" else arguments.row
     folder: Path = arguments.work / f"{kind}-{arguments.shared}{'-same' if arguments.same else ''}{'-drawn' if arguments.drawn else ''}"
@@ -69,7 +69,7 @@ def weights(arguments: argparse.Namespace, way: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shared = arguments.shared
         lengths = {"query_length": arguments.query_length, "document_length": arguments.length, "query_prefix": "", "document_prefix": ""}
-        checkpoint = start(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, scratch=arguments.drawn)
+        checkpoint = build_checkpoint(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, random_weights=arguments.build_checkpoint)
         checkpoint.save(folder)
         config = folder / "config.json"
         if arguments.same:  # the dropout of a checkpoint is in the family's own config file
@@ -77,30 +77,30 @@ def weights(arguments: argparse.Namespace, way: str) -> Path:
     return folder
 
 
-def drawn_into(arguments: argparse.Namespace) -> Path:
+def examples_folder(arguments: argparse.Namespace) -> Path:
     """Folder of the examples."""
     folder: Path = arguments.work / f"examples-{arguments.steps * arguments.batch}-{arguments.negatives}"
     return folder
 
 
-def planned(arguments: argparse.Namespace, checkpoint: Any) -> tuple[batches.Plan, tokens.TokenTexts]:
+def make_sampler(arguments: argparse.Namespace, checkpoint: Any) -> tuple[batches.EpochSampler, tokens.BiEncoderDataset]:
     """The sampler and its tokens."""
-    folder = drawn_into(arguments)
-    all_examples = list(examples.read(folder / "train.jsonl"))
-    sampler = batches.planned(all_examples, queries=arguments.batch, negatives=arguments.negatives, seed=SEED, place=str(folder))
-    needed = texts.gathered([all_examples], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
-    return sampler, tokens.cached(arguments.work / "tokens", needed, checkpoint)
+    folder = examples_folder(arguments)
+    all_examples = list(examples.read_examples(folder / "train.jsonl"))
+    sampler = batches.make_sampler(all_examples, batch_size=arguments.batch, negatives=arguments.negatives, seed=SEED, source=str(folder))
+    needed = texts.collect_texts([all_examples], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
+    return sampler, tokens.build_token_cache(arguments.work / "tokens", needed, checkpoint)
 
 
-class Watched(retrieval.Retrieval):
+class TimedTask(retrieval.RetrievalTask):
     """Our task, which records start, tokens and loss of each step."""
 
     noted: dict[str, list[Any]]
 
-    def outcome(self, step: int) -> tuple[torch.Tensor, dict[str, float], int]:
+    def compute_loss(self, step: int) -> tuple[torch.Tensor, dict[str, float], int]:
         """Loss, metrics and tokens of the step."""
         began, busy = time.monotonic(), time.process_time()
-        loss, facts, count = super().outcome(step)
+        loss, facts, count = super().compute_loss(step)
         for name, value in (("times", began), ("clock", busy), ("tokens", count), ("losses", float(facts["loss"]))):
             self.noted[name].append(value)
         return loss, facts, count
@@ -108,13 +108,13 @@ class Watched(retrieval.Retrieval):
 
 def ours(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     """Our trainer."""
-    checkpoint = open_checkpoint(weights(arguments, way))
+    checkpoint = open_checkpoint(prepare_checkpoint(arguments, way))
     if way == "plain":
-        Lexical.forward = plain_head  # type: ignore[method-assign]
-    sampler, dataset = planned(arguments, checkpoint)
-    dtype = NAMES[way] if arguments.row == "bf16" else NAMES[arguments.dtype]
-    objective = variants.bind("learning.objectives", PLAIN["competitive" if len(checkpoint.architecture.kinds) > 1 else "contrastive"])
-    task = Watched(checkpoint, sampler, dataset, objective, arguments.steps, dtype)
+        LexicalHead.forward = plain_head  # type: ignore[method-assign]
+    sampler, dataset = make_sampler(arguments, checkpoint)
+    dtype = DTYPES[way] if arguments.row == "bf16" else DTYPES[arguments.dtype]
+    objective = variants.bind_variant("learning.objectives", PLAIN["competitive" if len(checkpoint.architecture.representation_kinds) > 1 else "contrastive"])
+    task = TimedTask(checkpoint, sampler, dataset, objective, arguments.steps, dtype)
     records: dict[str, list[Any]] = {"times": [], "clock": [], "tokens": [], "losses": []}
     object.__setattr__(task, "noted", records)
     schedule = loop.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
@@ -123,15 +123,15 @@ def ours(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     folder.mkdir(parents=True)
     before = peak()
     loop.train(task, schedule, folder, device="cpu")
-    measurements = records | {"before": before, "peak": peak(), "measured_peak": measured_peak(dtype, torch.device("cpu"))}
+    measurements = records | {"before": before, "peak": peak(), "measured_peak": measure_peak_flops(dtype, torch.device("cpu"))}
     checkpoint.architecture.train()
     with FlopCounterMode(display=False) as counter:
-        loss, _, count = retrieval.Retrieval.outcome(replace(task), 0)
+        loss, _, count = retrieval.RetrievalTask.compute_loss(replace(task), 0)
         loss.backward()
     return measurements | {"flops_a_token": counter.get_total_flops() / count}
 
 
-def plain_head(self: Lexical, states: torch.Tensor, packed: Any, encoder: Any) -> Sparse:
+def plain_head(self: LexicalHead, states: torch.Tensor, packed: Any, encoder: Any) -> Sparse:
     """log(1 + relu(logit)) of [B, L, V], then the maximum."""
     padding = packed.layout.padding
     logits = encoder.logits(states[padding.rows]).view(*padding.attended.shape, -1)
@@ -143,16 +143,16 @@ def theirs(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     """sentence-transformers' trainer."""
     from training_peers import trained
 
-    checkpoint_folder = weights(arguments, way)
+    checkpoint_folder = prepare_checkpoint(arguments, way)
     checkpoint = open_checkpoint(checkpoint_folder)
-    sampler, _ = planned(arguments, checkpoint)
+    sampler, _ = make_sampler(arguments, checkpoint)
     folder, projection = checkpoint_folder, None
     if arguments.row == "colbert":
         projection = checkpoint.architecture.heads["local"].projection.weight.detach().clone()
-        folder = weights(argparse.Namespace(**vars(arguments) | {"row": "dense"}), way)  # the same encoder, in its family's own format
-    texts_by_side = {side: texts.texts.read_all(drawn_into(arguments) / f"{side}.jsonl") for side in ("queries", "corpus")}
+        folder = prepare_checkpoint(argparse.Namespace(**vars(arguments) | {"row": "dense"}), way)  # the same encoder, in its family's own format
+    texts_by_side = {side: texts.texts.read_texts_by_id(examples_folder(arguments) / f"{side}.jsonl") for side in ("queries", "corpus")}
     steps = []
-    for batch in map(sampler.at, range(arguments.steps)):
+    for batch in map(sampler.batch_at, range(arguments.steps)):
         groups = [
             batch.documents[first : first + 1 + arguments.negatives] for first in range(0, len(batch.documents), 1 + arguments.negatives)
         ]
@@ -173,7 +173,7 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def run(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
+def run_way(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     """One run, in a process of its own; `before` is ours as another checkout has it."""
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
@@ -191,7 +191,7 @@ def run(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     }
 
 
-def compared(arguments: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]]) -> list[list[str]]:
+def compare_ways(arguments: argparse.Namespace, rounds: list[dict[str, dict[str, Any]]]) -> list[list[str]]:
     """A line for each way: its speed, its memory, the ratio of its time to the first's."""
     ways = ROWS[arguments.row]
     first, timed = ways[0], arguments.steps - 2
@@ -213,7 +213,7 @@ def compared(arguments: argparse.Namespace, rounds: list[dict[str, dict[str, Any
     return lines
 
 
-def read() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "collection", "work"):
@@ -223,7 +223,7 @@ def read() -> argparse.Namespace:
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--queries", type=Path, help="queries of a collection without training judgements")
-    parser.add_argument("--dtype", default="float32", choices=list(NAMES))
+    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
     parser.add_argument("--arch", default="dense", choices=("dense", "came"), help="of --row bf16")
     parser.add_argument("--drawn", action="store_true", help="random weights in the sizes of MODEL_FOLDER")
     parser.add_argument("--same", action="store_true")
@@ -234,7 +234,7 @@ def read() -> argparse.Namespace:
 
 def main() -> None:
     """Run the ways in turns and print the table."""
-    arguments = read()
+    arguments = parse_arguments()
     if arguments.before is not None:
         ROWS[arguments.row] = (ROWS[arguments.row][0], BEFORE)
     torch.set_num_threads(arguments.threads)
@@ -245,21 +245,21 @@ def main() -> None:
     prepared(
         arguments.collection,
         arguments.queries,
-        drawn_into(arguments),
+        examples_folder(arguments),
         count=arguments.steps * arguments.batch,
         negatives=arguments.negatives,
         seed=SEED,
     )
     if arguments.same:
-        one, other = (run(arguments, way)["losses"] for way in ("ours", "theirs"))
+        one, other = (run_way(arguments, way)["losses"] for way in ("ours", "theirs"))
         difference = max(abs(mine - yours) for mine, yours in zip(one, other, strict=True))
         print(f"losses of {arguments.steps} steps: {one[0]:.5f} -> {one[-1]:.5f}; largest difference {difference:.1e}")
         return
-    rounds = [{way: run(arguments, way) for way in ROWS[arguments.row]} for _ in range(arguments.rounds)]
+    rounds = [{way: run_way(arguments, way) for way in ROWS[arguments.row]} for _ in range(arguments.rounds)]
     print(f"peak {rounds[0][ROWS[arguments.row][0]]['measured_peak'] / 1e9:.0f} GFLOP/s")
     columns = ["way", "ms a step", "examples/s", "tokens/s", "time over the first's (least, most)", "processor time over the first's"]
     print(*columns, "MiB beyond the start", "share of peak", sep="\t")
-    for line in compared(arguments, rounds):
+    for line in compare_ways(arguments, rounds):
         print(*line, sep="\t")
 
 

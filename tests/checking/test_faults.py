@@ -11,14 +11,14 @@ import pytest
 
 from moeir.checking import texts
 from moeir.checking.findings import Findings
-from moeir.checking.kinds import NAMED
-from tests.checking.faulty import CORPUS, EVERY, FLAGS, GOOD, QUERIES, Faulty, example
-from tests.conftest import Said
+from moeir.checking.kinds import KINDS_BY_NAME
+from tests.checking.faulty import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
+from tests.conftest import CommandResult
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 
 
-def written(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
+def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
     """Write valid files with additional lines; return the flags that name them."""
     for name, lines in GOOD.items():
         all_lines = [line if isinstance(line, bytes) else line.encode() for line in (*lines, *more.get(name.replace(".", "_"), ()))]
@@ -26,24 +26,24 @@ def written(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
     return [word for flag, name in FLAGS.items() for word in (flag, str(folder / name))]
 
 
-def rows(result: Said) -> list[list[str]]:
+def rows(result: CommandResult) -> list[list[str]]:
     return [line.split("\t") for line in result.stdout.splitlines()]
 
 
 def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
-    result = moeir("check", *written(tmp_path))
+    result = moeir("check", *write_files(tmp_path))
     assert (result.code, result.stdout) == (0, "")
     assert result.stderr.startswith(f"no fault found in {tmp_path}/corpus.jsonl, ")
 
 
-@pytest.mark.parametrize("faulty", EVERY, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
-def test_a_fault_is_found_named_with_its_line_and_mended(faulty: Faulty, tmp_path: Path, moeir: Moeir) -> None:
-    flags = written(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
+@pytest.mark.parametrize("faulty", FAULT_CASES, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
+def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
+    flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
     result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
     assert result.code == (0 if faulty.note else 3), result.stderr
     line = len(GOOD[faulty.file]) + (faulty.line or 0)
     matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
-    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == NAMED[faulty.kind].advice, result.stdout
+    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == KINDS_BY_NAME[faulty.kind].advice, result.stdout
     if faulty.note:
         return
     assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
@@ -53,12 +53,12 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: Faulty, tmp_pat
 
 
 def test_there_are_forty_kinds_and_each_is_known() -> None:
-    assert len({(faulty.kind, faulty.file) for faulty in EVERY}) >= 40
-    assert {faulty.kind for faulty in EVERY} <= NAMED.keys()
+    assert len({(faulty.kind, faulty.file) for faulty in FAULT_CASES}) >= 40
+    assert {faulty.kind for faulty in FAULT_CASES} <= KINDS_BY_NAME.keys()
 
 
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
-    flags = written(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
+    flags = write_files(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
     assert moeir("check", *flags).code == 3
     result = moeir("check", *flags, "--allow", "query-in-corpus")
     assert result.code == 0 and "query-in-corpus, 1 (note)" in result.stdout
@@ -67,7 +67,7 @@ def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -
 
 
 def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: Moeir) -> None:
-    flags = written(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
+    flags = write_files(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
     findings = rows(moeir("check", *flags, "--form", "tsv", "--most", 2))
     assert [row[2] for row in findings] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)] + [
         "and 7 more"
@@ -85,7 +85,7 @@ def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: M
 def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: Moeir) -> None:
     dev = tmp_path / "dev.jsonl"
     dev.write_text('{"_id": "x1", "text": "Who  SLEEPS"}\n{"_id": "x2", "text": "else"}\n')
-    flags = written(tmp_path, train_jsonl=[example("q2")])
+    flags = write_files(tmp_path, train_jsonl=[example("q2")])
     result = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv", "--fix", tmp_path / "mended")
     assert [row[:3] for row in rows(result)] == [
         [f"{tmp_path}/train.jsonl:2", "leaked-query", "query 'q2' is evaluated: its text is among the dev queries"]
@@ -147,8 +147,8 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(5000)))
     gc.collect()
     tracemalloc.start()
-    seen_texts = texts.Known()
-    assert sum(1 for _ in texts.walk(path, Findings(), seen_texts)) == 5000 == len(seen_texts.ids)
+    seen_texts = texts.SeenTexts()
+    assert sum(1 for _ in texts.check_texts(path, Findings(), seen_texts)) == 5000 == len(seen_texts.ids)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 10e6 and peak < 4e6
@@ -174,7 +174,7 @@ def test_flags_that_cannot_work_are_one_line(flags: tuple[str, ...], words: str,
 
 
 def test_a_folder_that_others_made_is_left_alone(tmp_path: Path, moeir: Moeir) -> None:
-    flags = written(tmp_path)
+    flags = write_files(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("kept")
     result = moeir("check", *flags, "--fix", tmp_path / "out")

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Said, run_here
+from tests.conftest import CommandResult, run_in_process
 from tests.device import guard
 
 REAL = guard.real_cards() > 0
 REASON = ""
-TIMED = ("seconds", "tokens_per_second", "peak_memory_bytes")
+TIMING_KEYS = ("seconds", "tokens_per_second", "peak_memory_bytes")
 if not REAL:
     try:
         guard.load()
     except guard.Unavailable as problem:
         REASON = str(problem)
-if guard.loaded() is None:
+if guard.loaded_library() is None:
     collect_ignore = ["attention.py", "face.py", "pretended.py", "test_cards.py", "test_costs.py", "test_pretended.py"]
     collect_ignore += ["fake_attention.py", "fake_torch_cuda.py", "fake_cuda.py", "test_fake_cuda.py"]
 
@@ -48,7 +48,7 @@ def machine() -> Iterator[Any]:
 
     from tests.device import pretended
 
-    with pretended.active() as cards:
+    with pretended.activate() as cards:
         torch.manual_seed(0)
         yield cards
 
@@ -60,21 +60,21 @@ def device() -> str:
 
 
 @pytest.fixture
-def moeir_on(device: str) -> Callable[..., Said]:
+def moeir_on(device: str) -> Callable[..., CommandResult]:
     """`moeir_on("finetune", …)`: run a command in this process, on the device unless `on` names another; its exit code and output."""
     from accelerate.state import AcceleratorState
 
-    def run(*arguments: object, on: str = device, stdin: str = "") -> Said:
+    def run(*arguments: object, on: str = device, stdin: str = "") -> CommandResult:
         AcceleratorState._reset_state(reset_partial_state=True)  # accelerate otherwise keeps the first device of a process
         try:
-            return run_here(*arguments, "--device", on, stdin=stdin)
+            return run_in_process(*arguments, "--device", on, stdin=stdin)
         finally:
             AcceleratorState._reset_state(reset_partial_state=True)
 
     return run
 
 
-TIMED = ("seconds", "tokens_per_second", "peak_memory_bytes")
+TIMING_KEYS = ("seconds", "tokens_per_second", "peak_memory_bytes")
 
 
 @pytest.fixture(autouse=True)
@@ -92,13 +92,13 @@ def determinism(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of 1 to 13 words, examples of them with a teacher's scores, and a development set with a run."""
-    from tests.learning.held import examples, table
+    from tests.learning.held import make_examples, write_collection
 
     folder = tmp_path_factory.mktemp("shop")
-    table(folder, "queries", 20, shift=3)
-    table(folder, "documents", 30)
+    write_collection(folder, "queries", 20, shift=3)
+    write_collection(folder, "documents", 30)
     with open(folder / "train.jsonl", "w") as file:
-        for number, one in enumerate(examples(20)):
+        for number, one in enumerate(make_examples(20)):
             record = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
             record |= {"positive_scores": [9.0, 8.0 - number % 3], "negative_scores": [number % 5, 1.5, 3.25, -2.0]}
             file.write(json.dumps(record) + "\n")
@@ -110,7 +110,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def learn(
-    moeir_on: Callable[..., Said], shop: Path, tiny_model_with_head: Path, tiny_model_without_dropout: Path, tmp_path: Path
+    moeir_on: Callable[..., CommandResult], shop: Path, tiny_model_with_head: Path, tiny_model_without_dropout: Path, tmp_path: Path
 ) -> Callable[..., Path]:
     """`learn(arch, objective, *options)`: train on the device, unless `on` names another, and return the folder; no dropout by default.
 
@@ -143,13 +143,13 @@ def learn(
     return learned
 
 
-def facts(folder: Path) -> list[dict[str, float]]:
+def read_metrics(folder: Path) -> list[dict[str, float]]:
     """The metrics of each step of a training, without timings and memory."""
     lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
+    return [{name: value for name, value in line.items() if name not in TIMING_KEYS} for line in lines]
 
 
-def weights(folder: Path) -> Any:
+def read_weights(folder: Path) -> Any:
     """All weights of a checkpoint, concatenated."""
     import torch
     from safetensors.torch import load_file
@@ -157,28 +157,28 @@ def weights(folder: Path) -> Any:
     return torch.cat([value.flatten() for _, value in sorted(load_file(folder / "model.safetensors").items())])
 
 
-def alike(folder: Path, other: Path, *, loss: float = 1e-4) -> None:
+def assert_same_training(folder: Path, other: Path, *, loss: float = 1e-4) -> None:
     """Assert that metrics of every step and weights agree up to a different order of summation.
 
     AdamW moves a weight by the sign of its first gradient, and some gradients are pure rounding: those of biases that cancel in a softmax.
     The number of terms changes with a weight near 0.
     """
-    one, two = facts(folder), facts(other)
+    one, two = read_metrics(folder), read_metrics(other)
     assert len(one) == len(two) and [step["loss"] for step in one] == pytest.approx([step["loss"] for step in two], abs=loss, rel=loss)
     for step, again in zip(one, two, strict=True):
         terms = {name: step.pop(name) for name in list(step) if name.startswith("terms.")}
         assert terms == pytest.approx({name: again.pop(name) for name in terms}, rel=0.02)
         assert step == pytest.approx(again, abs=10 * loss, rel=10 * loss)
-    ours, theirs = weights(folder), weights(other)
+    ours, theirs = read_weights(folder), read_weights(other)
     assert ours.shape == theirs.shape and ((ours - theirs).abs() > 5e-5).float().mean() < 5e-3
 
 
-def near(steps: list[dict[str, float]], others: list[dict[str, float]]) -> None:
+def assert_similar_losses(steps: list[dict[str, float]], others: list[dict[str, float]]) -> None:
     """Assert similar losses in half precision: every layer rounds to three digits, in its own order of summation."""
     assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in others], rel=0.05, abs=0.05)
 
 
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
+def remove_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the noise of routers and gates by constants."""
     import torch
 
@@ -191,4 +191,4 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove all randomness, given weights without dropout."""
-    still(monkeypatch)
+    remove_noise(monkeypatch)

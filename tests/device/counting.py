@@ -19,20 +19,20 @@ OWN_NAMES = (
     *("attention", "counting", "face", "pretended"),
     *("fake_attention", "operation_counts", "fake_torch_cuda", "fake_cuda"),
 )
-OWN = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in OWN_NAMES)
+FAKE_DEVICE_FILES = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in OWN_NAMES)
 LAUNCH, SYNC, BLOCKING, COPY, BACK = "launch", "sync", "blocking host-to-device", "non-blocking host-to-device", "device-to-host"
 KINDS = (LAUNCH, SYNC, BLOCKING, COPY, BACK)
 
 
 @dataclass
-class Cell:
+class EventCount:
     """Counts of an event: occurrences, kernels, and bytes moved."""
 
     count: int = 0
     kernels: int = 0
     bytes: int = 0
 
-    def add(self, other: "Cell") -> None:
+    def add(self, other: "EventCount") -> None:
         """Add another count."""
         self.count += other.count
         self.kernels += other.kernels
@@ -40,17 +40,17 @@ class Cell:
 
 
 @dataclass
-class Counts:
+class OperationCounts:
     """Events since the start by (kind, operation, source line): file:line of moeir, or of the calling library."""
 
-    cells: dict[tuple[str, str, str], Cell] = field(default_factory=lambda: defaultdict(Cell))
+    cells: dict[tuple[str, str, str], EventCount] = field(default_factory=lambda: defaultdict(EventCount))
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, kind: str, operation: str, *, count: int = 1, kernels: int | None = None, size: int = 0) -> None:
         """Count an event at the current source line."""
-        where = place()
+        where = current_source_line()
         with self._lock:
-            self.cells[kind, operation, where].add(Cell(count, count if kernels is None else kernels, size))
+            self.cells[kind, operation, where].add(EventCount(count, count if kernels is None else kernels, size))
 
     def count(self, kind: str, operation: str | None = None) -> int:
         """Number of events of a kind, of one operation or of all."""
@@ -81,7 +81,7 @@ class Counts:
         """Copies to the device that do not block the host."""
         return self.count(COPY)
 
-    def places(self, *kinds: str) -> list[tuple[str, str, str, int]]:
+    def source_lines(self, *kinds: str) -> list[tuple[str, str, str, int]]:
         """(kind, operation, source line, count), most frequent first."""
         rows = [(*key, cell.count) for key, cell in self.cells.items() if key[0] in kinds]
         return sorted(rows, key=lambda row: (KINDS.index(row[0]), -row[3], *row[1:3]))
@@ -99,38 +99,38 @@ class Counts:
         with self._lock:
             self.cells.clear()
 
-    def copy(self) -> "Counts":
+    def copy(self) -> "OperationCounts":
         """A snapshot of the counts."""
         with self._lock:
-            return Counts({key: Cell(cell.count, cell.kernels, cell.bytes) for key, cell in self.cells.items()})
+            return OperationCounts({key: EventCount(cell.count, cell.kernels, cell.bytes) for key, cell in self.cells.items()})
 
-    def less(self, before: "Counts") -> "Counts":
+    def since(self, before: "OperationCounts") -> "OperationCounts":
         """The counts since an earlier snapshot."""
-        difference = Counts()
+        difference = OperationCounts()
         for key, cell in self.cells.items():
-            old = before.cells.get(key, Cell())
+            old = before.cells.get(key, EventCount())
             if cell.count != old.count:
-                difference.cells[key] = Cell(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes)
+                difference.cells[key] = EventCount(cell.count - old.count, cell.kernels - old.kernels, cell.bytes - old.bytes)
         return difference
 
     @contextmanager
-    def measured(self) -> Iterator["Counts"]:
+    def measure(self) -> Iterator["OperationCounts"]:
         """Count the events inside, in any thread, in a separate object too."""
-        own, before = Counts(), self.copy()
+        own, before = OperationCounts(), self.copy()
         try:
             yield own
         finally:
-            own.cells.update(self.copy().less(before).cells)
+            own.cells.update(self.copy().since(before).cells)
 
 
-def place() -> str:
+def current_source_line() -> str:
     """The innermost source line of moeir on the stack; else that of a library other than torch, or of a test."""
     frame, other = sys._getframe(1), None
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE):
             return f"moeir/{name[len(PACKAGE) :]}:{frame.f_lineno}"
-        if other is None and not name.startswith((*OWN, "<")) and "/torch/" not in name:
+        if other is None and not name.startswith((*FAKE_DEVICE_FILES, "<")) and "/torch/" not in name:
             path = name.split("site-packages/")[-1] if "site-packages/" in name else None
             path = name[len(str(ROOT)) + 1 :] if path is None and name.startswith(str(ROOT)) else path
             other = None if path is None else f"{path}:{frame.f_lineno}"
@@ -138,8 +138,8 @@ def place() -> str:
     return other or "torch's own, such as a backward pass"
 
 
-LARGEST_CHUNK, MOST_BLOCKS = 65_536, 320
-MOST_TENSORS = (0, 110, 64, 48, 36, 30)  # of lists of one kind of tensor, two, …
+MAX_CHUNK, MAX_BLOCKS = 65_536, 320
+MAX_TENSORS = (0, 110, 64, 48, 36, 30)  # of lists of one kind of tensor, two, …
 
 
 def list_kernels(sizes: Iterable[int], depth: int) -> int:
@@ -151,10 +151,10 @@ def list_kernels(sizes: Iterable[int], depth: int) -> int:
     kernels, tensors, blocks = 0, 0, 0
     for size in sizes:
         tensors += 1
-        for _ in range(-(-size // LARGEST_CHUNK)):
-            if blocks == MOST_BLOCKS:
+        for _ in range(-(-size // MAX_CHUNK)):
+            if blocks == MAX_BLOCKS:
                 kernels, tensors, blocks = kernels + 1, 1, 0
             blocks += 1
-        if tensors == MOST_TENSORS[min(depth, 5)]:
+        if tensors == MAX_TENSORS[min(depth, 5)]:
             kernels, tensors, blocks = kernels + 1, 0, 0
     return kernels + (1 if blocks else 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.device.pretended import GUARD, TOTAL_BYTES, Card, CardMode, DeviceTensor, Machine, machine
+from tests.device.pretended import GUARD, TOTAL_BYTES, Card, CardMode, DeviceTensor, FakeMachine, active_machine
 
 NAME = "Pretended H100"
 
@@ -23,10 +23,10 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         self._time = time.perf_counter()
-        self._seen = [(card, list(card.on_the_way)) for card in machine().cards]
+        self._seen = [(card, list(card.pending_copies)) for card in active_machine().cards]
 
     def synchronize(self) -> None:
-        machine().counts.add("sync", "Event.synchronize")
+        active_machine().counts.add("sync", "Event.synchronize")
         self._arrive()
 
     def query(self) -> bool:
@@ -35,7 +35,7 @@ class Event:
 
     def _arrive(self) -> None:
         for card, pending in self._seen:
-            card.arrive(sum(any(one is other for other in pending) for one in card.on_the_way))
+            card.finish_copies(sum(any(one is other for other in pending) for one in card.pending_copies))
 
     def wait(self, stream: Any = None) -> None:
         pass
@@ -50,10 +50,10 @@ class Stream:
     cuda_stream = stream_id = 0
 
     def __init__(self, device: Any = None, priority: int = 0, **others: Any) -> None:
-        self.device = torch.device("cuda", machine().card(device).index)
+        self.device = torch.device("cuda", active_machine().card(device).index)
 
     def synchronize(self) -> None:
-        machine().wait("Stream.synchronize")
+        active_machine().wait("Stream.synchronize")
 
     def query(self) -> bool:
         return True
@@ -84,8 +84,8 @@ class Generator(torch._C.Generator):
     def __new__(cls, device: Any = "cpu") -> Any:
         generator = super().__new__(cls)
         if torch.device(device).type == "cuda":
-            generator.card = machine().card(torch.device(device)).index
-            machine().generators[generator._cdata] = generator  # operations receive another Python object
+            generator.card = active_machine().card(torch.device(device)).index
+            active_machine().generators[generator._cdata] = generator  # operations receive another Python object
         return generator
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -96,35 +96,35 @@ class Generator(torch._C.Generator):
         return torch.device("cpu") if self.card is None else torch.device("cuda", self.card)
 
 
-def _exchange(index: int) -> int:
+def _exchange_device(index: int) -> int:
     before = GUARD.pretended_current_card()
     if index >= 0:
         GUARD.pretended_choose_card(index)
     return int(before)
 
 
-def _choose(device: Any) -> None:
+def _set_device(device: Any) -> None:
     if torch.cuda._utils._get_device_index(device, optional=True) >= 0:
-        GUARD.pretended_choose_card(machine().card(torch.cuda._utils._get_device_index(device, optional=True)).index)
+        GUARD.pretended_choose_card(active_machine().card(torch.cuda._utils._get_device_index(device, optional=True)).index)
 
 
-def _properties(machine: Machine, device: Any = None) -> SimpleNamespace:
+def _properties(machine: FakeMachine, device: Any = None) -> SimpleNamespace:
     machine.card(device)
     major, minor = machine.capability
     constants = {"total_memory": TOTAL_BYTES, "multi_processor_count": 132, "warp_size": 32, "gcnArchName": ""}
     return SimpleNamespace(name=NAME, major=major, minor=minor, **constants)
 
 
-def _seeded(shown: Machine, seed: int, cards: list[Card]) -> None:
+def _seed_cards(shown: FakeMachine, seed: int, cards: list[Card]) -> None:
     for card in cards:
         card.generator.manual_seed(int(seed))
 
 
-def _nothing(*given: Any, **named: Any) -> None:
+def _do_nothing(*given: Any, **named: Any) -> None:
     pass
 
 
-def _functions(shown: Machine) -> dict[str, Any]:
+def _replacements(shown: FakeMachine) -> dict[str, Any]:
     """Replacements of torch.cuda's attributes, by name."""
     major = shown.capability[0]
 
@@ -139,13 +139,13 @@ def _functions(shown: Machine) -> dict[str, Any]:
         "is_initialized": lambda: True,
         "_initialized": True,
         "_is_in_bad_fork": lambda: False,
-        "_lazy_init": _nothing,
-        "init": _nothing,
+        "_lazy_init": _do_nothing,
+        "init": _do_nothing,
         "device_count": lambda: len(shown.cards),
         "current_device": lambda: int(GUARD.pretended_current_card()),
-        "set_device": _choose,
-        "_exchange_device": _exchange,
-        "_maybe_exchange_device": _exchange,
+        "set_device": _set_device,
+        "_exchange_device": _exchange_device,
+        "_maybe_exchange_device": _exchange_device,
         "get_device_name": lambda device=None: NAME,
         "get_device_capability": lambda device=None: shown.capability,
         "get_device_properties": lambda device=None: _properties(shown, device),
@@ -160,12 +160,12 @@ def _functions(shown: Machine) -> dict[str, Any]:
         "max_memory_reserved": peak,
         "reset_peak_memory_stats": forget_peak,
         "reset_max_memory_allocated": forget_peak,
-        "empty_cache": _nothing,
-        "ipc_collect": _nothing,
+        "empty_cache": _do_nothing,
+        "ipc_collect": _do_nothing,
         "synchronize": lambda device=None: shown.wait("cuda.synchronize"),
-        "manual_seed": lambda seed: _seeded(shown, seed, [shown.card()]),
-        "manual_seed_all": lambda seed: _seeded(shown, seed, shown.cards),
-        "seed": lambda: _seeded(shown, torch.seed(), [shown.card()]),
+        "manual_seed": lambda seed: _seed_cards(shown, seed, [shown.card()]),
+        "manual_seed_all": lambda seed: _seed_cards(shown, seed, shown.cards),
+        "seed": lambda: _seed_cards(shown, torch.seed(), [shown.card()]),
         "initial_seed": lambda: shown.card().generator.initial_seed(),
         "get_rng_state": lambda device="cuda": shown.card(device).generator.get_state(),
         "get_rng_state_all": lambda: [card.generator.get_state() for card in shown.cards],
@@ -174,7 +174,7 @@ def _functions(shown: Machine) -> dict[str, Any]:
         "Event": Event,
         "Stream": Stream,
         "stream": lambda stream: stream or Stream(),
-        "set_stream": _nothing,
+        "set_stream": _do_nothing,
         "current_stream": lambda device=None: Stream(device),
         "default_stream": lambda device=None: Stream(device),
         "is_current_stream_capturing": lambda: False,
@@ -182,18 +182,18 @@ def _functions(shown: Machine) -> dict[str, Any]:
 
 
 @contextmanager
-def shown(made: Machine) -> Iterator[None]:
+def install(made: FakeMachine) -> Iterator[None]:
     """Install the fake cards inside: in torch.cuda, new threads, backward passes, and module conversion."""
     from torch.utils import _foreach_utils as lists
 
-    changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _functions(made).items()]
-    changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _applied), (threading.Thread, "run", _run)]
+    changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _replacements(made).items()]
+    changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _apply_by_swapping), (threading.Thread, "run", _run)]
     changes.append((torch.autograd.function.BackwardCFunction, "apply", _backward))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     types = list(lists._foreach_supported_types)
     for owner, name, value in changes:
         setattr(owner, name, value)
-    offered(made, made.lists)
+    offer_foreach(made, made.foreach_lists)
     try:
         yield
     finally:
@@ -202,11 +202,11 @@ def shown(made: Machine) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def offered(made: Machine, whether: bool) -> None:
+def offer_foreach(made: FakeMachine, whether: bool) -> None:
     """Enable or disable foreach operations on lists of tensors."""
     from torch.utils import _foreach_utils as lists
 
-    made.lists = whether
+    made.foreach_lists = whether
     types = lists._foreach_supported_types
     types[:] = [one for one in types if one is not DeviceTensor] + ([DeviceTensor] if whether else [])
 
@@ -214,7 +214,7 @@ def offered(made: Machine, whether: bool) -> None:
 _plain_apply, _plain_run, _plain_backward = torch.nn.Module._apply, threading.Thread.run, torch.autograd.function.BackwardCFunction.apply
 
 
-def _applied(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn.Module:
+def _apply_by_swapping(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn.Module:
     """Module._apply that keeps the parameter objects and swaps their contents."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -225,17 +225,17 @@ def _applied(self: torch.nn.Module, work: Any, recurse: bool = True) -> torch.nn
 
 
 def _run(self: threading.Thread) -> None:
-    with lifting(), CardMode():
+    with lift_cpu_numbers(), CardMode():
         _plain_run(self)
 
 
 def _backward(self: Any, *gradients: Any) -> Any:
-    with lifting():  # runs in a thread of torch's
+    with lift_cpu_numbers():  # runs in a thread of torch's
         return _plain_backward(self, *gradients)
 
 
 @contextmanager
-def lifting() -> Iterator[None]:
+def lift_cpu_numbers() -> Iterator[None]:
     """Python scalars become CPU tensors first and are then moved, where a mode can see it; a per-thread setting."""
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)

@@ -20,7 +20,7 @@ class Unavailable(Exception):
     """Neither a real device nor the fake one is available; the message says why."""
 
 
-def loaded() -> ctypes.CDLL | None:
+def loaded_library() -> ctypes.CDLL | None:
     """The guard library after `load`, else None."""
     return _library[0] if _library else None
 
@@ -32,7 +32,7 @@ def load() -> ctypes.CDLL:
             raise Unavailable("torch is already imported, and the fake device must be loaded before it: run `pytest tests/device`")
         if (torch_folder() / "lib" / "libtorch_cuda.so").exists():
             raise Unavailable("this torch is built for CUDA and finds no GPU; the fake device needs the CPU build")
-        _library.append(ctypes.CDLL(str(compiled()), mode=ctypes.RTLD_GLOBAL))
+        _library.append(ctypes.CDLL(str(compile_guard()), mode=ctypes.RTLD_GLOBAL))
     return _library[0]
 
 
@@ -55,7 +55,7 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def compiled() -> Path:
+def compile_guard() -> Path:
     """Path of the compiled guard in a cache folder, named by a digest of torch's version and the source; safe for concurrent processes."""
     torch = torch_folder()
     key = f"{importlib.metadata.version('torch')} {torch} {sys.platform} {SOURCE.read_text(encoding='utf-8')}"

@@ -28,13 +28,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.device import guard
-from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, Counts, list_kernels
+from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts, list_kernels
 
 GUARD = guard.load()
 TOTAL_BYTES = 80 << 30
 
 
-class NotPretended(Exception):
+class NotSimulated(Exception):
     """The behaviour of a GPU for this operation is not implemented."""
 
 
@@ -46,15 +46,15 @@ class Card:
     free_bytes: int
     generator: torch.Generator = field(default_factory=torch.Generator)
     peak_bytes: int = 0
-    on_the_way: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    pending_copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
-    def arrive(self, count: int | None = None) -> None:
+    def finish_copies(self, count: int | None = None) -> None:
         """Finish the first `count` pending copies to the host, or all."""
-        finished, self.on_the_way = self.on_the_way[:count], [] if count is None else self.on_the_way[count:]
+        finished, self.pending_copies = self.pending_copies[:count], [] if count is None else self.pending_copies[count:]
         for target, source in finished:
             _write(target, source)
 
-    def take(self, size: int) -> None:
+    def allocate(self, size: int) -> None:
         """Allocate memory for a tensor."""
         if size > self.free_bytes:
             raise out_of_memory(size, self)
@@ -62,7 +62,7 @@ class Card:
 
 
 @dataclass
-class Machine:
+class FakeMachine:
     """The cards, and the operation counts of all of them.
 
     `fail_at` is the number of launches after which an out-of-memory error is raised; `foreach_lists` enables foreach operations on lists of
@@ -71,9 +71,9 @@ class Machine:
 
     cards: list[Card]
     capability: tuple[int, int]
-    counts: Counts = field(default_factory=Counts)
+    counts: OperationCounts = field(default_factory=OperationCounts)
     fail_at: int | None = None
-    lists: bool = True
+    foreach_lists: bool = True
     generators: dict[int, Any] = field(default_factory=dict)
 
     def card(self, device: torch.device | str | int | None = None) -> Card:
@@ -99,7 +99,7 @@ class Machine:
         """Count a host sync and finish all pending copies."""
         self.counts.add(SYNC, name, count=count)
         for card in self.cards:
-            card.arrive()
+            card.finish_copies()
 
 
 def out_of_memory(size: int, card: Card) -> torch.OutOfMemoryError:
@@ -109,13 +109,13 @@ def out_of_memory(size: int, card: Card) -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError(f"{text} of which {free:.2f} MiB is free.")
 
 
-_machines: list[Machine] = []
+_machines: list[FakeMachine] = []
 
 
-def machine() -> Machine:
+def active_machine() -> FakeMachine:
     """The active fake machine."""
     if not _machines:
-        raise NotPretended("the fake device is not active")
+        raise NotSimulated("the fake device is not active")
     return _machines[-1]
 
 
@@ -157,7 +157,7 @@ class DeviceTensor(torch.Tensor):
     @data.setter
     def data(self, other: Tensor) -> None:
         if type(other) is not DeviceTensor or (other.shape, other.dtype, other.device) != (self.shape, self.dtype, self.device):
-            raise NotPretended("tensor.data = another kind of tensor")
+            raise NotSimulated("tensor.data = another kind of tensor")
         self.host = other.host
 
     def tolist(self) -> Any:
@@ -173,7 +173,7 @@ class DeviceTensor(torch.Tensor):
         return self.numpy()
 
     def __dlpack__(self, *options: Any, **named: Any) -> Any:
-        raise NotPretended("DLPack")
+        raise NotSimulated("DLPack")
 
     def data_ptr(self) -> int:
         return self.host.data_ptr()
@@ -231,7 +231,7 @@ FROM_HOST = ("_like", "_like.generator")
 
 
 @dataclass(frozen=True)
-class Known:
+class OperationFacts:
     """Facts about an operation: its name without `aten::`, and the properties that decide how it is dispatched."""
 
     name: str
@@ -241,18 +241,18 @@ class Known:
     in_place: bool
     generator: bool
     random: bool
-    lists: int
+    tensor_lists: int
 
 
-_known: dict[Any, Known] = {}
+_facts_cache: dict[Any, OperationFacts] = {}
 
 
-def known(func: Any) -> Known:
+def operation_facts(func: Any) -> OperationFacts:
     """The facts about an operation, cached."""
-    if func not in _known:
+    if func not in _facts_cache:
         schema, name = func._schema, func.name().removeprefix("aten::")
         tensors = [argument for argument in schema.arguments if str(argument.type) == "List[Tensor]"]
-        _known[func] = Known(
+        _facts_cache[func] = OperationFacts(
             name,
             torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
             func.is_view or name == "detach" or name == "alias",
@@ -262,17 +262,17 @@ def known(func: Any) -> Known:
             torch.Tag.nondeterministic_seeded in func.tags,
             len(tensors) if name.startswith(("_foreach", "_fused", "_amp_foreach")) else 0,
         )
-    return _known[func]
+    return _facts_cache[func]
 
 
-HANDLED: dict[str, Callable[..., Any]] = {}
+HANDLERS: dict[str, Callable[..., Any]] = {}
 
 
-def handles(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def handler_for(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a handler for operations: (operation, arguments, options) -> result."""
 
     def add(work: Callable[..., Any]) -> Callable[..., Any]:
-        HANDLED.update(dict.fromkeys(names, work))
+        HANDLERS.update(dict.fromkeys(names, work))
         return work
 
     return add
@@ -283,30 +283,30 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation on tensors of the host and of cards."""
     ours: list[DeviceTensor] = []
     theirs: list[Tensor] = []
-    device = _sorted_out((*args, *kwargs.values()), ours, theirs, None)
+    device = _sort_tensors((*args, *kwargs.values()), ours, theirs, None)
     if not ours and device is None:
         return func(*args, **kwargs)
-    fact = known(func)
-    if fact.name in HANDLED:
-        return HANDLED[fact.name](func, *args, **kwargs)
+    fact = operation_facts(func)
+    if fact.name in HANDLERS:
+        return HANDLERS[fact.name](func, *args, **kwargs)
     if fact.composite:  # inference mode does not decompose composite operations
         with CardMode():
             return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     if not ours:
-        return _made(func, fact, args, kwargs, device, theirs)
+        return _create_on_card(func, fact, args, kwargs, device, theirs)
     _check_devices(fact, args, kwargs, ours, theirs)
     if torch.are_deterministic_algorithms_enabled():
         _check_determinism(fact, args, kwargs, ours)
     card = ours[0].device.index
     if device is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-        card = machine().card(device).index if device.type == "cuda" else None
+        card = active_machine().card(device).index if device.type == "cuda" else None
     out = _host_run(func, fact, args, kwargs, ours[0].device.index)
     _count(fact, args, kwargs)
-    return out if card is None else _wrapped(out, card, {id(one.host): one for one in ours}, fact)
+    return out if card is None else _wrap(out, card, {id(one.host): one for one in ours}, fact)
 
 
-def _sorted_out(values: Any, ours: list[DeviceTensor], theirs: list[Tensor], device: torch.device | None) -> torch.device | None:
+def _sort_tensors(values: Any, ours: list[DeviceTensor], theirs: list[Tensor], device: torch.device | None) -> torch.device | None:
     """Sort the tensors into those of a card and those of the host; return the requested device if cards are involved."""
     for one in values:
         if isinstance(one, DeviceTensor):
@@ -314,46 +314,46 @@ def _sorted_out(values: Any, ours: list[DeviceTensor], theirs: list[Tensor], dev
         elif isinstance(one, Tensor):
             theirs.append(one)
         elif isinstance(one, (list, tuple)):
-            device = _sorted_out(one, ours, theirs, device)
+            device = _sort_tensors(one, ours, theirs, device)
         elif isinstance(one, torch.device) and (one.type == "cuda" or ours):
             device = one
     return device
 
 
-def _made(func: Any, fact: Known, args: Any, kwargs: dict[str, Any], device: torch.device, theirs: list[Tensor]) -> Any:
+def _create_on_card(func: Any, fact: OperationFacts, args: Any, kwargs: dict[str, Any], device: torch.device, theirs: list[Tensor]) -> Any:
     """Create a tensor on a card from arguments without card tensors."""
     if theirs and not (fact.name.endswith(FROM_HOST) or fact.name.startswith("new_")):
-        raise NotPretended(f"{fact.name} of tensors of the host for {device}")
-    card = machine().card(device).index
+        raise NotSimulated(f"{fact.name} of tensors of the host for {device}")
+    card = active_machine().card(device).index
     kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": torch.device("cpu")}
     out = _host_run(func, fact, args, kwargs, card)
     if fact.name not in NO_KERNEL:
-        machine().launch(fact.name)
-    return _wrapped(out, card, {}, fact)
+        active_machine().launch(fact.name)
+    return _wrap(out, card, {}, fact)
 
 
-def _host_run(func: Any, fact: Known, args: Any, kwargs: dict[str, Any], card: int) -> Any:
+def _host_run(func: Any, fact: OperationFacts, args: Any, kwargs: dict[str, Any], card: int) -> Any:
     """Run the operation on the host's numbers, with the card's random generator."""
     args, kwargs = _on_host(args), {key: _on_host(value) for key, value in kwargs.items() if key != "pin_memory"}
     if fact.generator:
         generator = kwargs.get("generator")
         if generator is None:
-            kwargs["generator"] = machine().cards[card].generator
-        elif getattr(machine().generators.get(generator._cdata), "card", None) != card:
+            kwargs["generator"] = active_machine().cards[card].generator
+        elif getattr(active_machine().generators.get(generator._cdata), "card", None) != card:
             raise RuntimeError(f"Expected a 'cuda:{card}' device type for generator but found '{generator.device}'")
         return func(*args, **kwargs)
     if fact.random:
-        return with_random_numbers(card, lambda: func(*args, **kwargs))
+        return run_with_card_generator(card, lambda: func(*args, **kwargs))
     return func(*args, **kwargs)
 
 
-_drawing = threading.Lock()
+_random_lock = threading.Lock()
 
 
-def with_random_numbers(card: int, work: Callable[[], Any]) -> Any:
+def run_with_card_generator(card: int, work: Callable[[], Any]) -> Any:
     """Run a function that uses the CPU generator with a card's generator state."""
-    generator = machine().cards[card].generator
-    with _drawing:
+    generator = active_machine().cards[card].generator
+    with _random_lock:
         before = torch.get_rng_state()
         torch.set_rng_state(generator.get_state())
         try:
@@ -371,45 +371,45 @@ def _on_host(value: Any) -> Any:
     return value
 
 
-def _wrapped(out: Any, card: int, back: dict[int, DeviceTensor], fact: Known) -> Any:
+def _wrap(out: Any, card: int, back: dict[int, DeviceTensor], fact: OperationFacts) -> Any:
     """Wrap the host's result as a tensor on the card; an in-place operation returns its argument."""
     if isinstance(out, Tensor):
         if (same := back.get(id(out))) is not None:
             if same.shape != out.shape or same.stride() != out.stride():
-                raise NotPretended(f"{fact.name} gives its argument another shape: {tuple(same.shape)} -> {tuple(out.shape)}")
+                raise NotSimulated(f"{fact.name} gives its argument another shape: {tuple(same.shape)} -> {tuple(out.shape)}")
             return same
         if not fact.view:
-            machine().cards[card].take(out.nbytes if out.layout == torch.strided else 0)
+            active_machine().cards[card].allocate(out.nbytes if out.layout == torch.strided else 0)
         return DeviceTensor(out, card)
     if isinstance(out, (list, tuple)):
-        return type(out)(_wrapped(one, card, back, fact) for one in out)
+        return type(out)(_wrap(one, card, back, fact) for one in out)
     return out
 
 
-def _check_devices(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor], theirs: list[Tensor]) -> None:
+def _check_devices(fact: OperationFacts, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor], theirs: list[Tensor]) -> None:
     """Refuse what CUDA refuses: tensors of two cards, and CPU tensors other than scalars and indices where kernels accept them."""
     if fact.name in PRODUCTS and not (ours[0].is_floating_point() or ours[0].is_complex()):
         raise RuntimeError(f"\"addmm_cuda\" not implemented for '{str(ours[0].dtype).removeprefix('torch.').title()}'")
     others = {one.device for one in ours}
     if len(others) > 1:
-        raise _mixed(fact, *sorted(map(str, others)))
+        raise _device_mismatch(fact, *sorted(map(str, others)))
     if not theirs:
         return
     if fact.name in INDEXING:
         values = args[2] if len(args) > 2 else kwargs.get("values")
         allowed = isinstance(args[0], DeviceTensor)
         allowed &= not isinstance(values, Tensor) or isinstance(values, DeviceTensor) or values.dim() == 0
-    elif fact.pointwise or fact.name in HOST_NUMBER or fact.lists:
+    elif fact.pointwise or fact.name in HOST_NUMBER or fact.tensor_lists:
         outs = [value for key, value in kwargs.items() if key.startswith("out") and isinstance(value, Tensor)]
         outputs = [args[0], *outs] if fact.in_place else outs
         allowed = all(isinstance(one, DeviceTensor) for one in outputs if isinstance(one, Tensor)) and all(one.dim() == 0 for one in theirs)
     else:
         allowed = False
     if not allowed:
-        raise _mixed(fact, str(ours[0].device), "cpu")
+        raise _device_mismatch(fact, str(ours[0].device), "cpu")
 
 
-def _check_determinism(fact: Known, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor]) -> None:
+def _check_determinism(fact: OperationFacts, args: Any, kwargs: dict[str, Any], ours: list[DeviceTensor]) -> None:
     """Raise, or warn, for operations without a deterministic form on CUDA, as `torch.use_deterministic_algorithms` does."""
     problem = None
     if fact.name in PRODUCTS and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
@@ -428,29 +428,29 @@ def _check_determinism(fact: Known, args: Any, kwargs: dict[str, Any], ours: lis
         raise RuntimeError(problem)
 
 
-def _mixed(fact: Known, one: str, other: str) -> RuntimeError:
+def _device_mismatch(fact: OperationFacts, one: str, other: str) -> RuntimeError:
     return RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}! ({fact.name})")
 
 
-def _count(fact: Known, args: Any, kwargs: dict[str, Any]) -> None:
+def _count(fact: OperationFacts, args: Any, kwargs: dict[str, Any]) -> None:
     """Count the costs of an operation on device tensors."""
     if fact.view or fact.name in NO_KERNEL:
         return
-    name, current = fact.name, machine()
-    if name in INDEXING and _indexed(name, args):
+    name, current = fact.name, active_machine()
+    if name in INDEXING and _count_indexing(name, args):
         return
     if name in WAITS and kwargs.get("output_size") is None:
         current.wait(name, WAITS[name])
-    if fact.lists:
+    if fact.tensor_lists:
         sizes = next([one.numel() for one in value] for value in args if isinstance(value, (list, tuple)))
-        current.launch(name, list_kernels(sizes, fact.lists))
+        current.launch(name, list_kernels(sizes, fact.tensor_lists))
     else:
         current.launch(name, KERNELS.get(name, 1))
 
 
-def _indexed(name: str, args: Any) -> bool:
+def _count_indexing(name: str, args: Any) -> bool:
     """Count the costs of the indices; return whether that is the whole operation, as for a scalar under a single mask."""
-    current, indices = machine(), [one for one in args[1] if one is not None]
+    current, indices = active_machine(), [one for one in args[1] if one is not None]
     masks = [one for one in indices if one.dtype in (torch.bool, torch.uint8)]
     number = len(args) > 2 and isinstance(args[2], Tensor) and args[2].numel() == 1
     if name != "index.Tensor" and number and len(indices) == len(masks) == 1 and isinstance(masks[0], DeviceTensor):
@@ -466,28 +466,28 @@ def _indexed(name: str, args: Any) -> bool:
 
 
 # ---------------------------------------------------------------- numbers and copies
-@handles("_local_scalar_dense")
-def _number(func: Any, tensor: DeviceTensor) -> Any:
-    machine().counts.add(BACK, "item", size=tensor.host.nbytes)
-    machine().wait("item")
+@handler_for("_local_scalar_dense")
+def _item(func: Any, tensor: DeviceTensor) -> Any:
+    active_machine().counts.add(BACK, "item", size=tensor.host.nbytes)
+    active_machine().wait("item")
     return func(tensor.host)
 
 
-@handles("_pin_memory")
+@handler_for("_pin_memory")
 def _pin(func: Any, tensor: Tensor, device: Any = None) -> Tensor:
     if isinstance(tensor, DeviceTensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     return func(tensor)
 
 
-@handles("is_pinned")
+@handler_for("is_pinned")
 def _is_pinned(func: Any, tensor: Tensor, device: Any = None) -> bool:
     return not isinstance(tensor, DeviceTensor) and func(tensor)
 
 
-@handles("_to_copy")
-def _copied(func: Any, source: Tensor, **kwargs: Any) -> Tensor:
-    current, device = machine(), kwargs.get("device")
+@handler_for("_to_copy")
+def _to_copy(func: Any, source: Tensor, **kwargs: Any) -> Tensor:
+    current, device = active_machine(), kwargs.get("device")
     ours = isinstance(source, DeviceTensor)
     device = source.device if device is None else torch.device(device)
     options = {key: value for key, value in kwargs.items() if key in ("dtype", "memory_format", "layout")}
@@ -500,18 +500,18 @@ def _copied(func: Any, source: Tensor, **kwargs: Any) -> Tensor:
         _to_card(source, host.nbytes, non_blocking=non_blocking)
     else:
         current.launch("_to_copy")
-    card.take(host.nbytes)
+    card.allocate(host.nbytes)
     return DeviceTensor(host, card.index)
 
 
 def _to_card(source: Tensor, size: int, *, non_blocking: bool) -> None:
     kind = COPY if non_blocking and source.is_pinned() else BLOCKING
-    machine().counts.add(kind, "to the device" if non_blocking == (kind == COPY) else "to the device, not pinned", size=size)
+    active_machine().counts.add(kind, "to the device" if non_blocking == (kind == COPY) else "to the device, not pinned", size=size)
 
 
 def _to_host(source: DeviceTensor, host: Tensor, *, non_blocking: bool) -> Tensor:
     """A copy in host memory; if non-blocking, pinned and filled later."""
-    current = machine()
+    current = active_machine()
     current.counts.add(BACK, "to the host", size=host.nbytes)
     if source.dtype != host.dtype or not source.host.is_contiguous():
         current.launch("_to_copy before the host")
@@ -519,14 +519,14 @@ def _to_host(source: DeviceTensor, host: Tensor, *, non_blocking: bool) -> Tenso
         current.wait("copy to the host")
         return host
     target = torch.empty_like(host, pin_memory=True)
-    _later(current.card(source.device), target, host)
+    _defer_copy(current.card(source.device), target, host)
     return target
 
 
-def _later(card: Card, target: Tensor, source: Tensor) -> None:
+def _defer_copy(card: Card, target: Tensor, source: Tensor) -> None:
     noise = torch.full_like(source, float("nan") if source.is_floating_point() else 1 if source.dtype == torch.bool else 99)
     _write(target, noise)
-    card.on_the_way.append((target, source))
+    card.pending_copies.append((target, source))
 
 
 def _write(target: Tensor, source: Tensor) -> None:
@@ -534,14 +534,14 @@ def _write(target: Tensor, source: Tensor) -> None:
         target.copy_(source)
 
 
-@handles("copy_", "copy")
-def _copied_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    current = machine()
+@handler_for("copy_", "copy")
+def _copy_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    current = active_machine()
     to, of = isinstance(target, DeviceTensor), isinstance(source, DeviceTensor)
     if of and not to:
         current.counts.add(BACK, "copy_ to the host", size=source.nbytes)
         if non_blocking and target.is_pinned() and func._schema.name == "aten::copy_":
-            _later(current.card(source.device), target, source.host.to(target.dtype).expand(target.shape).clone())
+            _defer_copy(current.card(source.device), target, source.host._defer_copy(target.dtype).expand(target.shape).clone())
             return target
         current.wait("copy_ to the host")
     elif to and not of:
@@ -556,14 +556,14 @@ def _copied_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool =
 
 # ---------------------------------------------------------------- activation
 @contextmanager
-def active(
+def activate(
     *, cards: int = 2, capability: tuple[int, int] = (9, 0), free_bytes: int = TOTAL_BYTES * 9 // 10, lists: bool = True
-) -> Iterator[Machine]:
+) -> Iterator[FakeMachine]:
     """Activate the fake device inside, in this thread and in every thread started inside."""
     from tests.device import attention, face
 
-    assert attention.HANDLED is HANDLED
-    fake = Machine([Card(index, free_bytes) for index in range(cards)], capability, lists=lists)
+    assert attention.HANDLERS is HANDLERS
+    fake = FakeMachine([Card(index, free_bytes) for index in range(cards)], capability, foreach_lists=lists)
     GUARD.pretended_set_cards(cards, 10 * capability[0] + capability[1])
     GUARD.pretended_choose_card(0)
     _machines.append(fake)
@@ -571,7 +571,7 @@ def active(
         card.generator.manual_seed(torch.initial_seed() % 2**63)
     with ExitStack() as stack:
         stack.callback(_machines.pop)
-        stack.enter_context(face.shown(fake))
-        stack.enter_context(face.lifting())
+        stack.enter_context(face.install(fake))
+        stack.enter_context(face.lift_cpu_numbers())
         stack.enter_context(CardMode())
         yield fake

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from moeir.backbones import precision as formats
 from moeir.learning import caching
-from moeir.learning.batches import planned
-from moeir.learning.loop import read_facts
-from moeir.learning.retrieval import Retrieval
-from tests.learning.held import content, examples, held
+from moeir.learning.batches import make_sampler
+from moeir.learning.loop import metrics_to_floats
+from moeir.learning.retrieval import RetrievalTask
+from tests.learning.held import animal_text, make_examples, tokenize_in_memory
 from tests.learning.test_caching import KINDS
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -21,19 +21,19 @@ def stepped(tiny_model_with_head, device, monkeypatch):
 
     def step(kind, *, at_once=None, recompute=False, precision="float32", seed=5):
         arch, objective = KINDS[kind]
-        checkpoint = start(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
-        texts = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
-        plan = planned(examples(8), queries=6, negatives=3, seed=1, place="toy")
+        checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        texts = tokenize_in_memory(checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)})
+        plan = make_sampler(make_examples(8), batch_size=6, negatives=3, seed=1, source="toy")
         model = checkpoint.architecture.to(device).train()
-        model.recompute_layers(recompute)
-        task = Retrieval(checkpoint, plan, texts, objective, 2, PRECISIONS[precision], at_once=at_once)
+        model.set_gradient_checkpointing(recompute)
+        task = RetrievalTask(checkpoint, plan, texts, objective, 2, PRECISIONS[precision], max_tokens=at_once)
         torch.manual_seed(seed)
-        loss, facts, _ = task.outcome(0)
+        loss, facts, _ = task.compute_loss(0)
         loss.backward()
         gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), read_facts([facts])[0], gradients
+        return loss.item(), metrics_to_floats([facts])[0], gradients
 
-    formats.set_determinism(device, asked=True)
+    formats.set_determinism(device, deterministic=True)
     return step
 
 

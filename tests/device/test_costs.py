@@ -35,16 +35,16 @@ def work(tmp_path_factory):
         for name, value in {"STEPS": 4, "WINDOW": 32, "DOCUMENT_WORDS": (4, 20)}.items():
             patch.setattr(device_costs, name, value)
         patch.setattr(encode, "CHUNK", 32)
-        device_costs.made_texts(folder)
+        device_costs.write_texts(folder)
         for dropout in (0.0, 0.1):
-            device_costs.made_weights(folder / f"weights-{dropout}", dropout)
+            device_costs.write_weights(folder / f"write_weights-{dropout}", dropout)
         yield folder
 
 
 @pytest.mark.parametrize("name", CEILINGS)
 def test_it_costs_no_more_than_is_promised(name, work, machine):
-    face.offered(machine, False)  # as the promises were counted: gradients are clipped tensor by tensor
+    face.offer_foreach(machine, False)  # as the promises were counted: gradients are clipped tensor by tensor
     launches, syncs = CEILINGS[name]
-    counts = device_costs.measured(machine, work, name, LOG_EVERY_STEP)
-    assert 200 < counts.launches <= launches and counts.syncs <= syncs, counts.places(SYNC)
-    assert not counts.blocking, counts.places(BLOCKING)
+    counts = device_costs.measure_row(machine, work, name, LOG_EVERY_STEP)
+    assert 200 < counts.launches <= launches and counts.syncs <= syncs, counts.source_lines(SYNC)
+    assert not counts.blocking, counts.source_lines(BLOCKING)

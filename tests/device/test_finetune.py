@@ -10,10 +10,10 @@ import torch
 
 from moeir.errors import MoeirError
 from moeir.kernels import attention
-from moeir.learning.retrieval import Retrieval
+from moeir.learning.retrieval import RetrievalTask
 from tests.backbones import families
 from tests.conftest import _write_tokenizer
-from tests.device.conftest import REAL, alike, facts, near, still
+from tests.device.conftest import REAL, assert_same_training, read_metrics, assert_similar_losses, remove_noise
 
 CAME = "came:shared_layers=2,local_dim=8,normalise=true"
 COMPETITIVE = "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3"
@@ -60,29 +60,29 @@ def modernbert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights") / "modernbert"
     folder.mkdir()
     ids = {"bos_token_id": 4, "cls_token_id": 4, "eos_token_id": 5, "sep_token_id": 5}
-    families.made("modernbert", vocab_size=_write_tokenizer(folder), hidden_size=32, **ids).save_pretrained(folder)
+    families.make_model("modernbert", vocab_size=_write_tokenizer(folder), hidden_size=32, **ids).save_pretrained(folder)
     return folder
 
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_an_architecture_learns_what_it_learns_on_the_cpu(arch, learn, quiet):
-    alike(learn(arch, KINDS[arch]), learn(arch, KINDS[arch], on="cpu"))
+    assert_same_training(learn(arch, KINDS[arch]), learn(arch, KINDS[arch], on="cpu"))
 
 
 @pytest.mark.parametrize("arch", ["dense", CAME, "colbert:dim=8,augmentation=true", "mote", "taser:routing=token,every=1"])
 def test_windows_and_rotary_positions_learn_what_they_learn_on_the_cpu(arch, learn, quiet, modernbert):
-    alike(learn(arch, weights=modernbert), learn(arch, weights=modernbert, on="cpu"))
-    half = facts(learn(arch, weights=modernbert, dtype="bfloat16", name="half"))
-    near(half, facts(learn(arch, weights=modernbert, dtype="bfloat16", on="cpu", name="half-cpu")))
+    assert_same_training(learn(arch, assert_same_training=modernbert), learn(arch, assert_same_training=modernbert, on="cpu"))
+    half = read_metrics(learn(arch, read_metrics=modernbert, dtype="bfloat16", read_metrics="half"))
+    assert_similar_losses(half, read_metrics(learn(arch, read_metrics=modernbert, dtype="bfloat16", on="cpu", read_metrics="half-cpu")))
 
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, monkeypatch):
     arguments = (arch, KINDS[arch], "--steps", 2)
-    random = facts(learn(*arguments, dtype="bfloat16", dropout=True, name="random"))
+    random = read_metrics(learn(*arguments, dtype="bfloat16", dropout=True, read_metrics="random"))
     assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 2
-    still(monkeypatch)
-    near(facts(learn(*arguments, dtype="bfloat16")), facts(learn(*arguments, dtype="bfloat16", on="cpu")))
+    remove_noise(monkeypatch)
+    assert_similar_losses(read_metrics(learn(*arguments, dtype="bfloat16")), read_metrics(learn(*arguments, dtype="bfloat16", on="cpu")))
 
 
 @pytest.mark.parametrize("arch, objective", [
@@ -99,7 +99,7 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
     ("cross-encoder", "contrastive"),
 ])  # fmt: skip
 def test_an_objective_is_that_of_the_cpu(arch, objective, learn, quiet):
-    alike(learn(arch, objective), learn(arch, objective, on="cpu"))
+    assert_same_training(learn(arch, objective), learn(arch, objective, on="cpu"))
 
 
 EVERYTHING = ("--gradient-cache", 120, "--recompute", "--accumulate", 2, "--layer-decay", 0.8)
@@ -108,7 +108,7 @@ EVERYTHING = ("--gradient-cache", 120, "--recompute", "--accumulate", 2, "--laye
 @pytest.mark.parametrize("options", [EVERYTHING[:2], EVERYTHING[2:3], EVERYTHING[3:5], EVERYTHING[5:]], ids=lambda options: options[0])
 @pytest.mark.parametrize("arch", ["dense", CAME, "cross-encoder"])
 def test_options_that_save_memory_or_change_rates_do_what_they_do_on_the_cpu(arch, options, learn, quiet):
-    alike(learn(arch, KINDS[arch], *options), learn(arch, KINDS[arch], *options, on="cpu"))
+    assert_same_training(learn(arch, KINDS[arch], *options), learn(arch, KINDS[arch], *options, on="cpu"))
 
 
 @pytest.mark.parametrize("arch", [CAME, "dense", "splade", "colbert:dim=8", "coil:dim=8,cls_dim=16", "mote", "cross-encoder"])
@@ -126,8 +126,8 @@ def test_a_development_set_chooses_the_weights_that_it_chooses_on_the_cpu(arch, 
         *run,
     )
     output, other = learn(arch, KINDS[arch], *arguments), learn(arch, KINDS[arch], *arguments, on="cpu")
-    alike(output, other, loss=1e-3)
-    dev_metrics = [{name: value for name, value in step.items() if name.startswith("dev.")} for step in facts(output)]
+    assert_same_training(output, other, loss=1e-3)
+    dev_metrics = [{name: value for name, value in step.items() if name.startswith("dev.")} for step in read_metrics(output)]
     assert [bool(one) for one in dev_metrics] == [False, True, False, True]
     actual, expected = (json.loads((folder / "manifest.json").read_text())["counts"]["development"] for folder in (output, other))
     assert actual == pytest.approx(expected)
@@ -150,10 +150,10 @@ def gone_at(monkeypatch):
                 raise Gone("gone")
             return plain(self, batch)
 
-        monkeypatch.setattr(Retrieval, "outcome", outcome)
+        monkeypatch.setattr(RetrievalTask, "outcome", outcome)
         return batches
 
-    plain = Retrieval.outcome
+    plain = RetrievalTask.compute_loss
     return at
 
 
@@ -175,7 +175,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes(arch, dtype, learn, gone_at
     killed = learn(arch, KINDS[arch], *options, **settings)
     assert batches == [2, 3, 4, 5]
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert facts(killed) == facts(whole)
+    assert read_metrics(killed) == read_metrics(whole)
 
 
 def test_a_killed_training_without_a_promise_of_bytes_goes_on_to_nearly_the_same(learn, gone_at):
@@ -183,7 +183,7 @@ def test_a_killed_training_without_a_promise_of_bytes_goes_on_to_nearly_the_same
     gone_at(3)
     learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True, fails="gone")
     batches = gone_at(None)
-    alike(learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True), whole)
+    assert_same_training(learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True), whole)
     assert batches == [3]
 
 
@@ -214,7 +214,7 @@ def test_losses_are_read_seldom_and_are_all_there(learn, machine):
     for every in (1, 3):
         before = machine and machine.counts.syncs
         options = ("--log-every", every, "--deterministic", "--steps", 7)
-        steps.append(facts(learn("dense", "contrastive", *options, dropout=True, name=f"every-{every}")))
+        steps.append(read_metrics(learn("dense", "contrastive", *options, dropout=True, read_metrics=f"read_metrics-{every}")))
         waits.append(machine and machine.counts.syncs - before)
     assert steps[0] == steps[1] and [step["step"] for step in steps[0]] == list(range(1, 8))
     assert machine is None or waits[1] == waits[0] - 4  # after steps 3, 6 and 7 alone
@@ -229,14 +229,14 @@ def test_a_training_takes_the_device_by_itself_and_tells_the_memory_of_its_steps
 @pytest.mark.parametrize("options", [(), ("--deterministic",)], ids=["as it comes", "deterministic"])
 def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, monkeypatch):
     states = []
-    plain = Retrieval.outcome
+    plain = RetrievalTask.compute_loss
 
     def outcome(self, batch):
         enabled, lenient = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         states.append((enabled, enabled and not lenient, os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
         return plain(self, batch)
 
-    monkeypatch.setattr(Retrieval, "outcome", outcome)
+    monkeypatch.setattr(RetrievalTask, "outcome", outcome)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*determinis")
         learn("dense", "contrastive", *options, dropout=True)
@@ -245,7 +245,7 @@ def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, mo
 
 def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
     folders = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
-    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1 and facts(folders[0]) == facts(folders[1])
+    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1 and read_metrics(folders[0]) == read_metrics(folders[1])
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
 )
 def test_a_batch_of_one_query_and_one_negative_learns_what_it_does_on_the_cpu(arch, learn, quiet):
     arguments = (arch, KINDS.get(arch, BALANCED), "--batch-size", 1, "--negatives", 1)
-    alike(learn(*arguments), learn(*arguments, on="cpu"))
+    assert_same_training(learn(*arguments), learn(*arguments, on="cpu"))
 
 
 def test_compiled_layers_are_for_a_device(learn):
@@ -263,4 +263,4 @@ def test_compiled_layers_are_for_a_device(learn):
 @pytest.mark.skipif(not REAL, reason="torch's compiler makes kernels of a real device")
 @pytest.mark.parametrize("arch", ["dense", CAME])
 def test_compiled_layers_learn_what_others_do(arch, learn, quiet):
-    alike(learn(arch, KINDS[arch], "--compile"), learn(arch, KINDS[arch], on="cpu"))
+    assert_same_training(learn(arch, KINDS[arch], "--compile"), learn(arch, KINDS[arch], on="cpu"))

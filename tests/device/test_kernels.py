@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from moeir.kernels import exact_match, pairs
-from moeir.kernels.attention import Layout, attention, first_attention
+from moeir.kernels.attention import PackedLayout, attention, cls_attention
 from moeir.kernels.late_interaction import late_interaction
-from moeir.kernels.saturated import saturated_sums
-from moeir.kernels.selective import causal, selective
-from moeir.kernels.token_loss import token_loss
-from moeir.kernels.vocabulary import activations, winners
+from moeir.kernels.saturated import log_saturated_sum
+from moeir.kernels.selective import causal_mask, masked_attention
+from moeir.kernels.token_loss import fused_linear_cross_entropy
+from moeir.kernels.vocabulary import selected_logits, find_max_positions
 
 LENGTHS, SILENT = (5, 3, 7, 7, 1, 3), (2, 0, 3, 1, 0, 1)
 HEADS, RATE = 4, 0.3
@@ -23,7 +23,7 @@ PRECISIONS = ("float32", "bfloat16")
 MARGINS = {"float32": 1e-4, "bfloat16": 0.04}
 
 
-def drawn(*shape, seed=1, precision="float32"):
+def random_tensor(*shape, seed=1, precision="float32"):
     """Random numbers that bfloat16 represents exactly if the products are in bfloat16."""
     numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
     return numbers if precision == "float32" else numbers.bfloat16().float()
@@ -33,7 +33,7 @@ def layout(device, lengths=LENGTHS, silent=None):
     mask = None
     if silent is not None:
         mask = torch.cat([torch.arange(length) >= length - count for length, count in zip(lengths, silent, strict=True)]).to(device)
-    return Layout(tuple(lengths), torch.tensor([0, *lengths]).cumsum(0).to(device), mask)
+    return PackedLayout(tuple(lengths), torch.tensor([0, *lengths]).cumsum(0).to(device), mask)
 
 
 def cast(device, precision):
@@ -46,14 +46,14 @@ def states(parts, device, precision):
     return leaves, [leaf.bfloat16() if device != "cpu" and precision == "bfloat16" else leaf for leaf in leaves]
 
 
-def compared(work, parts, device, precision):
+def compare_with_cpu(work, parts, device, precision):
     """Compare the values and gradients of `work(parts, device)` on the CPU in float32 and on the device."""
     results = []
     for where in ("cpu", device):
         leaves, inputs = states(parts, where, precision)
         with cast(where, precision):
             out = work(inputs, where)
-        weights = drawn(*out.shape, seed=9).to(where)
+        weights = random_tensor(*out.random_tensor, seed=9).to(where)
         (out.float() * weights).sum().backward()
         assert out.device.type == torch.device(where).type
         results.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
@@ -65,39 +65,39 @@ def compared(work, parts, device, precision):
 FORMS = {
     "attention": lambda inputs, packed, rate: attention(*inputs, packed, None, rate),
     "window of 4": lambda inputs, packed, rate: attention(*inputs, packed, 4, rate),
-    "first tokens": lambda inputs, packed, rate: first_attention(inputs[0].index_select(0, packed.starts[:-1]), *inputs[1:], packed, rate),
-    "all before": lambda inputs, packed, rate: selective(*inputs, packed, causal(-1), rate),
-    "two before": lambda inputs, packed, rate: selective(*inputs, packed, causal(2), rate),
+    "first tokens": lambda inputs, packed, rate: cls_attention(inputs[0].index_select(0, packed.starts[:-1]), *inputs[1:], packed, rate),
+    "all before": lambda inputs, packed, rate: masked_attention(*inputs, packed, causal_mask(-1), rate),
+    "two before": lambda inputs, packed, rate: masked_attention(*inputs, packed, causal_mask(2), rate),
 }
-HEARD = {"silent": SILENT, "all heard": None}
+NO_ATTEND = {"silent": SILENT, "all heard": None}
 
 
 @pytest.mark.parametrize("width", [16, 12], ids=["width 16", "width 12"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("silent", HEARD)
+@pytest.mark.parametrize("silent", NO_ATTEND)
 @pytest.mark.parametrize("form", FORMS)
 def test_attention_is_that_of_the_cpu(form, silent, precision, width, device):
     if form in ("all before", "two before") and silent == "silent":
         pytest.skip("decoders have no silent tokens")
-    parts = [drawn(sum(LENGTHS), HEADS, width, seed=seed, precision=precision) for seed in range(3)]
-    compared(lambda inputs, where: FORMS[form](inputs, layout(where, silent=HEARD[silent]), 0.0), parts, device, precision)
+    parts = [random_tensor(sum(LENGTHS), HEADS, width, seed=seed, precision=precision) for seed in range(3)]
+    compare_with_cpu(lambda inputs, where: FORMS[form](inputs, layout(where, silent=NO_ATTEND[silent]), 0.0), parts, device, precision)
 
 
 def plain(form, silent, width):
     """The attention weights of each text and head, from values that are the unit vectors of positions: [T, heads, width]."""
     lengths = LENGTHS * 60
-    query, key = (drawn(sum(LENGTHS), HEADS, width, seed=seed).repeat(60, 1, 1) for seed in range(2))
+    query, key = (random_tensor(sum(LENGTHS), HEADS, width, seed=seed).repeat(60, 1, 1) for seed in range(2))
     unit = torch.cat([torch.eye(length, width) for length in lengths])[:, None].expand(-1, HEADS, -1).contiguous()
     packed = layout("cpu", lengths, None if silent is None else silent * 60)
     return (query, key, unit), lengths, FORMS[form]((query, key, unit), packed, 0.0)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("silent", HEARD)
+@pytest.mark.parametrize("silent", NO_ATTEND)
 @pytest.mark.parametrize("form", FORMS)
 def test_as_many_weights_are_dropped_as_should_be_and_the_others_grow(form, silent, precision, device):
-    parts, lengths, weights = plain(form, None if "before" in form else HEARD[silent], 16)
-    packed = layout(device, lengths, None if HEARD[silent] is None or "before" in form else SILENT * 60)
+    parts, lengths, weights = plain(form, None if "before" in form else NO_ATTEND[silent], 16)
+    packed = layout(device, lengths, None if NO_ATTEND[silent] is None or "before" in form else SILENT * 60)
     _, inputs = states(parts, device, precision)
     torch.manual_seed(6)
     with cast(device, precision):
@@ -112,17 +112,17 @@ def test_as_many_weights_are_dropped_as_should_be_and_the_others_grow(form, sile
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("silent", HEARD)
+@pytest.mark.parametrize("silent", NO_ATTEND)
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_are_those_of_what_was_dropped(form, silent, precision, device):
     """Unit vectors as values make the output the attention weights; the reference multiplies them by the mask of kept weights."""
-    parts, lengths, weights = plain(form, None if "before" in form else HEARD[silent], 16)
-    no_attend_counts = None if HEARD[silent] is None or "before" in form else SILENT * 60
+    parts, lengths, weights = plain(form, None if "before" in form else NO_ATTEND[silent], 16)
+    no_attend_counts = None if NO_ATTEND[silent] is None or "before" in form else SILENT * 60
     leaves, inputs = states(parts, device, precision)
     torch.manual_seed(6)
     with cast(device, precision):
         out = FORMS[form](inputs, layout(device, lengths, no_attend_counts), RATE)
-    gradient = drawn(*out.shape, seed=4, precision=precision)
+    gradient = random_tensor(*out.random_tensor, seed=4, precision=precision)
     out.backward(gradient.to(device=device, dtype=out.dtype))
     kept = (out.detach().cpu() != 0).float() / (1 - RATE)
     query, key, unit = (part.clone().requires_grad_() for part in parts)
@@ -138,7 +138,7 @@ def test_gradients_are_those_of_what_was_dropped(form, silent, precision, device
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_seed_brings_back_what_was_dropped(form, device):
-    parts, results = [drawn(sum(LENGTHS), HEADS, 16, seed=seed) for seed in range(3)], []
+    parts, results = [random_tensor(sum(LENGTHS), HEADS, 16, seed=seed) for seed in range(3)], []
     for seed in (6, 6, 7):
         leaves, inputs = states(parts, device, "float32")
         torch.manual_seed(seed)
@@ -151,8 +151,8 @@ def test_a_seed_brings_back_what_was_dropped(form, device):
 
 def test_texts_without_tokens_disturb_nobody(device):
     lengths = (0, 3, 0, 2)
-    parts = [drawn(5, HEADS, 16, seed=seed) for seed in range(3)]
-    compared(lambda inputs, where: attention(*inputs, layout(where, lengths)), parts, device, "float32")
+    parts = [random_tensor(5, HEADS, 16, seed=seed) for seed in range(3)]
+    compare_with_cpu(lambda inputs, where: attention(*inputs, layout(where, lengths)), parts, device, "float32")
 
 
 # ---------------------------------------------------------------- the vocabulary
@@ -161,45 +161,45 @@ def sparse(texts, terms, weights, count, vocabulary):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("silent", HEARD)
+@pytest.mark.parametrize("silent", NO_ATTEND)
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_weights_of_terms_are_those_of_the_cpu(pooling, silent, precision, device):
-    parts = [drawn(sum(LENGTHS), 16, precision=precision) / 4, drawn(50, 16, seed=2, precision=precision), drawn(50, seed=3) / 4]
+    parts = [random_tensor(sum(LENGTHS), 16, precision=precision) / 4, random_tensor(50, 16, seed=2, precision=precision), random_tensor(50, seed=3) / 4]
 
     def work(inputs, where):
-        packed = layout(where, silent=HEARD[silent])
+        packed = layout(where, silent=NO_ATTEND[silent])
         leaves = [part.float() for part in inputs]
         if pooling == "sum":
-            texts, terms, weights = saturated_sums(leaves[0], packed, *leaves[1:])
+            texts, terms, weights = log_saturated_sum(leaves[0], packed, *leaves[1:])
             assert weights.dtype == torch.float32
         else:
-            texts, terms, positions = winners(leaves[0], packed, *leaves[1:])
-            weights = torch.log1p(activations(*leaves, terms, positions).relu())
+            texts, terms, positions = find_max_positions(leaves[0], packed, *leaves[1:])
+            weights = torch.log1p(selected_logits(*leaves, terms, positions).relu())
         assert (texts * 50 + terms).diff().min() > 0
         return sparse(texts, terms, weights, len(LENGTHS), 50)
 
-    compared(work, parts, device, precision)
+    compare_with_cpu(work, parts, device, precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_token_losses_are_those_of_the_cpu(precision, device):
-    parts = [drawn(9, 16, precision=precision), drawn(50, 16, seed=2, precision=precision), drawn(50, seed=3)]
+    parts = [random_tensor(9, 16, precision=precision), random_tensor(50, 16, seed=2, precision=precision), random_tensor(50, seed=3)]
     targets, correct = torch.arange(9) * 5, []
 
     def work(inputs, where):
-        loss, right = token_loss(*(part.float() for part in inputs), targets.to(where))
+        loss, right = fused_linear_cross_entropy(*(part.float() for part in inputs), targets.to(where))
         assert loss.dtype == torch.float32
         correct.append(int(right))
         return loss[None]
 
-    compared(work, parts, device, precision)
+    compare_with_cpu(work, parts, device, precision)
     assert correct[0] == correct[1]
 
 
 def test_rows_go_through_the_linear_map_that_each_chose(device):
     experts = pytest.importorskip("moeir.kernels.grouped_linear")
     choice = torch.tensor([1, 0, 1, 1, 3, 0, 1, 3, 3])  # nobody chose the third
-    parts = [drawn(9, 16, precision="bfloat16"), drawn(4, 8, 16, seed=2, precision="bfloat16"), drawn(4, 8, seed=3, precision="bfloat16")]
+    parts = [random_tensor(9, 16, precision="bfloat16"), random_tensor(4, 8, 16, seed=2, precision="bfloat16"), random_tensor(4, 8, seed=3, precision="bfloat16")]
     results = []
     for where in ("cpu", device):
         rows, weights, biases = leaves = [part.clone().to(where).requires_grad_() for part in parts]
@@ -207,7 +207,7 @@ def test_rows_go_through_the_linear_map_that_each_chose(device):
             out = torch.stack([row @ weights[expert].T + biases[expert] for row, expert in zip(rows, choice.tolist(), strict=True)])
         else:
             out = experts.grouped_linear(rows, weights, biases, experts.ExpertGroups.from_choice(choice.to(where), 4))
-        (out.float() * drawn(9, 8, seed=9).to(where)).sum().backward()
+        (out.float() * random_tensor(9, 8, seed=9).to(where)).sum().backward()
         results.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
     for expected, value in zip(*results, strict=True):
         assert (value - expected).abs().max() <= MARGINS["bfloat16"] * max(1.0, float(expected.abs().max()))
@@ -220,32 +220,32 @@ def starts(lengths, device):
 
 @pytest.mark.parametrize("lengths", [(4, 1, 6, 2), (3, 0, 5), (2,)], ids=str)
 def test_late_interaction_is_that_of_the_cpu(lengths, device):
-    parts = [drawn(8, 12), drawn(sum(lengths), 12, seed=2)]
+    parts = [random_tensor(8, 12), random_tensor(sum(lengths), 12, seed=2)]
 
     def work(inputs, where):
         scores = late_interaction(inputs[0], starts((3, 5), where), inputs[1], starts(lengths, where))
         return scores.masked_fill(scores.isinf(), -9.0)
 
-    compared(work, parts, device, "float32")
+    compare_with_cpu(work, parts, device, "float32")
 
 
 def test_products_and_bags_are_those_of_the_cpu(device):
     left, right = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 1, 0, 2])
-    parts = [drawn(6, 12), drawn(4, 12, seed=2)]
-    compared(lambda inputs, where: pairs.products(*inputs, left.to(where), right.to(where)), parts, device, "float32")
-    weights, segments = drawn(4, seed=3), torch.tensor([2, 0, 2, 1])
-    results = [pairs.bags(parts[0].to(where), left.to(where), weights.to(where), segments.to(where), 4).cpu() for where in ("cpu", device)]
+    parts = [random_tensor(6, 12), random_tensor(4, 12, seed=2)]
+    compare_with_cpu(lambda inputs, where: pairs.gather_dot(*inputs, left.to(where), right.to(where)), parts, device, "float32")
+    weights, segments = random_tensor(4, seed=3), torch.tensor([2, 0, 2, 1])
+    results = [pairs.segment_weighted_sum(parts[0].to(where), left.to(where), weights.to(where), segments.to(where), 4).cpu() for where in ("cpu", device)]
     assert torch.allclose(*results, atol=1e-5) and not results[1][3].any()
 
 
 def test_matches_of_equal_terms_are_those_of_the_cpu(device):
     generator = torch.Generator().manual_seed(3)
     query_terms, document_terms = torch.randint(0, 5, (7,), generator=generator), torch.randint(0, 5, (20,), generator=generator)
-    document_rows, queries, documents = torch.arange(20) // 4, drawn(7, 8), drawn(20, 8, seed=2)
+    document_rows, queries, documents = torch.arange(20) // 4, random_tensor(7, 8), random_tensor(20, 8, seed=2)
     results = []
     for where in ("cpu", device):
         inputs = [part.to(where) for part in (queries, query_terms, documents, document_terms, document_rows)]
-        results.append([part.cpu() for part in exact_match.best_matches(*inputs)])
+        results.append([part.cpu() for part in exact_match.find_best_matches(*inputs)])
     assert len(results[0][0]) > 5
     for expected, value in zip(*results, strict=True):
         assert value.equal(expected)

@@ -61,7 +61,7 @@ def test_analyses_and_written_queries_stay_there(on_the_second, came_checkpoint,
 
 
 def test_trainings_stay_there(on_the_second, without_dropout, toy, tmp_path, monkeypatch):
-    monkeypatch.setitem(task.SIDE, "cuda", 64)  # of the product that is the peak
+    monkeypatch.setitem(task.MATRIX_SIZE, "cuda", 64)  # of the product that is the peak
     example = '{"query_id": "%s", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n'
     (tmp_path / "train.jsonl").write_text("".join(example % name for name in ("t1", "t2", "t3")))
     begin = ("--model", without_dropout, "--corpus", toy / "corpus.jsonl", "--steps", 2, "--batch-size", 2, *LENGTHS)
@@ -79,7 +79,7 @@ def test_exact_engines_give_the_bytes_of_the_cpu(engine, available, tmp_path, mo
 
 def test_a_training_on_the_cpu_leaves_no_warnings_for_the_device():
     """A CPU's work is deterministic and warns where it could not be; on CUDA that would be a warning at every product."""
-    precision.set_determinism("cpu", asked=False)
+    precision.set_determinism("cpu", deterministic=False)
     assert torch.is_deterministic_algorithms_warn_only_enabled()
-    precision.device_for("cuda")
+    precision.select_device("cuda")
     assert not torch.are_deterministic_algorithms_enabled()

@@ -120,7 +120,7 @@ def test_a_thread_has_its_current_card():
 
 
 def test_cards_memory_and_capability_are_chosen():
-    with pretended.active(cards=1, capability=(7, 5), free_bytes=1000):
+    with pretended.activate(cards=1, capability=(7, 5), free_bytes=1000):
         assert torch.cuda.device_count() == 1 and torch.cuda.get_device_capability() == (7, 5)
         assert torch.cuda.mem_get_info()[0] == 1000
         torch.zeros(200, device="cuda")
@@ -359,7 +359,7 @@ def test_attention_of_packed_texts_is_that_of_each_text(machine):
         assert torch.allclose(out[first:last].float().cpu(), expected, atol=0.02)
     assert counts.count(LAUNCH, "varlen_attn") == 1 and machine.counts.count(LAUNCH, "varlen_attn backward") == 3
     assert all(part.grad.dtype == torch.bfloat16 for part in own)
-    with pretended.active(capability=(7, 5)), pytest.raises(RuntimeError, match="Ampere"):
+    with pretended.activate(capability=(7, 5)), pytest.raises(RuntimeError, match="Ampere"):
         packed()()
 
 
@@ -376,7 +376,7 @@ def test_grouped_products_are_one_launch_and_have_a_derivative(machine):
     assert torch.allclose(out.float(), expected, atol=0.1)
     assert torch.allclose(rows.grad[:5].float(), gradient[:5].float() @ weights[0].float().T, atol=0.1)
     assert torch.allclose(weights.grad[1].float(), rows[5:].float().T @ gradient[5:].float(), atol=0.1)
-    with pretended.active(capability=(8, 6)) as older:  # no kernel: the offsets are copied to the host
+    with pretended.activate(capability=(8, 6)) as older:  # no kernel: the offsets are copied to the host
         F.grouped_mm(on(16, 24, dtype=torch.bfloat16), on(2, 24, 8, dtype=torch.bfloat16), offs=torch.tensor([5, 16], device="cuda").int())
         assert older.counts.count(SYNC, "_grouped_mm without a kernel") == 1
 
@@ -480,7 +480,7 @@ def test_a_copy_to_the_host_that_does_not_block_is_not_there_before_somebody_wai
 def test_clipping_by_lists_takes_fewer_kernels(machine):
     model, results = nn.Sequential(*(nn.Linear(8, 8) for _ in range(60))).to("cuda"), {}
     for lists in (True, False):
-        face.offered(machine, lists)
+        face.offer_foreach(machine, lists)
         model(on(2, 8)).sum().backward()
         results[lists] = counted(machine, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         model.zero_grad()
@@ -490,15 +490,15 @@ def test_clipping_by_lists_takes_fewer_kernels(machine):
 
 
 def test_places_are_lines_of_this_project(machine):
-    from moeir.kernels.pairs import products
+    from moeir.kernels.pairs import gather_dot
 
     rows = torch.tensor([0], device="cuda")
     with machine.counts.measured() as counts:
-        products(on(2, 3), on(2, 3), rows, rows)
+        gather_dot(on(2, 3), on(2, 3), rows, rows)
     launched, blocking = ({line.split(":")[0] for _, _, line, _ in counts.places(kind)} for kind in (LAUNCH, BLOCKING))
-    assert launched == {products.__module__.replace(".", "/") + ".py"} and blocking == {__name__.replace(".", "/") + ".py"}
+    assert launched == {gather_dot.__module__.replace(".", "/") + ".py"} and blocking == {__name__.replace(".", "/") + ".py"}
     assert counts.places(COPY, SYNC) == []
 
 
 def test_the_guard_is_built_once():
-    assert guard.compiled() == guard.compiled() and guard.compiled().exists()
+    assert guard.compile_guard() == guard.compile_guard() and guard.compile_guard().exists()

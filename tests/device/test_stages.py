@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import KINDS
+from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.errors import DataError
 from moeir.records import runs
 from moeir.stages import encode as encoding
-from tests.conftest import run_here
+from tests.conftest import run_in_process
 from tests.device.test_finetune import CAME, modernbert  # noqa: F401 - a fixture
 
 LENGTHS = ("--query-length", 12, "--document-length", 24)
@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory, tiny_model_with_head):
     def build(arch, weights=tiny_model_with_head):
         folder = root / re.sub(r"\W", "-", f"{weights.name}-{arch}")
         if not folder.exists():
-            result = run_here("init", "--model", weights, "--arch", arch, *LENGTHS, "--output", folder)
+            result = run_in_process("init", "--model", weights, "--arch", arch, *LENGTHS, "--output", folder)
             assert result.code == 0, result.stderr
         return folder
 
@@ -69,11 +69,11 @@ def tensors(folder):
     """expert -> its numbers as arrays; of sparse vectors all terms of all texts."""
     arrays = {}
     for name, kind in json.loads((folder / "manifest.json").read_text())["counts"]["experts"].items():
-        representation = KINDS[kind].open(folder / name)
+        representation = REPRESENTATION_CLASSES[kind].open(folder / name)
         columns = (
             {"weights": representation.matrix()}
             if kind == "sparse"
-            else representation.columns() | {"starts": representation.starts_of_rows()}
+            else representation.columns() | {"starts": representation.text_starts()}
         )
         arrays |= {f"{name}.{column}": value.float().numpy() for column, value in columns.items() if value is not None}
     return arrays
@@ -95,7 +95,7 @@ def same(output, other):
     names = [path.name for path in sorted(other.glob("*.trec"))] if other.is_dir() else [""]
     assert names
     for name in names:
-        one, two = runs.read(output / name), runs.read(other / name)
+        one, two = runs.read_run(output / name), runs.read_run(other / name)
         assert one.queries == two.queries and len(one.scores) == len(two.scores) > 0
         for query in two.queries:
             assert dict(one.hits(query)) == pytest.approx(dict(two.hits(query)), rel=1e-4, abs=1e-4)
@@ -113,7 +113,7 @@ def test_texts_are_encoded_and_found_as_on_the_cpu(arch, both, run, checkpoint, 
     folders = both("enc", *command, "--dtype", "float32")
     close(*folders, share=1e-3)
     close(*both("half", *command, "--dtype", "bfloat16"), share=0.05, most=0.01)  # a router may choose otherwise
-    assert run_here("index", "--encodings", folders[1], "--output", tmp_path / "idx").code == 0
+    assert run_in_process("index", "--encodings", folders[1], "--output", tmp_path / "idx").code == 0
     same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8, "--batch-size", 7))
 
 
@@ -122,7 +122,7 @@ def test_a_modernbert_encodes_and_finds_as_on_the_cpu(arch, both, checkpoint, mo
     model = checkpoint(arch, modernbert)
     folders = both("enc", "encode", "--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32")
     close(*folders, share=1e-3)
-    assert run_here("index", "--encodings", folders[0], "--output", tmp_path / "idx").code == 0
+    assert run_in_process("index", "--encodings", folders[0], "--output", tmp_path / "idx").code == 0
     same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8))
 
 
@@ -131,7 +131,7 @@ def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop,
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0.0)
     command = ("encode", "--model", checkpoint(CAME), "--corpus", shop / "documents.tsv", "--output")
     assert moeir_on(*command, tmp_path / "whole").code == 0
-    plain, windows = encoding._write, []
+    plain, windows = encoding._write_window, []
 
     def fail(growing, ids, copied):
         windows.append(ids[0])
@@ -153,7 +153,7 @@ def came(checkpoint, shop, tmp_path_factory):
     """A checkpoint of three experts and its encodings of the documents."""
     model, encodings = checkpoint(CAME), tmp_path_factory.mktemp("came") / "enc"
     options = ("--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32", "--device", "cpu")
-    assert run_here("encode", *options, "--output", encodings).code == 0
+    assert run_in_process("encode", *options, "--output", encodings).code == 0
     return model, encodings
 
 
@@ -167,7 +167,7 @@ ENGINES = [
 def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, both, shop, tmp_path):
     if "faiss" in engine:
         pytest.importorskip("faiss")
-    result = run_here("index", "--encodings", came[1], "--engine", engine, "--output", tmp_path / "idx")
+    result = run_in_process("index", "--encodings", came[1], "--engine", engine, "--output", tmp_path / "idx")
     assert result.code == 0, result.stderr
     same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 6))
 
@@ -176,7 +176,7 @@ def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, 
 def exact(came, tmp_path_factory):
     """The exact index of each expert."""
     path = tmp_path_factory.mktemp("index") / "idx"
-    assert run_here("index", "--encodings", came[1], "--output", path).code == 0
+    assert run_in_process("index", "--encodings", came[1], "--output", path).code == 0
     return path
 
 
@@ -240,7 +240,7 @@ def test_experts_rerank_as_on_the_cpu(arch, both, checkpoint, shop):
 def test_half_precision_reranks(model, run, checkpoint, shop, tmp_path):
     texts = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "bfloat16")
     run("rerank", "--model", checkpoint(model), *texts, "--output", tmp_path / "out.trec")
-    assert len(runs.read(tmp_path / "out.trec").scores) == 60
+    assert len(runs.read_run(tmp_path / "out.trec").scores) == 60
 
 
 @pytest.mark.parametrize("options", [(), ("--max-tokens", 60), ("--top-k", 0, "--top-p", 1.0, "--temperature", 0.7)], ids=str)

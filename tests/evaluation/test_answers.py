@@ -14,9 +14,9 @@ from tests.oracles import answers as letter_by_letter
 letters = st.text(st.sampled_from("aAbéÉe\u0301ßΣσİ1½' .-,\t\n\u00a0\u200b汶川のが😀़ि"), max_size=12)
 
 
-def stands(answer, text, match="string"):
-    compiled = answers.read([Text("q", "who?", answers=(answer,))], match, "questions.jsonl")
-    return compiled.stand_in("q", compiled.prepared(text))
+def is_matched(answer, text, match="string"):
+    compiled = answers.compile_answers([Text("q", "who?", answers=(answer,))], match, "questions.jsonl")
+    return compiled.contains_answer("q", compiled.normalize(text))
 
 
 @pytest.mark.parametrize(
@@ -51,21 +51,21 @@ def stands(answer, text, match="string"):
     ],
 )
 def test_worked_answers(answer, text, expected):
-    assert stands(answer, text) is expected
-    assert letter_by_letter.holds(text, [answer]) is expected
+    assert is_matched(answer, text) is expected
+    assert letter_by_letter.contains_answer(text, [answer]) is expected
 
 
 @given(letters, st.lists(letters, min_size=1, max_size=3))
 def test_answers_are_found_where_the_slow_way_finds_them(text, wanted):
-    compiled = answers.read([Text("q", "who?", answers=tuple(wanted))], "string", "x")
-    assert compiled.stand_in("q", compiled.prepared(text)) == letter_by_letter.holds(text, wanted)
-    assert answers.tokens(text).split() == letter_by_letter.tokens(text)
+    compiled = answers.compile_answers([Text("q", "who?", answers=tuple(wanted))], "string", "x")
+    assert compiled.contains_answer("q", compiled.normalize(text)) == letter_by_letter.contains_answer(text, wanted)
+    assert answers.tokenize(text).split() == letter_by_letter.tokenize(text)
 
 
 @given(letters, st.integers(0, 12), st.integers(0, 12))
 def test_a_run_of_its_tokens_stands_in_a_text(text, first, last):
-    words = letter_by_letter.tokens(text)[first:last]
-    assert not words or stands(" ".join(words), text)
+    words = letter_by_letter.tokenize(text)[first:last]
+    assert not words or is_matched(" ".join(words), text)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_run_of_its_tokens_stands_in_a_text(text, first, last):
     ],
 )
 def test_regular_expressions_are_searched_in_the_text(pattern, text, expected):
-    assert stands(pattern, text, "regex") is expected
+    assert is_matched(pattern, text, "regex") is expected
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_regular_expressions_are_searched_in_the_text(pattern, text, expected):
 def test_an_answer_that_cannot_be_looked_for_is_said_and_matches_nothing(match, wanted, words, monkeypatch):
     warnings = []
     monkeypatch.setattr(answers.log, "warning", lambda line, *parts: warnings.append(line % parts))
-    compiled = answers.read([Text("q7", "who?", answers=wanted)], match, "test.jsonl")
+    compiled = answers.compile_answers([Text("q7", "who?", answers=wanted)], match, "test.jsonl")
     assert warnings == [f"test.jsonl: {len(wanted) - 1} answers {words} and match nothing; the first: {wanted[0]!r} of question q7"]
-    assert not compiled.stand_in("q7", compiled.prepared("(ow l"))
-    assert compiled.stand_in("q7", compiled.prepared("an owl"))
+    assert not compiled.contains_answer("q7", compiled.normalize("(ow l"))
+    assert compiled.contains_answer("q7", compiled.normalize("an owl"))
 
 
 def test_a_question_without_answers_is_refused():
     with pytest.raises(DataError, match=r"dev\.jsonl: question 'q' has no answers; every question needs a list of them"):
-        answers.read([Text("q", "who?")], "string", "dev.jsonl")
+        answers.compile_answers([Text("q", "who?")], "string", "dev.jsonl")
 
 
 @pytest.fixture
@@ -112,34 +112,34 @@ def corpus(tmp_path):
 
 
 QUESTIONS = [Text("q1", "?", answers=("owl", "eel")), Text("q2", "?", answers=("bat",)), Text("q3", "?", answers=("x",))]
-ASKED = answers.read(QUESTIONS, "string", "questions.jsonl")
+ANSWERS = answers.compile_answers(QUESTIONS, "string", "questions.jsonl")
 RUN = Run.from_hits({"q2": {"a": 3, "b": 2, "d": 1}, "extra": {"nowhere": 1}, "q1": {"d": 1, "c": 2}})
 
 
 def test_what_was_retrieved_is_judged_by_its_text(corpus):
     other = Run.from_hits({"q1": {"a": 1}})
-    assert answers.judged([RUN, other], ASKED, corpus) == [
+    assert answers.qrels_from_answers([RUN, other], ANSWERS, corpus) == [
         {"q1": {"c": 0, "d": 1}, "q2": {"a": 0, "b": 1, "d": 1}, "q3": {}},
         {"q1": {"a": 1}, "q2": {}, "q3": {}},
     ]
-    labels, _ = answers.marks([RUN, other], ASKED, corpus)
+    labels, _ = answers.hit_labels([RUN, other], ANSWERS, corpus)
     assert labels.tolist() == [False, True, True, False, False, True]
-    values = measures.per_query(RUN, answers.judged([RUN], ASKED, corpus)[0], [measures.parse("Success@1"), measures.parse("RR")])
+    values = measures.evaluate_run(RUN, answers.qrels_from_answers([RUN], ANSWERS, corpus)[0], [measures.parse_measure("Success@1"), measures.parse_measure("RR")])
     assert values == {"Success@1": dict.fromkeys(("q1", "q2", "q3"), 0.0), "RR": {"q1": 0.5, "q2": 0.5, "q3": 0.0}}
 
 
 def test_a_run_of_another_corpus_is_refused(corpus):
     with pytest.raises(DataError, match=r"corpus\.jsonl: has no document 'z', which a run names; give the corpus that was searched"):
-        answers.judged([Run.from_hits({"q1": {"z": 1}})], ASKED, corpus)
+        answers.qrels_from_answers([Run.from_hits({"q1": {"z": 1}})], ANSWERS, corpus)
 
 
 def test_no_hits_at_all_are_judged(corpus):
-    assert answers.judged([Run.from_hits({})], ASKED, corpus) == [{"q1": {}, "q2": {}, "q3": {}}]
+    assert answers.qrels_from_answers([Run.from_hits({})], ANSWERS, corpus) == [{"q1": {}, "q2": {}, "q3": {}}]
 
 
 def test_measures_of_ranks_alone_are_taken_and_say_how_deep_they_look():
-    depths = [answers.deepest([measures.parse(name) for name in names]) for names in (("Success@20", "P@5"), ("RR@10",), ("RR", "P@5"))]
+    depths = [answers.max_cutoff([measures.parse_measure(name) for name in names]) for names in (("Success@20", "P@5"), ("RR@10",), ("RR", "P@5"))]
     assert depths == [20, 10, None]
     for name in ("nDCG@10", "R@100", "AP", "Success(rel=2)@5", "Rprec", "Judged@10"):
         with pytest.raises(UsageError, match="cannot be computed from answers, which judge only what was retrieved"):
-            answers.deepest([measures.parse("Success@20"), measures.parse(name)])
+            answers.max_cutoff([measures.parse_measure("Success@20"), measures.parse_measure(name)])

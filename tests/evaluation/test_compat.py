@@ -26,13 +26,13 @@ def path(tmp_path):
     return file
 
 
-def found(path, tool, name):
-    measure = measures.parse(name)
-    view = compat.Compared(path, runs.read(path), QRELS, compat.check(tool, [measure]))
+def tool_mean(path, tool, name):
+    measure = measures.parse_measure(name)
+    view = compat.ToolView(path, runs.read_run(path), QRELS, compat.find_tool(tool, [measure]))
     return view.mean(view.values(measure), measure)
 
 
-def results(own_ids=True):
+def hits_by_query(own_ids=True):
     hits: dict[str, dict[str, float]] = {}
     for query, document, _, score in LINES:
         if own_ids or query != document:
@@ -41,14 +41,14 @@ def results(own_ids=True):
 
 
 def pytrec(name, own_ids=True):
-    values = pytrec_eval.RelevanceEvaluator(QRELS, {name}).evaluate(results(own_ids))
+    values = pytrec_eval.RelevanceEvaluator(QRELS, {name}).evaluate(hits_by_query(own_ids))
     return sum(value[name.replace(".", "_")] for value in values.values()) / len(values)
 
 
-def reciprocal(own_ids, over, cutoff=10):
+def mean_reciprocal_rank(own_ids, over, cutoff=10):
     """As BEIR and MTEB have it: Python's stable sort by score, so ties stay as they were put in."""
     total = 0.0
-    for query, hits in results(own_ids).items():
+    for query, hits in hits_by_query(own_ids).items():
         best = sorted(hits.items(), key=lambda hit: hit[1], reverse=True)[:cutoff]
         ranks = [rank for rank, (document, _) in enumerate(best, 1) if QRELS.get(query, {}).get(document, 0) > 0]
         total += 1 / ranks[0] if ranks else 0.0
@@ -57,30 +57,30 @@ def reciprocal(own_ids, over, cutoff=10):
 
 @pytest.mark.parametrize(("name", "theirs"), [("nDCG@2", "ndcg_cut.2"), ("AP", "map"), ("R@2", "recall.2"), ("RR", "recip_rank")])
 def test_trec_eval_averages_over_judged_queries_with_hits(path, name, theirs):
-    assert found(path, "trec_eval", name) == pytest.approx(pytrec(theirs), abs=1e-12)
-    assert found(path, "trec_eval", name) != pytest.approx(measures.overall(
-        measures.per_query(runs.read(path), QRELS, [measures.parse(name)]))[str(measures.parse(name))])  # fmt: skip
+    assert tool_mean(path, "trec_eval", name) == pytest.approx(pytrec(theirs), abs=1e-12)
+    assert tool_mean(path, "trec_eval", name) != pytest.approx(measures.aggregate_values(
+        measures.evaluate_run(runs.read_run(path), QRELS, [measures.parse_measure(name)]))[str(measures.parse_measure(name))])  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("nDCG@2", "ndcg_cut.2"), ("AP@3", "map_cut.3"), ("R@2", "recall.2"), ("P@2", "P.2")])
 def test_beir_takes_the_querys_own_document_out_and_mteb_does_not(path, name, theirs):
-    assert found(path, "beir", name) == round(pytrec(theirs, own_ids=False), 5)
-    assert found(path, "mteb", name) == round(pytrec(theirs), 5)
+    assert tool_mean(path, "beir", name) == round(pytrec(theirs, own_ids=False), 5)
+    assert tool_mean(path, "mteb", name) == round(pytrec(theirs), 5)
 
 
 def test_reciprocal_ranks_of_beir_and_mteb_keep_ties_as_the_file_has_them(path):
-    assert found(path, "beir", "RR@10") == round(reciprocal(own_ids=False, over=len(QRELS)), 5)
-    assert found(path, "mteb", "RR@10") == round(reciprocal(own_ids=True, over=3), 5)
-    assert found(path, "beir", "RR@1") == round(reciprocal(own_ids=False, over=len(QRELS), cutoff=1), 5) == 0.0
+    assert tool_mean(path, "beir", "RR@10") == round(mean_reciprocal_rank(own_ids=False, over=len(QRELS)), 5)
+    assert tool_mean(path, "mteb", "RR@10") == round(mean_reciprocal_rank(own_ids=True, over=3), 5)
+    assert tool_mean(path, "beir", "RR@1") == round(mean_reciprocal_rank(own_ids=False, over=len(QRELS), cutoff=1), 5) == 0.0
 
 
 def test_ms_marcos_script_goes_by_ranks_and_lines(path):
     # q1: a at rank 2; q2: q2 at rank 1, and grade 0 counts as well; q3: none; over all four judged queries
-    assert found(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 0) / 4)
+    assert tool_mean(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 0) / 4)
     with pytest.raises(UsageError, match="--compat msmarco: nDCG@10: it computes RR@k alone"):
-        compat.check("msmarco", [measures.parse("nDCG@10")])
+        compat.find_tool("msmarco", [measures.parse_measure("nDCG@10")])
     with pytest.raises(UsageError, match="--compat ranx: expected trec_eval, beir, mteb, msmarco"):
-        compat.check("ranx", [])
+        compat.find_tool("ranx", [])
 
 
 def test_the_steps_are_explained(path, moeir, tmp_path):

@@ -10,7 +10,7 @@ RUN = Run.from_hits({"q1": {"b": 2, "a": 1}, "q2": {"d": 3, "x": 2, "c": 1}, "no
 
 
 def values(*names, run=RUN, qrels=QRELS):
-    return measures.per_query(run, qrels, [measures.parse(name) for name in names])
+    return measures.evaluate_run(run, qrels, [measures.parse_measure(name) for name in names])
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def values(*names, run=RUN, qrels=QRELS):
     ],
 )  # fmt: skip
 def test_names_of_the_field_are_understood(name, expected):
-    assert str(measures.parse(name)) == expected
+    assert str(measures.parse_measure(name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_names_of_the_field_are_understood(name, expected):
 )
 def test_unknown_measures_are_refused_with_what_is_near(name, message):
     with pytest.raises(UsageError) as caught:
-        measures.parse(name)
+        measures.parse_measure(name)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -84,9 +84,9 @@ def test_batches_of_queries_change_nothing(monkeypatch):
 
 
 def test_means_count_every_judged_query_and_counts_are_summed():
-    means = measures.overall(values("RR@10", "NumRel", "NumRet", "NumQ"))
+    means = measures.aggregate_values(values("RR@10", "NumRel", "NumRet", "NumQ"))
     assert means == {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "NumRel": 4.0, "NumRet": 6.0, "NumQ": 4.0}
-    assert measures.overall({"RR": {}}) == {"RR": 0.0}
+    assert measures.aggregate_values({"RR": {}}) == {"RR": 0.0}
 
 
 def test_a_run_of_another_collection_is_refused():
@@ -98,5 +98,5 @@ def test_a_run_of_another_collection_is_refused():
 
 
 def test_coverage_counts_both_sides():
-    assert measures.coverage(RUN, QRELS, depth=2) == Coverage(judged=4, returned=4, missing=1, extra=1, depth=2, unjudged_at_depth=1 / 5)
-    assert measures.coverage(Run.from_hits({}), QRELS).unjudged_at_depth == 0.0
+    assert measures.compute_coverage(RUN, QRELS, depth=2) == Coverage(judged=4, returned=4, missing=1, extra=1, depth=2, unjudged_at_depth=1 / 5)
+    assert measures.compute_coverage(Run.from_hits({}), QRELS).unjudged_at_depth == 0.0

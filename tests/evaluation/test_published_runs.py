@@ -11,7 +11,7 @@ from moeir.records import qrels, runs
 
 FILES = Path(__file__).parents[2].parent / "shared" / "data" / "msmarco-dl19"
 PUBLISHED = {"BM25": 0.5058, "BM25_RM3": 0.5216, "SPLADE_P_P_ENSEMBLE_DISTIL": 0.7308, "D_BERT_KD_TASB": 0.7210, "OPEN_AI_ADA2": 0.7035}
-NDCG = measures.parse("nDCG@10")
+NDCG = measures.parse_measure("nDCG@10")
 
 pytestmark = pytest.mark.skipif(not FILES.is_dir(), reason=f"the runs of TREC DL 2019 are not at {FILES}")
 
@@ -22,18 +22,18 @@ def path(name):
 
 @pytest.fixture(scope="module")
 def judged():
-    return qrels.read(FILES / "qrels" / "nist.txt.gz")
+    return qrels.read_qrels(FILES / "qrels" / "nist.txt.gz")
 
 
 @pytest.mark.parametrize("tool", ["trec_eval", "beir", "mteb"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_run_has_its_published_number(name, tool, judged):
-    view = compat.Compared(path(name), runs.read(path(name)), judged, compat.TOOLS[tool])
+    view = compat.ToolView(path(name), runs.read_run(path(name)), judged, compat.TOOLS[tool])
     assert f"{view.mean(view.values(NDCG), NDCG):.4f}" == f"{PUBLISHED[name]:.4f}"
 
 
 def test_reciprocal_rank_fusion_of_three_neural_runs_is_above_the_best_of_them(judged):
-    neural = [runs.read(path(name)) for name in list(PUBLISHED)[2:]]
-    merged = fusion.fused(neural, partial(fusion.rrf, constant=60.0), depth=100)
-    ndcg = measures.overall(measures.per_query(merged, judged, [NDCG]))["nDCG@10"]
+    neural = [runs.read_run(path(name)) for name in list(PUBLISHED)[2:]]
+    merged = fusion.fuse_runs(neural, partial(fusion.rrf, constant=60.0), depth=100)
+    ndcg = measures.aggregate_values(measures.evaluate_run(merged, judged, [NDCG]))["nDCG@10"]
     assert ndcg > max(PUBLISHED.values()) and f"{ndcg:.4f}" == "0.7503"

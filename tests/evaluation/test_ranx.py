@@ -20,7 +20,7 @@ def test_the_measures_are_those_of_ranx():
         grades[f"q{query}"] = {name: generator.randint(1, 3) for name in judged}
     run = ranx.Run(hits)
     ranx.evaluate(ranx.Qrels(grades), run, list(THEIRS))
-    values = measures.per_query(Run.from_hits(hits), grades, [measures.parse(name) for name in MEASURES])
+    values = measures.evaluate_run(Run.from_hits(hits), grades, [measures.parse_measure(name) for name in MEASURES])
     for ours, theirs in zip(MEASURES, THEIRS, strict=True):
         for query in hits:
             assert values[ours][query] == pytest.approx(run.scores[theirs][query], abs=1e-12), (ours, query)

@@ -5,7 +5,7 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from moeir.errors import DataError
-from moeir.evaluation.significance import bootstrap, corrected, effect_size, interval, paired_t, randomisation
+from moeir.evaluation.significance import bootstrap_test, correct_p_values, effect_size, confidence_interval, paired_t_test, randomisation_test
 from tests.oracles import reports
 
 
@@ -17,24 +17,24 @@ def test_p_values_are_scipys():
     generator = np.random.default_rng(0)
     for size in (2, 3, 10, 1000):
         first, second = generator.random((2, size))
-        assert paired_t(by_query(first), by_query(second)) == pytest.approx(stats.ttest_rel(first, second).pvalue, rel=1e-9)
+        assert paired_t_test(by_query(first), by_query(second)) == pytest.approx(stats.ttest_rel(first, second).pvalue, rel=1e-9)
 
 
 def test_queries_are_paired_by_name():
     first, second = {"a": 1.0, "b": 0.5, "c": 0.1}, {"c": 0.3, "a": 0.2, "b": 0.4}
-    assert paired_t(first, second) == pytest.approx(stats.ttest_rel([1.0, 0.5, 0.1], [0.2, 0.4, 0.3]).pvalue)
+    assert paired_t_test(first, second) == pytest.approx(stats.ttest_rel([1.0, 0.5, 0.1], [0.2, 0.4, 0.3]).pvalue)
 
 
 def test_without_a_difference_nothing_speaks_against_chance():
-    assert paired_t(by_query([0.1, 0.2]), by_query([0.1, 0.2])) == 1.0
-    assert paired_t(by_query([0.1]), by_query([0.2])) == 1.0
-    assert paired_t({}, {}) == 1.0
-    assert paired_t(by_query([0.5, 0.5]), by_query([0.25, 0.25])) == 0.0
+    assert paired_t_test(by_query([0.1, 0.2]), by_query([0.1, 0.2])) == 1.0
+    assert paired_t_test(by_query([0.1]), by_query([0.2])) == 1.0
+    assert paired_t_test({}, {}) == 1.0
+    assert paired_t_test(by_query([0.5, 0.5]), by_query([0.25, 0.25])) == 0.0
 
 
 def test_other_queries_are_refused():
     with pytest.raises(DataError, match="the same queries on both sides; 2 are on one side only"):
-        paired_t({"a": 1.0, "b": 1.0}, {"a": 1.0, "c": 1.0})
+        paired_t_test({"a": 1.0, "b": 1.0}, {"a": 1.0, "c": 1.0})
 
 
 def test_a_randomisation_test_is_that_of_all_signs():
@@ -43,16 +43,16 @@ def test_a_randomisation_test_is_that_of_all_signs():
     differences = first - second
     signs = np.array(np.meshgrid(*[[-1, 1]] * 10)).reshape(10, -1).T
     exact = (abs(signs @ differences) >= abs(differences.sum()) - 1e-12).mean()
-    assert randomisation(by_query(first), by_query(second)) == pytest.approx(exact, abs=0.02)
-    assert randomisation(by_query(first), by_query(second)) == randomisation(by_query(second), by_query(first))
+    assert randomisation_test(by_query(first), by_query(second)) == pytest.approx(exact, abs=0.02)
+    assert randomisation_test(by_query(first), by_query(second)) == randomisation_test(by_query(second), by_query(first))
 
 
-@pytest.mark.parametrize("test", [randomisation, bootstrap])
+@pytest.mark.parametrize("test", [randomisation_test, bootstrap_test])
 def test_p_values_of_drawn_tests_are_near_students_and_never_zero(test):
     generator = np.random.default_rng(2)
     first = generator.normal(size=200)
     second = first + generator.normal(0.1, 0.7, size=200)
-    student = paired_t(by_query(first), by_query(second))
+    student = paired_t_test(by_query(first), by_query(second))
     assert 0.005 < student < 0.5
     assert test(by_query(first), by_query(second)) == pytest.approx(student, abs=0.02)
     assert test(by_query(first), by_query(first + 1 + second / 100)) == pytest.approx(1 / 10_001)
@@ -62,32 +62,32 @@ def test_p_values_of_drawn_tests_are_near_students_and_never_zero(test):
 def test_an_interval_is_scipys():
     """By hand: 2, 4, 6 have mean 4 and standard error 2 / √3; t of 2 degrees at 97.5 % is 4.302653."""
     reach = 4.302653 * 2 / 3**0.5
-    assert interval([2.0, 4.0, 6.0]) == pytest.approx((4 - reach, 4 + reach), rel=1e-6)
+    assert confidence_interval([2.0, 4.0, 6.0]) == pytest.approx((4 - reach, 4 + reach), rel=1e-6)
     values = np.random.default_rng(3).random(80)
-    assert interval(values) == pytest.approx(stats.t.interval(0.95, 79, loc=values.mean(), scale=stats.sem(values)))
-    assert interval([0.25]) == (0.25, 0.25) and np.isnan(interval([])).all()
+    assert confidence_interval(values) == pytest.approx(stats.t.interval(0.95, 79, loc=values.mean(), scale=stats.sem(values)))
+    assert confidence_interval([0.25]) == (0.25, 0.25) and np.isnan(confidence_interval([])).all()
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says():
     samples = np.random.default_rng(1).normal(1, 1, (400, 20))
-    inside = sum(low <= 1 <= high for low, high in map(interval, samples))
+    inside = sum(low <= 1 <= high for low, high in map(confidence_interval, samples))
     assert 365 <= inside <= 395  # 95 % of them, give or take
 
 
 @given(some.lists(some.floats(0, 1), max_size=6))
 def test_holm_steps_down(chances):
-    assert corrected(chances, "holm") == pytest.approx(reports.holm(chances), abs=1e-14)
+    assert correct_p_values(chances, "holm") == pytest.approx(reports.holm(chances), abs=1e-14)
 
 
 def test_corrections_are_scipys_and_keep_the_order():
     generator = np.random.default_rng(4)
     for size in (1, 2, 7):
         raw = generator.random(size) ** 3
-        assert corrected(raw, "bh") == pytest.approx(stats.false_discovery_control(raw))
-        assert corrected(raw, "none") == pytest.approx(raw.tolist())
-        holm, plain = corrected(raw, "holm"), corrected(raw, "bonferroni")
+        assert correct_p_values(raw, "bh") == pytest.approx(stats.false_discovery_control(raw))
+        assert correct_p_values(raw, "none") == pytest.approx(raw.tolist())
+        holm, plain = correct_p_values(raw, "holm"), correct_p_values(raw, "bonferroni")
         assert all(value <= other for value, other in zip(holm, plain, strict=True))
-    assert corrected([], "holm") == []
+    assert correct_p_values([], "holm") == []
 
 
 def test_an_effect_has_the_sign_of_second_less_first():

@@ -3,7 +3,7 @@ from moeir.evaluation import tables
 
 def test_numbers_stand_to_the_right_and_words_to_the_left():
     rows = [["bm25", 0.5, "-", 3], ["came", 0.25, "<0.001", 12], ["日本", 1.0, "0.5", 7]]
-    assert tables.text(["system", "RR@10", "p", "n"], rows).splitlines() == [
+    assert tables.format_table(["system", "RR@10", "p", "n"], rows).splitlines() == [
         "system   RR@10       p   n",
         "------  ------  ------  --",
         "bm25    0.5000       -   3",
@@ -13,8 +13,8 @@ def test_numbers_stand_to_the_right_and_words_to_the_left():
 
 
 def test_a_table_may_have_no_row():
-    assert tables.text(["a", "bc"], []) == "a  bc\n-  --"
+    assert tables.format_table(["a", "bc"], []) == "a  bc\n-  --"
 
 
 def test_digits_are_a_choice():
-    assert tables.text(["x"], [[0.12345]], digits=2).splitlines()[-1] == "0.12"
+    assert tables.format_table(["x"], [[0.12345]], digits=2).splitlines()[-1] == "0.12"

@@ -31,7 +31,7 @@ def expected(name):
 
 def offered(measure):
     try:
-        measures.parse(measure)
+        measures.parse_measure(measure)
     except UsageError:
         return False
     return True
@@ -39,9 +39,9 @@ def offered(measure):
 
 def compare(run, judgements, output, rename=lambda name: name):
     wanted = {name: by_query for name, by_query in expected(output).items() if offered(rename(name))}
-    parsed = {name: measures.parse(rename(name)) for name in wanted}
-    values = measures.per_query(run, judgements, list(parsed.values()))
-    overall = measures.overall(values)
+    parsed = {name: measures.parse_measure(rename(name)) for name in wanted}
+    values = measures.evaluate_run(run, judgements, list(parsed.values()))
+    overall = measures.aggregate_values(values)
     for name, by_query in wanted.items():
         by_query_and_mean = values[str(parsed[name])] | {"all": overall[str(parsed[name])]}
         for query, value in by_query.items():
@@ -50,51 +50,51 @@ def compare(run, judgements, output, rename=lambda name: name):
 
 
 def test_averages_are_trec_evals():
-    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.test"), "out.test.a")
+    wanted = compare(runs.read_run(FILES / "results.test"), qrels.read_qrels(FILES / "qrels.test"), "out.test.a")
     families = {re.sub(r"_?[\d.]+$", "", name) for name in wanted}
     assert families >= {"ndcg", "ndcg_cut", "map", "map_cut", "P", "recall", "recip_rank", "Rprec", "bpref", "success", "infAP"}
     assert families >= SUMS | {"set_P", "set_recall", "set_map", "set_F", "set_relative_P"}
 
 
 def test_values_per_query_are_trec_evals():
-    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.test"), "out.test.aq")
+    wanted = compare(runs.read_run(FILES / "results.test"), qrels.read_qrels(FILES / "qrels.test"), "out.test.aq")
     assert all(set(by_query) >= {"301", "302", "303", "all"} for name, by_query in wanted.items() if name != "num_q")
 
 
 def test_a_query_that_the_run_lacks_counts_as_with_option_c(tmp_path):
-    compare(truncated(tmp_path), qrels.read(FILES / "qrels.test"), "out.test.aqc")
+    compare(truncated(tmp_path), qrels.read_qrels(FILES / "qrels.test"), "out.test.aqc")
 
 
 def test_a_run_cut_at_100_is_that_of_option_M(tmp_path):
-    compare(truncated(tmp_path).top(100), qrels.read(FILES / "qrels.test"), "out.test.aqcM")
+    compare(truncated(tmp_path).top(100), qrels.read_qrels(FILES / "qrels.test"), "out.test.aqcM")
 
 
 def test_a_level_of_relevance_is_that_of_option_l():
     def at_level_two(name):
-        measure = measures.parse(name)
+        measure = measures.parse_measure(name)
         graded = "rel" in measure.SUPPORTED_PARAMS and not (measure.NAME == "NumRet" and "rel" not in measure.params)
         return str(measure(rel=2)) if graded else name
 
-    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.rel_level"), "out.test.aql", at_level_two)
+    wanted = compare(runs.read_run(FILES / "results.test"), qrels.read_qrels(FILES / "qrels.rel_level"), "out.test.aql", at_level_two)
     assert len(wanted) > 50
 
 
 def test_options_of_measures_are_those_of_option_m():
-    wanted = compare(runs.read(FILES / "results.test"), qrels.read(FILES / "qrels.test"), "out.test.meas_params")
+    wanted = compare(runs.read_run(FILES / "results.test"), qrels.read_qrels(FILES / "qrels.test"), "out.test.meas_params")
     assert {"P_3", "recall_2000", "success_2", "ndcg_cut_20"} <= set(wanted)
 
 
 def test_comments_in_judgements_are_skipped():
-    commented, plain = qrels.read(FILES / "qrels.test.with-comments"), qrels.read(FILES / "qrels.test")
+    commented, plain = qrels.read_qrels(FILES / "qrels.test.with-comments"), qrels.read_qrels(FILES / "qrels.test")
     plain["301"]["CR#93E-1860"] = plain["301"].pop("CR93E-1860")  # the one id that the commented file spells otherwise
     assert commented == plain
-    compare(runs.read(FILES / "results.comment.test"), qrels.read(FILES / "qrels.comment.test"), "out.comment.test")
+    compare(runs.read_run(FILES / "results.comment.test"), qrels.read_qrels(FILES / "qrels.comment.test"), "out.comment.test")
 
 
 def truncated(folder):
     """trec_eval reads past words after the tag; we do not, so they are cut off first."""
     with pytest.raises(DataError, match=r"results\.trunc:1: expected 6 columns"):
-        runs.read(FILES / "results.trunc")
+        runs.read_run(FILES / "results.trunc")
     lines = (FILES / "results.trunc").read_text().splitlines()
     (folder / "results.trec").write_text("".join("\t".join(line.split()[:6]) + "\n" for line in lines))
-    return runs.read(folder / "results.trec")
+    return runs.read_run(folder / "results.trec")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.shell import Server
+from tests.examples.shell import CommandServer
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Iterator[CommandServer]:
     """`moeir` in one process for all scripts."""
     with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # a socket's path may have about a hundred characters
         socket_path, client, journal = (Path(short) / name for name in ("socket", "moeir", "journal"))
@@ -20,5 +20,5 @@ def server() -> Iterator[Server]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            yield Server(client, journal)
+            yield CommandServer(client, journal)
             process.terminate()

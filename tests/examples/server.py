@@ -42,10 +42,10 @@ def serve(socket_path: Path, client: Path, journal: Path) -> None:
                 folder, *arguments = json.loads(message)
                 with open(journal, "a", encoding="utf-8") as calls:
                     calls.write(json.dumps(arguments) + "\n")
-                connection.sendall(bytes([carried_out(folder, arguments, streams)]))
+                connection.sendall(bytes([run_command(folder, arguments, streams)]))
 
 
-def carried_out(folder: str, arguments: list[str], streams: list[int]) -> int:
+def run_command(folder: str, arguments: list[str], streams: list[int]) -> int:
     """The exit code of `moeir ARGUMENTS` run in `folder`, writing to the caller's streams."""
     from moeir import cli, console
 
@@ -55,8 +55,8 @@ def carried_out(folder: str, arguments: list[str], streams: list[int]) -> int:
         os.close(stream)
     try:
         os.chdir(folder)
-        console.start()
-        return cli._outcome(arguments)
+        console.configure_logging()
+        return cli._exit_code(arguments)
     except Exception:  # noqa: BLE001 - a separate process would print a traceback and exit with 1
         traceback.print_exc()
         return 1

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HEADS = {"run", "model", "group", "side"}
+TABLE_HEADERS = {"run", "model", "group", "side"}
 
 
-class Server(NamedTuple):
+class CommandServer(NamedTuple):
     """A running `moeir` process: the client to call, and the journal of commands."""
 
     client: Path
@@ -21,18 +21,18 @@ class Server(NamedTuple):
         return [json.loads(line) for line in self.journal.read_text(encoding="utf-8").splitlines()]
 
 
-def run(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
+def run_script(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("MOEIR", "MODEL", "DATA", "WORK", "BEIR")}
     environment |= {"PYTHON": sys.executable, **{name: str(value) for name, value in settings.items()}}
     command = ["bash", str(EXAMPLES / script)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
 
 
-def tables(stdout: str) -> list[tuple[list[str], list[str]]]:
+def parse_tables(stdout: str) -> list[tuple[list[str], list[str]]]:
     """The measures and row names of each table."""
     parsed: list[tuple[list[str], list[str]]] = []
     for words in (line.split() for line in stdout.splitlines() if line.strip("- ")):
-        if words[0] in HEADS:
+        if words[0] in TABLE_HEADERS:
             parsed.append(([word for word in words[1:] if word != "p"], []))
         else:
             parsed[-1][1].append(words[0])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from moeir import cli, settings, variants
-from tests.conftest import run_here
-from tests.examples.shell import EXAMPLES, Server
+from tests.conftest import run_in_process
+from tests.examples.shell import EXAMPLES, CommandServer
 
 SBATCH = """#!/bin/sh
 # Runs the tasks of a job one after another, as Slurm would on a cluster of one processor.
@@ -33,7 +33,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
 
 
 def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
-    server: Server, collection: Path, came_checkpoint: Path, toy: Path, tmp_path: Path
+    server: CommandServer, collection: Path, came_checkpoint: Path, toy: Path, tmp_path: Path
 ) -> None:
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(SBATCH)
@@ -61,7 +61,7 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
         ("search", "--index", work / "whole", *queries, "--output", work / "one"),
         ("search", *parts, *queries, "--output", work / "two"),
     ):
-        result = run_here(*command)
+        result = run_in_process(*command)
         assert result.code == 0, result.stderr
     for name in ("lexical", "local", "global", "fused"):
         one = (work / "one" / f"{name}.trec").read_text()
@@ -86,9 +86,9 @@ def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Pa
         )
     stage = cli.stage_class(name)
     values = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
-    settings.resolve(stage, values).check()
-    variants.resolve("architectures", values["arch"])
-    variants.resolve("pretraining" if name == "pretrain" else "learning.objectives", values["objective"])
+    settings.build_stage(stage, values).check()
+    variants.resolve_spec("architectures", values["arch"])
+    variants.resolve_spec("pretraining" if name == "pretrain" else "learning.objectives", values["objective"])
 
 
 SCRIPTS = sorted(path for room in ("slurm", "torchrun") for path in (EXAMPLES / room).iterdir())

@@ -6,21 +6,21 @@ import sys
 from pathlib import Path
 
 from moeir.records import qrels, runs, texts
-from tests.conftest import run_here
-from tests.examples.shell import Server, tables
+from tests.conftest import run_in_process
+from tests.examples.shell import CommandServer, parse_tables
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "lce_tables.sh"
 SMALL = {"SEEDS": "1", "STEPS": "1", "GROUP_SIZES": "2 4", "DEPTH": "6", "QUERY_LENGTH": "12", "DOCUMENT_LENGTH": "24"}
 
 
-def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path, server: Server, tmp_path: Path) -> None:
-    queries = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / name)]
-    texts.write(queries, tmp_path / "queries.jsonl")
+def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path, server: CommandServer, tmp_path: Path) -> None:
+    queries = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / name)]
+    texts.write_texts(queries, tmp_path / "queries.jsonl")
     for part, name in (("train", "train-queries.jsonl"), ("test", "test-queries.tsv")):
         run_path = tmp_path / "runs" / f"bm25.{part}.trec"
-        result = run_here("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", run_path)
+        result = run_in_process("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", run_path)
         assert result.code == 0, result.stderr
-        runs.write(runs.read(run_path), tmp_path / "runs" / f"again.{part}.trec", tag="again")
+        runs.write_run(runs.read_run(run_path), tmp_path / "runs" / f"again.{part}.trec", tag="again")
     sources = (toy / "corpus.jsonl", tmp_path / "queries.jsonl", toy / "train.qrels", toy / "test-qrels.tsv")
     command = ["bash", SCRIPT, *sources, tmp_path / "runs", tmp_path / "work", tiny_model, "bm25", "again"]
     before, results = len(server.calls()) if server.journal.exists() else 0, []
@@ -33,22 +33,22 @@ def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path,
     assert results[0].stdout == results[1].stdout
     printed = [line for line in results[0].stdout.splitlines() if not line.startswith(("the ", "lce "))]
     models = ["bm25-bce-1", "bm25-lce-1", "again-bce-1", "again-lce-1"]
-    rows = [rows for _, rows in tables("\n".join(printed))]
+    rows = [rows for _, rows in parse_tables("\n".join(printed))]
     assert rows[0] == ["bm25", *models] and rows[1] == ["bm25-bce-1", "bm25-lce-1"]
     assert rows[2] == ["again", *models] and rows[-1] == ["group-2-1", "group-4-1"]
     calls = [call for call in server.calls()[before:] if call[0] != "evaluate"]
     assert results[1].stderr.count("already made") == len(calls) // 2
 
 
-def test_the_tables_of_several_collections(toy: Path, tiny_model: Path, came_checkpoint: Path, server: Server, tmp_path: Path) -> None:
+def test_the_tables_of_several_collections(toy: Path, tiny_model: Path, came_checkpoint: Path, server: CommandServer, tmp_path: Path) -> None:
     for name, test_split in (("scifact", "test"), ("squad", "dev"), ("medquad", "dev")):
         beir = tmp_path / "data" / name
         (beir / "qrels").mkdir(parents=True)
-        texts.write(texts.read(toy / "corpus.jsonl"), beir / "corpus.jsonl.gz")
-        queries = [text for file in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read(toy / file)]
-        texts.write(queries, beir / "queries.jsonl.gz")
-        qrels.write(qrels.read(toy / "train.qrels"), beir / "qrels" / "train.tsv.gz")
-        qrels.write(qrels.read(toy / "test-qrels.tsv"), beir / "qrels" / f"{test_split}.tsv.gz")
+        texts.write_texts(texts.read_texts(toy / "corpus.jsonl"), beir / "corpus.jsonl.gz")
+        queries = [text for file in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / file)]
+        texts.write_texts(queries, beir / "queries.jsonl.gz")
+        qrels.write_qrels(qrels.read_qrels(toy / "train.qrels"), beir / "qrels" / "train.tsv.gz")
+        qrels.write_qrels(qrels.read_qrels(toy / "test-qrels.tsv"), beir / "qrels" / f"{test_split}.tsv.gz")
     variables = SMALL | {"MOEIR": str(server.client), "PYTHON": sys.executable, "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
     variables |= {"START_BAND": "first=2,last=6", "SETS": "scifact squad medquad"}
     command = ["bash", SCRIPT.with_name("lce_beir.sh"), tmp_path / "data", tmp_path / "work", tiny_model, came_checkpoint]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, Server, run, tables
+from tests.examples.shell import EXAMPLES, CommandServer, run_script, parse_tables
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 SETS = ("scifact", "cqadupstack/android")
@@ -57,7 +57,7 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
 @pytest.fixture(scope="module")
 def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """odqa, converted by the examples' programs from DPR's and EntityQuestions' files; msmarco; and beir with a few sets."""
-    root, small = tmp_path_factory.mktemp("collections"), toy_collections.Toy(toy)
+    root, small = tmp_path_factory.mktemp("collections"), toy_collections.ToyTexts(toy)
     toy_collections.write_dpr(small, root / "downloads", QUESTIONS)
     toy_collections.write_entity_questions(small, root / "entityquestions")
     toy_collections.write_msmarco(small, root / "msmarco")
@@ -75,7 +75,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, server: Server) -> dict[str, Any]:
+def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, server: CommandServer) -> dict[str, Any]:
     values = {"MOEIR": server.client, "MODEL": weights, "STAR": weights, "T5": t5, "SETS": " ".join(SETS), **SHALLOW, "BEIR": root / "beir"}
     data = "odqa" if script.startswith("taser") else "msmarco"
     return values | {"DATA": root / data} | ({"COLLECTION": collection} if collection else {})
@@ -83,7 +83,7 @@ def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, 
 
 @pytest.mark.parametrize(("script", "collection"), EXPECTED)
 def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
-    script: str, collection: str, server: Server, collections: Path, work: Path, tiny_model_with_head: Path, t5_model: Path
+    script: str, collection: str, server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path, t5_model: Path
 ) -> None:
     values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
     values |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
@@ -91,11 +91,11 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
         values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={values['STAR']}"}
     if script.endswith("_beir.sh") and script.startswith("cot_mote"):
         values |= {"WORK": work / "wiki", "DOCUMENTS": collections / "odqa/corpus.jsonl"}
-    first = run(script, **values)
+    first = run_script(script, **values)
     assert first.returncode == 0, first.stderr
-    assert tables(first.stdout) == EXPECTED[script, collection]
+    assert parse_tables(first.stdout) == EXPECTED[script, collection]
     before = len(server.calls())
-    second = run(script, **values)
+    second = run_script(script, **values)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
     with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
@@ -104,12 +104,12 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
 
 @pytest.mark.parametrize("script", ["sbmoe_table1.sh", "taser_nq.sh"])
 def test_encodings_that_are_not_kept_are_not_needed_again(
-    script: str, server: Server, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
+    script: str, server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
 ) -> None:
     values = settings(script, "", collections, tiny_model_with_head, t5_model, server)
     values |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role", "HARD": "role"}
-    first, before = run(script, **values), len(server.calls())
-    second = run(script, **values)
+    first, before = run_script(script, **values), len(server.calls())
+    second = run_script(script, **values)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert second.stdout == first.stdout
     assert not [file for file in tmp_path.glob("work/enc/*/*/*")], "encodings are gone"

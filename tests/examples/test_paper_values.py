@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import run
+from tests.examples.shell import run_script
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 Call = tuple[str, list[str]]
@@ -16,7 +16,7 @@ Call = tuple[str, list[str]]
 @pytest.fixture
 def calls(toy: Path, tmp_path: Path) -> Any:
     """`calls(script, **settings)`: the commands of a script, recorded by a fake `moeir`."""
-    small = toy_collections.Toy(toy)
+    small = toy_collections.ToyTexts(toy)
     toy_collections.write_msmarco(small, tmp_path / "msmarco")
     for name in ("nq", "nq-train", "cs"):
         toy_collections.write_beir(small, tmp_path / "beir" / name)
@@ -32,7 +32,7 @@ def calls(toy: Path, tmp_path: Path) -> Any:
 
     def made(script: str, **settings: object) -> list[Call]:
         data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
-        completed = run(
+        completed = run_script(
             script, MOEIR=recorder, DATA=data, WORK=tmp_path / "work", BEIR=tmp_path / "beir", MODEL="base", STAR="star", **settings
         )
         assert completed.returncode == 0, completed.stderr
@@ -42,58 +42,58 @@ def calls(toy: Path, tmp_path: Path) -> Any:
     return made
 
 
-def said(call: Call, flag: str) -> list[str]:
+def flag_values(call: Call, flag: str) -> list[str]:
     """Every value of a flag."""
     return [value for name, value in pairwise(call[1]) if name == f"--{flag}"]
 
 
-def trainings(recorded: list[Call]) -> dict[str, Call]:
-    return {Path(said(call, "output")[0]).name: call for call in recorded if call[0] == "finetune"}
+def finetune_calls(recorded: list[Call]) -> dict[str, Call]:
+    return {Path(flag_values(call, "output")[0]).name: call for call in recorded if call[0] == "finetune"}
 
 
-def names(paths: list[str]) -> list[str]:
+def file_names(paths: list[str]) -> list[str]:
     return [Path(path).name for path in paths]
 
 
 def test_taser_on_one_set_unites_both_kinds_of_negatives_and_starts_again(calls: Any) -> None:
     recorded = calls("taser_nq.sh")
-    trainings_by_name = trainings(recorded)
+    trainings_by_name = finetune_calls(recorded)
     assert len(trainings_by_name) == 9
     for name, call in trainings_by_name.items():
         hard = name.endswith("-hard")
-        assert names(said(call, "train")) == ["bm25-nq.jsonl", *([f"{name.removesuffix('-hard')}-nq.jsonl"] if hard else [])]
-        assert said(call, "model") == ["base"] and said(call, "steps") == [] and said(call, "dev-measure") == ["RR@100"]
-    assert said(trainings_by_name["nq-sequence-4"], "arch") == ["taser:routing=sequence,experts=4,every=2"]
+        assert file_names(flag_values(call, "train")) == ["bm25-nq.jsonl", *([f"{name.removesuffix('-hard')}-nq.jsonl"] if hard else [])]
+        assert flag_values(call, "model") == ["base"] and flag_values(call, "steps") == [] and flag_values(call, "dev-measure") == ["RR@100"]
+    assert flag_values(trainings_by_name["nq-sequence-4"], "arch") == ["taser:routing=sequence,experts=4,every=2"]
     mined = [call for call in recorded if call[0] == "mine-negatives"]
-    assert [said(call, "method") for call in mined] == [["band:first=0,last=100"]] * 3
-    assert all(said(call, "exclude-answers") and said(call, "match") == ["string"] for call in mined)
-    assert {said(call, "depth")[0] for call in recorded if call[0] == "search"} == {"100"}
-    assert [said(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.9,b=0.4"]]
+    assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 3
+    assert all(flag_values(call, "exclude-answers") and flag_values(call, "match") == ["string"] for call in mined)
+    assert {flag_values(call, "depth")[0] for call in recorded if call[0] == "search"} == {"100"}
+    assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.9,b=0.4"]]
 
 
 def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> None:
     recorded = calls("taser_multiset.sh")
-    trainings_by_name = trainings(recorded)
-    assert {name: said(call, "model")[0] for name, call in trainings_by_name.items()} == {
+    trainings_by_name = finetune_calls(recorded)
+    assert {name: flag_values(call, "model")[0] for name, call in trainings_by_name.items()} == {
         **dict.fromkeys(("taser-first", "dpr-first", "dpr", "taser"), "base"),
         **dict.fromkeys(("dpr-star", "taser-star"), "star"),
     }
     for name, call in trainings_by_name.items():
         first = "bm25" if name.endswith("first") else "taser-first"
         expected = [f"{first if index < 3 else 'bm25'}-{set_name}.jsonl" for index, set_name in enumerate(QUESTIONS)]
-        assert names(said(call, "train")) == expected
-        assert said(call, "sampling-rate") == ["1.0"] * 5 and len(said(call, "queries")) == 5 and said(call, "warmup") == ["0.04"]
-    mined = {names(said(call, "output"))[0]: said(call, "match")[0] for call in recorded if call[0] == "mine-negatives"}
+        assert file_names(flag_values(call, "train")) == expected
+        assert flag_values(call, "sampling-rate") == ["1.0"] * 5 and len(flag_values(call, "queries")) == 5 and flag_values(call, "warmup") == ["0.04"]
+    mined = {file_names(flag_values(call, "output"))[0]: flag_values(call, "match")[0] for call in recorded if call[0] == "mine-negatives"}
     assert mined["bm25-curatedtrec.jsonl"] == "regex" and list(mined.values()).count("regex") == 1
     assert [name for name in mined if name.startswith("taser")] == [f"taser-first-{set_name}.jsonl" for set_name in QUESTIONS[:3]]
     fused = [call for call in recorded if call[0] == "fuse"]
-    tuned = [call for call in fused if said(call, "tune")]
-    assert [(said(call, "tune"), said(call, "grid"), said(call, "group-by")) for call in tuned] == [
+    tuned = [call for call in fused if flag_values(call, "tune")]
+    assert [(flag_values(call, "tune"), flag_values(call, "grid"), flag_values(call, "group-by")) for call in tuned] == [
         (["Success@20"], ["0.5:2.0:0.1"], ["set"])
     ] * 2
-    assert [said(call, "method")[0] for call in fused if call not in tuned] == ["hybrid:alpha=1.1"] * 10
+    assert [flag_values(call, "method")[0] for call in fused if call not in tuned] == ["hybrid:alpha=1.1"] * 10
     evaluated = [call for call in recorded if call[0] == "evaluate"]
-    assert [said(call, "match")[0] for call in evaluated] == ["string", "string", "string", "regex", "string"]
+    assert [flag_values(call, "match")[0] for call in evaluated] == ["string", "string", "string", "regex", "string"]
 
 
 @pytest.mark.parametrize(
@@ -102,21 +102,21 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
 )
 def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: dict[str, str], epochs: str, model_scale: str) -> None:
     recorded = calls("sbmoe_table1.sh", **settings)
-    trainings_by_name = trainings(recorded)
+    trainings_by_name = finetune_calls(recorded)
     assert list(trainings_by_name) == ["fine-tuned", "random-gate", "top1"]
     for name, call in trainings_by_name.items():
-        assert said(call, "epochs") == [epochs] and said(call, "learning-rate") == ["1e-6"] and said(call, "negatives") == ["0"]
-        assert said(call, "group-rate") == ([] if name == "fine-tuned" else ["mixture=1e-4"])
-        assert said(call, "arch")[0].endswith(f",pooling=mean,scale={model_scale}")
+        assert flag_values(call, "epochs") == [epochs] and flag_values(call, "learning-rate") == ["1e-6"] and flag_values(call, "negatives") == ["0"]
+        assert flag_values(call, "group-rate") == ([] if name == "fine-tuned" else ["mixture=1e-4"])
+        assert flag_values(call, "arch")[0].endswith(f",pooling=mean,scale={model_scale}")
     (init_call,) = (call for call in recorded if call[0] == "init")
-    assert said(init_call, "model") == said(trainings_by_name["top1"], "output") and said(init_call, "arch") == ["sbmoe:inference=all"]
-    assert {said(call, "depth")[0] for call in recorded if call[0] == "search"} == {"1000"}
+    assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output") and flag_values(init_call, "arch") == ["sbmoe:inference=all"]
+    assert {flag_values(call, "depth")[0] for call in recorded if call[0] == "search"} == {"1000"}
 
 
 def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:
     recorded = calls("sbmoe_table1.sh", COLLECTION="nq")
-    assert all("beir/nq-train/" in said(call, "corpus")[0] for call in trainings(recorded).values())
-    assert all(said(call, "corpus")[0].endswith("beir/nq/corpus.jsonl") for call in recorded if call[0] == "encode")
+    assert all("beir/nq-train/" in flag_values(call, "corpus")[0] for call in finetune_calls(recorded).values())
+    assert all(flag_values(call, "corpus")[0].endswith("beir/nq/corpus.jsonl") for call in recorded if call[0] == "encode")
 
 
 ROWS_OF_MOTE = ("mote", "siamese", "separate", "switched")
@@ -125,58 +125,58 @@ ROWS_OF_MOTE = ("mote", "siamese", "separate", "switched")
 def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls: Any) -> None:
     recorded = calls("cot_mote_msmarco.sh", SEPARATE="other", SHARDS=2)
     generations = [call for call in recorded if call[0] == "generate-queries"]
-    assert [said(call, "shard") for call in generations] == [["0/2"], ["1/2"]] * 3
+    assert [flag_values(call, "shard") for call in generations] == [["0/2"], ["1/2"]] * 3
     values = {"queries-per-passage": "5", "top-k": "25", "top-p": "0.95", "max-output": "64", "seed": "42"}
-    assert all(said(call, name) == [value] for call in generations for name, value in values.items())
-    pretrainings = {Path(said(call, "output")[0]).name: call for call in recorded if call[0] == "pretrain"}
+    assert all(flag_values(call, name) == [value] for call in generations for name, value in values.items())
+    pretrainings = {Path(flag_values(call, "output")[0]).name: call for call in recorded if call[0] == "pretrain"}
     assert list(pretrainings) == ["mote", "siamese", "switched"], "separate encoders are given"
     values = {"steps": "80000", "batch-size": "1024", "learning-rate": "3e-4", "warmup": "0.1", "document-length": "144", "model": "base"}
     for name, call in pretrainings.items():
-        assert names(said(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and names(said(call, "corpus")) == ["spans.jsonl"]
-        assert all(said(call, flag) == [value] for flag, value in values.items())
-        assert said(call, "arch") == [f"mote:encoders={'siamese' if name == 'siamese' else 'mote'}"]
-        assert said(call, "objective") == ["mote:switch_corpus=true" if name == "switched" else "mote"]
+        assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and file_names(flag_values(call, "corpus")) == ["spans.jsonl"]
+        assert all(flag_values(call, flag) == [value] for flag, value in values.items())
+        assert flag_values(call, "arch") == [f"mote:encoders={'siamese' if name == 'siamese' else 'mote'}"]
+        assert flag_values(call, "objective") == ["mote:switch_corpus=true" if name == "switched" else "mote"]
 
 
 def test_table_1_pre_trains_cot_mae_on_spans_of_the_documents_themselves(calls: Any) -> None:
     (call,) = (call for call in calls("cot_mote_figure4_divergence.sh", MOTE="a", SIAMESE="b", SEPARATE="c") if call[0] == "pretrain")
-    assert names(said(call, "corpus")) == ["msmarco-docs.tsv"] and not said(call, "queries")
+    assert file_names(flag_values(call, "corpus")) == ["msmarco-docs.tsv"] and not flag_values(call, "queries")
     values = {"arch": "dense", "objective": "cotmae", "steps": "800000", "batch-size": "512"}
     values |= {"learning-rate": "1e-4", "document-length": "128"}
-    assert all(said(call, name) == [value] for name, value in values.items())
+    assert all(flag_values(call, name) == [value] for name, value in values.items())
 
 
 def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
     recorded = calls("cot_mote_msmarco.sh", SIAMESE="other")
-    trainings_by_name = trainings(recorded)
+    trainings_by_name = finetune_calls(recorded)
     assert list(trainings_by_name) == [f"{encoders}{stage}" for encoders in ROWS_OF_MOTE for stage in ("-bm25", "")]
     for name, call in trainings_by_name.items():
         row = name.removesuffix("-bm25")
-        assert said(call, "model")[0].endswith("other" if row == "siamese" else f"work/pre/{row}")
-        assert names(said(call, "train")) == ["bm25.jsonl" if name.endswith("-bm25") else f"{name}-bm25.jsonl"]
-        assert said(call, "objective") == ["contrastive:flops_query=0,flops_document=0"]
-        assert names(said(call, "corpus")) == ["titled.tsv"]
-    mined = [(names(said(call, "run")), said(call, "method")) for call in recorded if call[0] == "mine-negatives"]
+        assert flag_values(call, "model")[0].endswith("other" if row == "siamese" else f"work/pre/{row}")
+        assert file_names(flag_values(call, "train")) == ["bm25.jsonl" if name.endswith("-bm25") else f"{name}-bm25.jsonl"]
+        assert flag_values(call, "objective") == ["contrastive:flops_query=0,flops_document=0"]
+        assert file_names(flag_values(call, "corpus")) == ["titled.tsv"]
+    mined = [(file_names(flag_values(call, "run")), flag_values(call, "method")) for call in recorded if call[0] == "mine-negatives"]
     assert mined == [(["bm25.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 4]
-    assert [said(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
+    assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
 
 
 def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any) -> None:
     recorded = calls("lce_msmarco_doc.sh", RETRIEVERS="bm25 tuned indri hdct", RULE="mean")
-    trainings_by_name = trainings(recorded)
+    trainings_by_name = finetune_calls(recorded)
     pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1")}
     for retriever in ("bm25", "tuned", "indri", "hdct"):
         for name, (objective, batch, negatives) in pairs.items():
             call = trainings_by_name[f"{retriever}-{name}"]
-            assert names(said(call, "train")) == [f"{retriever}.jsonl"] and said(call, "arch") == ["cross-encoder"]
-            assert (said(call, "objective"), said(call, "batch-size"), said(call, "negatives")) == ([objective], [batch], [negatives])
+            assert file_names(flag_values(call, "train")) == [f"{retriever}.jsonl"] and flag_values(call, "arch") == ["cross-encoder"]
+            assert (flag_values(call, "objective"), flag_values(call, "batch-size"), flag_values(call, "negatives")) == ([objective], [batch], [negatives])
     values = {"epochs": "2", "learning-rate": "1e-5", "warmup": "0.1", "weight-decay": "0.01", "document-length": "512"}
-    assert all(said(call, name) == [value] for call in trainings_by_name.values() for name, value in values.items())
-    assert [said(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6, 8)] == [["1"], ["3"], ["5"], ["7"]]
+    assert all(flag_values(call, name) == [value] for call in trainings_by_name.values() for name, value in values.items())
+    assert [flag_values(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6, 8)] == [["1"], ["3"], ["5"], ["7"]]
     mined = [call for call in recorded if call[0] == "mine-negatives"]
-    assert [said(call, "method") for call in mined] == [["band:first=0,last=100"]] * 4
+    assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 4
     reranked = [call for call in recorded if call[0] == "rerank"]
-    assert len(reranked) == 8 * 4 + 4 + 3 + 1 and {said(call, "depth")[0] for call in reranked} == {"100"}
-    assert names(said(reranked[-1], "model")) == ["bert", "roberta", "electra"] and said(reranked[-1], "ensemble") == ["mean"]
-    assert names(said(reranked[-1], "run")) == ["hdct.trec"]
-    assert [said(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]
+    assert len(reranked) == 8 * 4 + 4 + 3 + 1 and {flag_values(call, "depth")[0] for call in reranked} == {"100"}
+    assert file_names(flag_values(reranked[-1], "model")) == ["bert", "roberta", "electra"] and flag_values(reranked[-1], "ensemble") == ["mean"]
+    assert file_names(flag_values(reranked[-1], "run")) == ["hdct.trec"]
+    assert [flag_values(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from moeir import variants
-from moeir.architectures.checkpoint import full_spec
-from tests.conftest import Said
+from moeir.architectures.checkpoint import canonical_spec
+from tests.conftest import CommandResult
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, run
+from tests.examples.shell import EXAMPLES, run_script
 
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
 SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
@@ -19,11 +19,11 @@ SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings
     "sbmoe": ("sbmoe_table1.sh", "top1", {"BACKBONE": "base"}),
     "mote": ("cot_mote_msmarco.sh", "mote", {"MOTE": "base", "ROWS": "mote"}),
 }
-PLACES = ("model", "train", "corpus", "queries", "output", "dev_queries", "dev_qrels", "dev_corpus", "dev_measure")
+PATH_FLAGS = ("model", "train", "corpus", "queries", "output", "dev_queries", "dev_qrels", "dev_corpus", "dev_measure")
 
 
 @pytest.fixture(scope="module")
-def trained_on(toy: Path, bm25_index: Path, moeir: Callable[..., Said], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def trained_on(toy: Path, bm25_index: Path, moeir: Callable[..., CommandResult], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The flags that a preset leaves to the user."""
     folder = tmp_path_factory.mktemp("presets")
     queries = toy / "train-queries.jsonl"
@@ -35,43 +35,43 @@ def trained_on(toy: Path, bm25_index: Path, moeir: Callable[..., Said], tmp_path
     return {"train": folder / "train.jsonl", "corpus": toy / "corpus.jsonl", "queries": queries}
 
 
-def flags(values: dict[str, object]) -> list[object]:
+def to_flags(values: dict[str, object]) -> list[object]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_trains(
-    preset: Path, trained_on: dict[str, Path], tiny_model_with_head: Path, moeir: Callable[..., Said], tmp_path: Path
+    preset: Path, trained_on: dict[str, Path], tiny_model_with_head: Path, moeir: Callable[..., CommandResult], tmp_path: Path
 ) -> None:
     small = {"model": tiny_model_with_head, "steps": 1, "batch-size": 2, "query-length": 8, "document-length": 16}
-    result = moeir("finetune", "--config", preset, *flags(trained_on | small | {"output": tmp_path / "trained"}))
+    result = moeir("finetune", "--config", preset, *to_flags(trained_on | small | {"output": tmp_path / "trained"}))
     assert result.code == 0, result.stderr
     assert moeir("info", tmp_path / "trained").code == 0
 
 
-def resolved(yaml_text: str) -> dict[str, object]:
+def resolve_settings(yaml_text: str) -> dict[str, object]:
     """Settings without paths, their specs with every option written out."""
-    settings = {name: value for name, value in yaml.safe_load(yaml_text).items() if name.replace("-", "_") not in PLACES}
-    settings["arch"] = full_spec(str(settings["arch"]))
-    variant, options = variants.resolve("learning.objectives", str(settings["objective"]))
+    settings = {name: value for name, value in yaml.safe_load(yaml_text).items() if name.replace("-", "_") not in PATH_FLAGS}
+    settings["arch"] = canonical_spec(str(settings["arch"]))
+    variant, options = variants.resolve_spec("learning.objectives", str(settings["objective"]))
     settings["objective"] = (variant.name, {option.name: option.default for option in variant.options} | options)
     return settings
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_preset_and_its_script_agree(name: str, toy: Path, moeir: Callable[..., Said], tmp_path: Path) -> None:
+def test_a_preset_and_its_script_agree(name: str, toy: Path, moeir: Callable[..., CommandResult], tmp_path: Path) -> None:
     script, checkpoint, variables = SCRIPTS[name]
-    small = toy_collections.Toy(toy)
+    small = toy_collections.ToyTexts(toy)
     toy_collections.write_msmarco(small, tmp_path / "data")
     recorder = tmp_path / "recorder"
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
     recorder.chmod(0o755)
     weights = tmp_path / "weights"
-    completed = run(script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **variables)
+    completed = run_script(script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **variables)
     assert completed.returncode == 0, completed.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     call = next(call for call in calls if call[0] == "finetune" and call[-1].endswith(f"ckpt/{checkpoint}"))
     preset = ["--config", EXAMPLES / f"presets/{name}.yaml", "--model", weights, "--train", "t", "--output", "o"]
     results = [moeir(*call, "--show"), moeir("finetune", *preset, "--show")]
     assert [result.code for result in results] == [0, 0], [result.stderr for result in results]
-    assert resolved(results[0].stdout) == resolved(results[1].stdout)
+    assert resolve_settings(results[0].stdout) == resolve_settings(results[1].stdout)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moeir.records import qrels, texts
-from tests.examples.shell import EXAMPLES, Server, run, tables
+from tests.examples.shell import EXAMPLES, CommandServer, run_script, parse_tables
 
 SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 4}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
@@ -47,8 +47,8 @@ MEASURES = {"dev": ["RR@10", "R@1000", "R@100"], "dl19": ["nDCG@10", "R(rel=2)@1
 def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """The toy texts as the files of MS MARCO, one training query without judgements among them, and as those of NQ."""
     root = tmp_path_factory.mktemp("collections")
-    documents, train, dev = (list(texts.read(toy / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv"))
-    train_qrels, test_qrels = qrels.read(toy / "train.qrels"), qrels.read(toy / "test-qrels.tsv")
+    documents, train, dev = (list(texts.read_texts(toy / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv"))
+    train_qrels, test_qrels = qrels.read_qrels(toy / "train.qrels"), qrels.read_qrels(toy / "test-qrels.tsv")
     marco, nq = root / "msmarco", root / "nq"
     marco.mkdir()
     nq.mkdir()
@@ -59,15 +59,15 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
         queries.write("t99\tnobody judged this\n")
     graded = {query: {document: 2 for document in grades} for query, grades in test_qrels.items()}
     for name, grades in {"qrels.train.tsv": train_qrels, "qrels.dev.small.tsv": test_qrels, "2019qrels-pass.txt": graded}.items():
-        qrels.write(grades, marco / name)
-    texts.write(documents, nq / "corpus.jsonl")
-    qrels.write(train_qrels, nq / "train.qrels")
+        qrels.write_qrels(grades, marco / name)
+    texts.write_texts(documents, nq / "corpus.jsonl")
+    qrels.write_qrels(train_qrels, nq / "train.qrels")
     words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # no other passage begins with these words
     for name, split_texts, split_qrels in (("train", train, train_qrels), ("test", dev, test_qrels)):
         with_answers = [
             replace(text, answers=tuple(words[one] for one in split_qrels[text.id])) for text in split_texts if text.id in split_qrels
         ]
-        texts.write(with_answers, nq / f"{name}-queries.jsonl")
+        texts.write_texts(with_answers, nq / f"{name}-queries.jsonl")
     return root
 
 
@@ -89,15 +89,15 @@ def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:
 
 @pytest.mark.parametrize(("script", "collection"), [(script, one) for script, both in COLLECTIONS.items() for one in both])
 def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
-    script: str, collection: str, server: Server, collections: Path, work: Path, tiny_model_with_head: Path
+    script: str, collection: str, server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
 ) -> None:
     settings = {"MOEIR": server.client, "MODEL": tiny_model_with_head, "COLLECTION": collection, **SMALL, **SHALLOW}
     settings |= {"DATA": collections / collection, "WORK": work / collection}
-    first = run(script, **settings)
+    first = run_script(script, **settings)
     assert first.returncode == 0, first.stderr
-    assert tables(first.stdout) == expected(script, collection)
+    assert parse_tables(first.stdout) == expected(script, collection)
     before = len(server.calls())
-    second = run(script, **settings)
+    second = run_script(script, **settings)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
     with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
@@ -105,16 +105,16 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
 
 
 def test_all_judged_training_queries_are_searched_and_no_others(
-    server: Server, collections: Path, tmp_path: Path, tiny_model_with_head: Path
+    server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path
 ) -> None:
     settings = {"MOEIR": server.client, "MODEL": tiny_model_with_head, **SMALL, **SHALLOW, "KEEP": "no"}
-    completed = run("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
+    completed = run_script("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
     assert completed.returncode == 0, completed.stderr
     for name in ("bm25/train/bm25", "came-bm25/train/fused"):
         lines = (tmp_path / "runs" / f"{name}.trec").read_text(encoding="utf-8").splitlines()
         assert {line.split()[0] for line in lines} == {f"t{number}" for number in range(1, 7)}
     assert not list(tmp_path.glob("enc/came*")) and not list(tmp_path.glob("idx/came*"))
-    again = run("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
+    again = run_script("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
     assert again.returncode == 0, again.stderr
     assert again.stdout == completed.stdout
 
@@ -132,7 +132,7 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     recorder = tmp_path / "recorder"
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
     recorder.chmod(0o755)
-    completed = run(f"came_{collection}.sh", MOEIR=recorder, DATA=collections / collection, WORK=tmp_path / "work")
+    completed = run_script(f"came_{collection}.sh", MOEIR=recorder, DATA=collections / collection, WORK=tmp_path / "work")
     assert completed.returncode == 0, completed.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     flags_by_call = [(call[0], dict(zip(call[1::2], call[2::2], strict=True))) for call in calls]
@@ -167,10 +167,10 @@ def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
         (source / f"retriever/nq-{name}.json").write_text(json.dumps(entries), encoding="utf-8")
     (source / "retriever/qas/nq-test.csv").write_text("who hunts\t['owl', \"the owl's\"]\n", encoding="utf-8")
     subprocess.run([sys.executable, EXAMPLES / "nq_from_dpr.py", source, tmp_path / "nq"], check=True)
-    assert [text.content for text in texts.read(tmp_path / "nq/corpus.jsonl")] == ['Owl An "owl" hunts.']
-    assert [(text.id, text.answers) for text in texts.read(tmp_path / "nq/test-queries.jsonl")] == [("test0", ("owl", "the owl's"))]
-    assert qrels.read(tmp_path / "nq/dev.qrels") == {"dev1": {"1": 1}}
-    assert [text.text for text in texts.read(tmp_path / "nq/train-queries.jsonl")] == ["who hunts"]
+    assert [text.content for text in texts.read_texts(tmp_path / "nq/corpus.jsonl")] == ['Owl An "owl" hunts.']
+    assert [(text.id, text.answers) for text in texts.read_texts(tmp_path / "nq/test-queries.jsonl")] == [("test0", ("owl", "the owl's"))]
+    assert qrels.read_qrels(tmp_path / "nq/dev.qrels") == {"dev1": {"1": 1}}
+    assert [text.text for text in texts.read_texts(tmp_path / "nq/train-queries.jsonl")] == ["who hunts"]
 
 
 def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: 
     for expert, hits in lists.items():
         lines = [f"{query} Q0 {document} 1 {-index} x\n" for query, documents in hits.items() for index, document in enumerate(documents)]
         (tmp_path / f"{expert}.trec").write_text("".join(lines), encoding="utf-8")
-    qrels.write({query: {"d": 1} for query in ("q1", "q2", "q3")}, tmp_path / "qrels")
+    qrels.write_qrels({query: {"d": 1} for query in ("q1", "q2", "q3")}, tmp_path / "qrels")
     rows = [{"query_id": query, "positive_ids": ["d"], "negative_ids": ["a"]} for query in ("q1", "q2", "q3")]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     files = {"--examples": "train.jsonl", "--qrels": "qrels", "--runs": ".", "--output": "parts"}

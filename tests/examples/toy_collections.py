@@ -13,34 +13,34 @@ TEST_ANSWERS = {"q1": ["tree"], "q2": ["trail of scent"], "q3": ["sea"], "q4": [
 RELATIONS = {"P17": ("q1", "q2"), "P36": ("q3", "q4")}
 
 
-class Toy:
+class ToyTexts:
     """The texts and judgements of tests/toy."""
 
     def __init__(self, folder: Path) -> None:
         self.documents, self.train, self.test = (
-            list(texts.read(folder / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv")
+            list(texts.read_texts(folder / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv")
         )
-        self.train_qrels, self.test_qrels = qrels.read(folder / "train.qrels"), qrels.read(folder / "test-qrels.tsv")
+        self.train_qrels, self.test_qrels = qrels.read_qrels(folder / "train.qrels"), qrels.read_qrels(folder / "test-qrels.tsv")
 
 
-def write_dpr(toy: Toy, folder: Path, sets: Sequence[str]) -> None:
+def write_dpr(toy: ToyTexts, folder: Path, sets: Sequence[str]) -> None:
     """Write the files of DPR's download_data.py: passages, questions with contexts, questions with answers."""
     for name in ("wikipedia_split", "retriever/qas"):
         (folder / name).mkdir(parents=True)
     rows = "".join(f'{text.id}\t"{text.text}"\t{text.title}\n' for text in toy.documents)
     (folder / "wikipedia_split/psgs_w100.tsv").write_text("id\ttext\ttitle\n" + rows, encoding="utf-8")
-    train = [_entry(toy, text, TRAIN_ANSWERS, toy.train_qrels) for text in toy.train]
+    train = [_dpr_entry(toy, text, TRAIN_ANSWERS, toy.train_qrels) for text in toy.train]
     test = [text for text in toy.test if text.id in TEST_ANSWERS]
     for name in sets:
         (folder / f"retriever/{name}-train.json").write_text(json.dumps(train), encoding="utf-8")
-        development = [_entry(toy, text, TEST_ANSWERS, toy.test_qrels) for text in test]
+        development = [_dpr_entry(toy, text, TEST_ANSWERS, toy.test_qrels) for text in test]
         (folder / f"retriever/{name}-dev.json").write_text(json.dumps(development), encoding="utf-8")
         rows = "".join(f"{text.text}\t{TEST_ANSWERS[text.id]!r}\n" for text in test)
         for part in ("dev", "test"):
             (folder / f"retriever/qas/{name}-{part}.csv").write_text(rows, encoding="utf-8")
 
 
-def write_entity_questions(toy: Toy, folder: Path) -> None:
+def write_entity_questions(toy: ToyTexts, folder: Path) -> None:
     """Write one file of questions per relation."""
     folder.mkdir(parents=True)
     questions = {text.id: text.text for text in toy.test}
@@ -49,46 +49,46 @@ def write_entity_questions(toy: Toy, folder: Path) -> None:
         (folder / f"{relation}.test.json").write_text(json.dumps(entries), encoding="utf-8")
 
 
-def write_msmarco(toy: Toy, folder: Path) -> None:
+def write_msmarco(toy: ToyTexts, folder: Path) -> None:
     """Write MS MARCO's files: passages, titled passages, documents, queries; one training query has no judgements."""
     folder.mkdir(parents=True)
     unjudged = Text("t99", "nobody judged this")
     tsv_files = {"collection.tsv": toy.documents, "queries.train.tsv": [*toy.train, unjudged], "queries.dev.small.tsv": toy.test}
     for year in (2019, 2020):
         tsv_files[f"msmarco-test{year}-queries.tsv"] = toy.test
-        qrels.write({query: dict.fromkeys(grades, 2) for query, grades in toy.test_qrels.items()}, folder / f"{year}qrels-pass.txt")
+        qrels.write_qrels({query: dict.fromkeys(grades, 2) for query, grades in toy.test_qrels.items()}, folder / f"{year}qrels-pass.txt")
     for name, split_texts in tsv_files.items():
         (folder / name).write_text("".join(f"{text.id}\t{text.text}\n" for text in split_texts), encoding="utf-8")
     rows = "".join(f"{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
     (folder / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
     rows = "".join(f"D{text.id}\thttp://{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
     (folder / "msmarco-docs.tsv").write_text("id\turl\ttitle\ttext\n" + rows, encoding="utf-8")
-    qrels.write(toy.train_qrels, folder / "qrels.train.tsv")
-    qrels.write(toy.test_qrels, folder / "qrels.dev.small.tsv")
+    qrels.write_qrels(toy.train_qrels, folder / "qrels.train.tsv")
+    qrels.write_qrels(toy.test_qrels, folder / "qrels.dev.small.tsv")
     for part, queries, judged in (("train", toy.train, toy.train_qrels), ("dev", toy.test, toy.test_qrels)):
         _write_documents(toy, folder, part, queries, judged)
 
 
-def _write_documents(toy: Toy, folder: Path, part: str, queries: Sequence[Text], grades_by_query: qrels.Qrels) -> None:
+def _write_documents(toy: ToyTexts, folder: Path, part: str, queries: Sequence[Text], grades_by_query: qrels.Qrels) -> None:
     """Write queries, judgements and the official run of the document ranking task."""
     (folder / f"msmarco-doc{part}-queries.tsv").write_text("".join(f"{text.id}\t{text.text}\n" for text in queries), encoding="utf-8")
     prefixed = {query: {f"D{document}": grade for document, grade in grades.items()} for query, grades in grades_by_query.items()}
-    qrels.write(prefixed, folder / f"msmarco-doc{part}-qrels.tsv")
+    qrels.write_qrels(prefixed, folder / f"msmarco-doc{part}-qrels.tsv")
     lines = (f"{text.id} Q0 D{found.id} {rank} {-rank} Indri\n" for text in queries for rank, found in enumerate(toy.documents, 1))
     (folder / f"msmarco-doc{part}-top100").write_text("".join(lines), encoding="utf-8")
 
 
-def write_beir(toy: Toy, folder: Path) -> None:
+def write_beir(toy: ToyTexts, folder: Path) -> None:
     """Write a BEIR data set with training and test queries; each part judges only its own."""
     (folder / "qrels").mkdir(parents=True)
-    texts.write(toy.documents, folder / "corpus.jsonl")
-    texts.write([*toy.train, *toy.test], folder / "queries.jsonl")
+    texts.write_texts(toy.documents, folder / "corpus.jsonl")
+    texts.write_texts([*toy.train, *toy.test], folder / "queries.jsonl")
     for name, grades_by_query in {"train": toy.train_qrels, "test": toy.test_qrels}.items():
         rows = [f"{query}\t{document}\t{grade}\n" for query, grades in grades_by_query.items() for document, grade in grades.items()]
         (folder / f"qrels/{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
 
 
-def _entry(toy: Toy, question: Text, answers: dict[str, list[str]], grades_by_query: qrels.Qrels) -> dict[str, Any]:
+def _dpr_entry(toy: ToyTexts, question: Text, answers: dict[str, list[str]], grades_by_query: qrels.Qrels) -> dict[str, Any]:
     """A question of DPR's training files: its positive passages, and all others as negatives."""
     positives = {document for document, grade in grades_by_query.get(question.id, {}).items() if grade > 0}
     sides: dict[str, list[dict[str, str]]] = {"positive_ctxs": [], "negative_ctxs": [], "hard_negative_ctxs": []}

@@ -1,6 +1,6 @@
 """Groups of formats that convert into one another without loss, and one full example."""
 
-from moeir.records.examples import Example, Found
+from moeir.records.examples import Example, Provenance
 from moeir.records.texts import Text
 
 EXAMPLES = ("examples", "tevatron", "dpr", "flagembedding", "triplets", "tuples", "labelled", "colbert")
@@ -8,11 +8,11 @@ TEXTS = ("texts", "tsv", "anserini-texts", "tevatron-texts")
 QRELS = ("qrels", "qrels:separator=tab", "beir-qrels")
 RUNS = ("run", "msmarco-run", "tevatron-run", "colbert-run", "json-run")
 COLLECTIONS = ("beir", "msmarco", "anserini")
-FULL = Example(
+FULL_EXAMPLE = Example(
     "q1",
     ("owl", "cat"),
     ("bat",),
-    ((Found("bm25", 3, 1.5),),),
+    ((Provenance("bm25", 3, 1.5),),),
     Text("q1", "who hunts mice", answers=("an owl",)),
     (Text("owl", "An owl hunts.", "Owl"), Text("cat", "A cat waits.", "Cat"), Text("bat", "A bat flies.", "Bat")),
     (2.0, 1.5),

@@ -10,13 +10,13 @@ import pytest
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
-from moeir.formats.detection import detected, of_lines
+from moeir.formats.detection import detect_format, detect_from_lines
 from moeir.records import examples
 from moeir.records.examples import Example
-from tests.conftest import Said
-from tests.formats.sets import FULL
+from tests.conftest import CommandResult
+from tests.formats.sets import FULL_EXAMPLE
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 
 HEADS = [
     ("run", "x", "q1 Q0 d1 1 2.5 bm25"),
@@ -52,7 +52,7 @@ HEADS = [
 
 @pytest.mark.parametrize(("name", "file", "head"), HEADS)
 def test_a_format_is_known_where_it_is_sure(name: str | None, file: str, head: str) -> None:
-    assert of_lines(head.splitlines(), Path(file)) == name
+    assert detect_from_lines(head.splitlines(), Path(file)) == name
 
 
 def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
@@ -61,14 +61,14 @@ def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
     assert result.code == 2 and "format not recognised; name it with --from (moeir variants formats lists them)" in result.stderr
     assert moeir("convert", "--input", tmp_path / "x.tsv", "--from", "msmarco-run", "--to", "run").stdout == "1 Q0 d1 1 1 moeir\n"
     with pytest.raises(UsageError, match="format not recognised"):
-        detected(tmp_path)
+        detect_format(tmp_path)
 
 
-def written(spec: str, example: Example, folder: Path, *, lossy: bool = False) -> Conversion:
+def write_example(spec: str, example: Example, folder: Path, *, lossy: bool = False) -> Conversion:
     conversion = Conversion("examples", spec, lossy=lossy)
-    format_: Format = variants.bind("formats", spec)()
+    format_: Format = variants.bind_variant("formats", spec)()
     path = folder / "out"
-    if format_.folder:
+    if format_.is_folder:
         path.mkdir(exist_ok=True)
     format_.write(iter([example]), path, conversion)
     return conversion
@@ -94,25 +94,25 @@ LOSSES = {
 
 @pytest.mark.parametrize("spec", LOSSES)
 def test_what_has_no_place_is_refused_by_name_or_counted(spec: str, tmp_path: Path) -> None:
-    assert list(written(spec, FULL, tmp_path, lossy=True).lost) == LOSSES[spec]
+    assert list(write_example(spec, FULL_EXAMPLE, tmp_path, lossy=True).dropped_counts) == LOSSES[spec]
     for loss in LOSSES[spec][:1]:
         with pytest.raises(UsageError) as error:
-            written(spec, FULL, tmp_path)
+            write_example(spec, FULL_EXAMPLE, tmp_path)
         assert str(error.value) == f"query 'q1': {loss} would be lost from examples to {spec}; --lossy leaves it out"
 
 
 def test_our_examples_keep_everything(tmp_path: Path) -> None:
-    written("examples", FULL, tmp_path)
-    assert list(examples.read(tmp_path / "out")) == [FULL]
+    write_example("examples", FULL_EXAMPLE, tmp_path)
+    assert list(examples.read_examples(tmp_path / "out")) == [FULL_EXAMPLE]
 
 
-def read(spec: str, path: Path, **more: Any) -> list[Example]:
-    format_: Format = variants.bind("formats", spec)()
+def read_examples(spec: str, path: Path, **more: Any) -> list[Example]:
+    format_: Format = variants.bind_variant("formats", spec)()
     return list(format_.read(path, Conversion(spec, "examples", **more)))
 
 
 def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
-    written("dpr", FULL, tmp_path, lossy=True)
+    write_example("dpr", FULL_EXAMPLE, tmp_path, lossy=True)
     assert json.loads((tmp_path / "out").read_text()) == [
         {
             "question_id": "q1",
@@ -126,10 +126,10 @@ def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
             "hard_negative_ctxs": [{"title": "Bat", "text": "A bat flies.", "passage_id": "bat"}],
         }
     ]
-    written("tevatron", FULL, tmp_path, lossy=True)
+    write_example("tevatron", FULL_EXAMPLE, tmp_path, lossy=True)
     record = json.loads((tmp_path / "out").read_text())
     assert record["negative_passages"] == [{"docid": "bat", "title": "Bat", "text": "A bat flies.", "score": 0.25}]
-    written("flagembedding", FULL, tmp_path, lossy=True)
+    write_example("flagembedding", FULL_EXAMPLE, tmp_path, lossy=True)
     assert json.loads((tmp_path / "out").read_text()) == {
         "query": "who hunts mice",
         "pos": ["Owl An owl hunts.", "Cat A cat waits."],
@@ -143,7 +143,7 @@ def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
 
 
 def test_colbert_numbers_its_texts_and_keeps_ids_and_scores(tmp_path: Path) -> None:
-    written("colbert", FULL, tmp_path, lossy=True)
+    write_example("colbert", FULL_EXAMPLE, tmp_path, lossy=True)
     files = {file.name: file.read_text() for file in (tmp_path / "out").iterdir()}
     assert files == {
         "triples.jsonl": "[0, [0, 2.0], [1, 0.25]]\n[0, [2, 1.5], [1, 0.25]]\n",
@@ -152,19 +152,19 @@ def test_colbert_numbers_its_texts_and_keeps_ids_and_scores(tmp_path: Path) -> N
         "document-ids.txt": "owl\nbat\ncat\n",
         "query-ids.txt": "q1\n",
     }
-    example = read("colbert", tmp_path / "out")[0]
-    assert (example.positive_ids, example.negative_ids, example.taught) == (FULL.positive_ids, FULL.negative_ids, FULL.taught)
+    example = read_examples("colbert", tmp_path / "out")[0]
+    assert (example.positive_ids, example.negative_ids, example.teacher_scores) == (FULL_EXAMPLE.positive_ids, FULL_EXAMPLE.negative_ids, FULL_EXAMPLE.teacher_scores)
     (tmp_path / "out" / "triples.jsonl").write_text("[0, 7, 1]\n")
     with pytest.raises(Exception, match=r"triples.jsonl:1: 7 is not in collection.tsv"):
-        read("colbert", tmp_path / "out")
+        read_examples("colbert", tmp_path / "out")
 
 
 def test_rows_that_pair_otherwise_lose_the_pairs(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("anchor\tpositive\tnegative\nq\ta\tx\nq\tb\ty\n")
     with pytest.raises(UsageError, match="which negatives belong to which positive would be lost"):
-        read("triplets", path)
-    example = read("triplets", path, lossy=True)[0]
+        read_examples("triplets", path)
+    example = read_examples("triplets", path, lossy=True)[0]
     assert [passage.text for passage in example.passages] == ["a", "b", "x", "y"]
 
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import moeir as package
-from tests.conftest import Said, run_here
+from tests.conftest import CommandResult, run_in_process
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 TEXTS = ["who hunts mice at night", "an owl hunts mice, and bats", "ants"]
 MARKED = "colbert:dim=16,normalise=true,markers=true,punctuation=false"
 ARCHS = {
@@ -35,34 +35,34 @@ def layouts_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_hea
     for name, arch in ARCHS.items():
         rules = ("--query-length", 16, "--document-length", 24) if "colbert" in arch else ("--query-length", 24, "--document-length", 24)
         rules += ("--query-prefix", "owl: ") if name == "dense" else ()
-        result = run_here("init", "--model", tiny_model_with_head, "--arch", arch, *rules, "--output", folder / name)
+        result = run_in_process("init", "--model", tiny_model_with_head, "--arch", arch, *rules, "--output", folder / name)
         assert result.code == 0, result.stderr
-        result = run_here("convert", "--input", folder / name, "--to", to(name), "--output", folder / f"{name}-out")
+        result = run_in_process("convert", "--input", folder / name, "--to", target_layout(name), "--output", folder / f"{name}-out")
         assert result.code == 0, result.stderr
-    result = run_here("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
+    result = run_in_process("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
     assert result.code == 0, result.stderr
     return folder
 
 
-def to(name: str) -> str:
+def target_layout(name: str) -> str:
     return "pylate" if "colbert" in ARCHS[name] else "sentence-transformers"
 
 
-def said(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
 def test_a_dense_layout_has_the_files_of_sentence_transformers(layouts_folder: Path) -> None:
     out = layouts_folder / "dense-out"
-    assert [one["path"] for one in said(out / "modules.json")] == ["", "1_Pooling", "2_Normalize"]
-    pooling = said(out / "1_Pooling/config.json")
+    assert [one["path"] for one in read_json(out / "modules.json")] == ["", "1_Pooling", "2_Normalize"]
+    pooling = read_json(out / "1_Pooling/config.json")
     assert pooling["word_embedding_dimension"] == 32 and [name for name, on in pooling.items() if on is True] == [
         "pooling_mode_mean_tokens", "include_prompt",
     ]  # fmt: skip
-    facts = said(out / "config_sentence_transformers.json")
+    facts = read_json(out / "config_sentence_transformers.json")
     assert facts["prompts"] == {"query": "owl: ", "document": ""} and facts["similarity_fn_name"] == "cosine"
-    assert said(out / "sentence_bert_config.json")["max_seq_length"] == 24
-    assert [one["path"] for one in said(layouts_folder / "first-out/modules.json")] == ["", "1_Pooling"]
+    assert read_json(out / "sentence_bert_config.json")["max_seq_length"] == 24
+    assert [one["path"] for one in read_json(layouts_folder / "first-out/modules.json")] == ["", "1_Pooling"]
 
 
 @torch.no_grad()
@@ -82,13 +82,13 @@ def test_colbert_layouts_have_the_projection_and_what_is_said_of_reading(layouts
     weight = package.open_checkpoint(layouts_folder / "colbert").architecture.heads["local"].projection.weight
     for name in ("colbert-out/1_Dense", "stanford"):
         assert torch.equal(load_file(layouts_folder / name / "model.safetensors")["linear.weight"], weight)
-    facts = said(layouts_folder / "colbert-out/config_sentence_transformers.json")
+    facts = read_json(layouts_folder / "colbert-out/config_sentence_transformers.json")
     assert (facts["query_prefix"], facts["document_prefix"], facts["query_length"]) == ("[unused0]", "[unused1]", 16)
     assert facts["do_query_expansion"] and "," in facts["skiplist_words"]
-    assert not said(layouts_folder / "bare-out/config_sentence_transformers.json")["do_query_expansion"]
-    facts = said(layouts_folder / "stanford/artifact.metadata")
+    assert not read_json(layouts_folder / "bare-out/config_sentence_transformers.json")["do_query_expansion"]
+    facts = read_json(layouts_folder / "stanford/artifact.metadata")
     assert (facts["query_token_id"], facts["dim"], facts["doc_maxlen"], facts["mask_punctuation"]) == ("[unused0]", 16, 24, True)
-    assert said(layouts_folder / "stanford/config.json")["architectures"] == ["HF_ColBERT"]
+    assert read_json(layouts_folder / "stanford/config.json")["architectures"] == ["HF_ColBERT"]
     assert all(name.startswith(("bert.", "linear.")) for name in load_file(layouts_folder / "stanford/model.safetensors"))
 
 

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from tests.formats.sets import COLLECTIONS, EXAMPLES
-from tests.formats.test_round_trips import REAL, SHARED, Moeir, converted, round_trips
+from tests.formats.test_round_trips import REAL, SHARED, Moeir, convert_file, check_round_trips
 
 
 @REAL
 def test_real_collections(tmp_path: Path, moeir: Moeir) -> None:
     strict = moeir("convert", "--input", SHARED / "cacm", "--to", "msmarco", "--output", tmp_path / "strict")
     assert strict.code == 2 and "the title as a field of its own would be lost from beir to msmarco" in strict.stderr
-    without_titles = converted(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
-    round_trips(moeir, without_titles, COLLECTIONS, tmp_path)
+    without_titles = convert_file(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
+    check_round_trips(moeir, without_titles, COLLECTIONS, tmp_path)
 
 
 @REAL
@@ -22,8 +22,8 @@ def test_real_rows(tmp_path: Path, moeir: Moeir) -> None:
 
     from moeir.records import qrels, texts
 
-    grades_by_query = qrels.read(SHARED / "squad" / "qrels" / "dev.tsv.gz")
-    corpus = texts.read_all(SHARED / "squad" / "corpus.jsonl.gz")
+    grades_by_query = qrels.read_qrels(SHARED / "squad" / "qrels" / "dev.tsv.gz")
+    corpus = texts.read_texts_by_id(SHARED / "squad" / "corpus.jsonl.gz")
     queries = {}
     with gzip.open(SHARED / "squad" / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
         for record in map(json.loads, lines):
@@ -38,4 +38,4 @@ def test_real_rows(tmp_path: Path, moeir: Moeir) -> None:
                 name: [" ".join(corpus[passage].text.split()) for passage in ids] for name, ids in (("pos", [positive]), ("neg", negatives))
             }
             output.write(json.dumps({"query": " ".join(question.split()), **sides}, ensure_ascii=False) + "\n")
-    round_trips(moeir, tmp_path / "rows.jsonl", EXAMPLES, tmp_path, suffix=".tsv")
+    check_round_trips(moeir, tmp_path / "rows.jsonl", EXAMPLES, tmp_path, suffix=".tsv")

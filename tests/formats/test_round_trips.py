@@ -9,35 +9,35 @@ from pathlib import Path
 import pytest
 
 from moeir import variants
-from moeir.formats.detection import detected
+from moeir.formats.detection import detect_format
 from moeir.records import qrels, texts
-from tests.conftest import Said
+from tests.conftest import CommandResult
 from tests.formats.sets import COLLECTIONS, EXAMPLES, QRELS, RUNS, TEXTS
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 SHARED = Path("/work/shared/data")
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data of /work/shared")
 
 
-def contents(path: Path) -> dict[str, bytes]:
+def file_contents(path: Path) -> dict[str, bytes]:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file() and "manifest" not in file.name}
 
 
-def converted(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> Path:
+def convert_file(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> Path:
     result = moeir("convert", "--input", source, "--to", to, "--output", output, *flags)
     assert result.code == 0, result.stderr
     return output
 
 
-def round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
+def check_round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
     """Convert `first` into every format, then every pair of formats there and back."""
-    by_format = {format_: converted(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)}
+    by_format = {format_: convert_file(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)}
     for number, (format_, other) in enumerate(permutations(formats, 2)):
-        converted_path = converted(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
-        back_path = converted(moeir, converted_path, format_, folder / f"back{number}{suffix}", "--from", other, *flags)
-        assert contents(converted_path) == contents(by_format[other]), (format_, other)
-        assert contents(back_path) == contents(by_format[format_]), (format_, other)
+        converted_path = convert_file(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
+        back_path = convert_file(moeir, converted_path, format_, folder / f"back{number}{suffix}", "--from", other, *flags)
+        assert file_contents(converted_path) == file_contents(by_format[other]), (format_, other)
+        assert file_contents(back_path) == file_contents(by_format[format_]), (format_, other)
 
 
 @pytest.fixture
@@ -55,35 +55,35 @@ def data_folder(tmp_path: Path) -> Path:
 
 
 def test_texts(data_folder: Path, moeir: Moeir) -> None:
-    round_trips(moeir, data_folder / "texts.jsonl", TEXTS, data_folder, suffix=".x")
+    check_round_trips(moeir, data_folder / "texts.jsonl", TEXTS, data_folder, suffix=".x")
 
 
 def test_judgements(data_folder: Path, moeir: Moeir) -> None:
-    round_trips(moeir, data_folder / "judged.qrels", QRELS, data_folder)
+    check_round_trips(moeir, data_folder / "judged.qrels", QRELS, data_folder)
 
 
 def test_runs(data_folder: Path, moeir: Moeir) -> None:
-    round_trips(moeir, data_folder / "lists.trec", RUNS, data_folder)
+    check_round_trips(moeir, data_folder / "lists.trec", RUNS, data_folder)
 
 
 def test_candidates_with_their_texts(data_folder: Path, moeir: Moeir) -> None:
     (data_folder / "queries.tsv").write_text("q1\twho is there\nq2\twho else\n")
     texts = ("--corpus", data_folder / "texts.jsonl", "--queries", data_folder / "queries.tsv")
-    top = converted(moeir, data_folder / "lists.trec", "top1000", data_folder / "top.tsv", *texts)
+    top = convert_file(moeir, data_folder / "lists.trec", "top1000", data_folder / "top.tsv", *texts)
     assert top.read_text().splitlines()[0] == "q1\t02\twho is there\tTëxt 2."
-    assert converted(moeir, top, "run", data_folder / "back.trec", *texts).read_bytes() == (data_folder / "lists.trec").read_bytes()
+    assert convert_file(moeir, top, "run", data_folder / "back.trec", *texts).read_bytes() == (data_folder / "lists.trec").read_bytes()
     result = moeir("convert", "--input", top, "--to", "run")
     assert result.code == 2 and "the text of 'q1' (name files that have it with --queries and --corpus) would be lost" in result.stderr
 
 
 @pytest.mark.parametrize("suffix", ["", ".tsv", ".csv"])
 def test_examples(suffix: str, data_folder: Path, moeir: Moeir) -> None:
-    round_trips(moeir, data_folder / "flag.jsonl", EXAMPLES, data_folder, suffix=suffix)
+    check_round_trips(moeir, data_folder / "flag.jsonl", EXAMPLES, data_folder, suffix=suffix)
 
 
 def test_pairs(data_folder: Path, moeir: Moeir) -> None:
     (data_folder / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
-    round_trips(
+    check_round_trips(
         moeir, data_folder / "pairs.tsv", ("pairs", "examples", "flagembedding", "labelled", "colbert", "dpr"), data_folder, suffix=".tsv"
     )
 
@@ -95,18 +95,18 @@ def test_collections(data_folder: Path, moeir: Moeir) -> None:
     (beir / "queries.jsonl").write_text('{"_id": "q1", "title": "", "text": "who?"}\n')
     for split, grade in (("dev", 1), ("test", 0)):
         (beir / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t03\t{grade}\n")
-    round_trips(moeir, beir, COLLECTIONS, data_folder)
-    assert contents(converted(moeir, beir, "beir", data_folder / "same")) == contents(beir)
+    check_round_trips(moeir, beir, COLLECTIONS, data_folder)
+    assert file_contents(convert_file(moeir, beir, "beir", data_folder / "same")) == file_contents(beir)
 
 
 def test_every_format_is_among_the_round_trips() -> None:
     tried = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, "pairs", "top1000", "tevatron-ids")}
-    assert {variant.name for variant in variants.listed("formats")} - tried <= {
+    assert {variant.name for variant in variants.list_variants("formats")} - tried <= {
         "anserini-vectors", "encodings", "checkpoint", "sentence-transformers", "pylate", "stanford-colbert",
     }  # fmt: skip
 
 
-def cut(path: Path, target: Path, lines: int, without: tuple[str, ...] = ()) -> Path:
+def write_first_lines(path: Path, target: Path, lines: int, without: tuple[str, ...] = ()) -> Path:
     with gzip.open(path, "rt", encoding="utf-8") as source:
         records = [json.loads(line) for line, _ in zip(source, range(lines), strict=False)]
     blanked = [{key: "" if key in without else value for key, value in record.items()} for record in records]
@@ -117,14 +117,14 @@ def cut(path: Path, target: Path, lines: int, without: tuple[str, ...] = ()) -> 
 @REAL
 @pytest.mark.parametrize("name", ["nfcorpus", "squad", "msmarco-dl19"])
 def test_real_texts_and_judgements(name: str, tmp_path: Path, moeir: Moeir) -> None:
-    corpus = cut(SHARED / name / "corpus.jsonl.gz", tmp_path / "corpus.jsonl", 300, ("title",))
+    corpus = write_first_lines(SHARED / name / "corpus.jsonl.gz", tmp_path / "corpus.jsonl", 300, ("title",))
     if any("\n" in json.loads(line)["text"] for line in corpus.read_text().splitlines()):
         strict = moeir("convert", "--input", corpus, "--to", "tsv")
         assert strict.code == 2 and "a tab or a line break within a text would be lost from texts to tsv" in strict.stderr
-    without = converted(moeir, corpus, "tsv", tmp_path / "corpus.tsv", "--lossy")
-    round_trips(moeir, without, TEXTS, tmp_path, suffix=".x")
+    without = convert_file(moeir, corpus, "tsv", tmp_path / "corpus.tsv", "--lossy")
+    check_round_trips(moeir, without, TEXTS, tmp_path, suffix=".x")
     qrels_path = sorted((SHARED / name / "qrels").glob("*"))[0]
-    round_trips(moeir, qrels_path, QRELS, tmp_path, suffix=".q")
+    check_round_trips(moeir, qrels_path, QRELS, tmp_path, suffix=".q")
 
 
 @REAL
@@ -132,27 +132,27 @@ def test_real_runs(tmp_path: Path, moeir: Moeir) -> None:
     path = next((SHARED / "msmarco-dl19" / "runs").glob("BM25.*"))
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()[:1500]
     (tmp_path / "run.trec").write_text("".join(" ".join([*line.split()[:5], "moeir"]) + "\n" for line in lines))
-    round_trips(moeir, tmp_path / "run.trec", ("run", "tevatron-run", "colbert-run", "json-run"), tmp_path, suffix=".r")
+    check_round_trips(moeir, tmp_path / "run.trec", ("run", "tevatron-run", "colbert-run", "json-run"), tmp_path, suffix=".r")
 
 
 @REAL
 def test_real_examples(tmp_path: Path, moeir: Moeir) -> None:
     """Titled passages, ids, several positives: the formats that can hold them."""
-    corpus = texts.read_all(SHARED / "nfcorpus" / "corpus.jsonl.gz")
-    grades_by_query = qrels.read(SHARED / "nfcorpus" / "qrels" / "dev.tsv.gz")
+    corpus = texts.read_texts_by_id(SHARED / "nfcorpus" / "corpus.jsonl.gz")
+    grades_by_query = qrels.read_qrels(SHARED / "nfcorpus" / "qrels" / "dev.tsv.gz")
     document_ids = sorted(corpus)
     with open(tmp_path / "train.jsonl", "w") as output:
         for index, (query, grades) in enumerate(list(grades_by_query.items())[:60]):
             negatives = [name for name in document_ids[index : index + 5] if name not in grades]
             output.write(json.dumps({"query_id": query, "positive_ids": list(grades)[:4], "negative_ids": negatives}) + "\n")
     flags = ("--corpus", SHARED / "nfcorpus" / "corpus.jsonl.gz", "--queries", SHARED / "nfcorpus" / "queries.jsonl.gz")
-    inline = converted(moeir, tmp_path / "train.jsonl", "tevatron", tmp_path / "tevatron.jsonl", *flags)
-    round_trips(moeir, inline, ("examples", "tevatron", "dpr"), tmp_path, suffix=".e")
-    assert contents(converted(moeir, inline, "tevatron-ids", tmp_path / "ids.jsonl", *flags)).keys() == {"."}
-    back = converted(moeir, tmp_path / "ids.jsonl", "tevatron", tmp_path / "again.jsonl", *flags)
+    inline = convert_file(moeir, tmp_path / "train.jsonl", "tevatron", tmp_path / "tevatron.jsonl", *flags)
+    check_round_trips(moeir, inline, ("examples", "tevatron", "dpr"), tmp_path, suffix=".e")
+    assert file_contents(convert_file(moeir, inline, "tevatron-ids", tmp_path / "ids.jsonl", *flags)).keys() == {"."}
+    back = convert_file(moeir, tmp_path / "ids.jsonl", "tevatron", tmp_path / "again.jsonl", *flags)
     assert back.read_bytes() == inline.read_bytes()
     strict = moeir("convert", "--input", inline, "--to", "flagembedding")
     assert strict.code == 2 and "the title as a field of its own would be lost from tevatron to flagembedding" in strict.stderr
-    flag = converted(moeir, inline, "flagembedding", tmp_path / "flag.jsonl", "--lossy")
-    round_trips(moeir, flag, ("examples", "tevatron", "dpr", "flagembedding"), tmp_path, suffix=".f")
-    assert detected(flag) == "flagembedding"
+    flag = convert_file(moeir, inline, "flagembedding", tmp_path / "flag.jsonl", "--lossy")
+    check_round_trips(moeir, flag, ("examples", "tevatron", "dpr", "flagembedding"), tmp_path, suffix=".f")
+    assert detect_format(flag) == "flagembedding"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Said
+from tests.conftest import CommandResult
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 
 
 @pytest.fixture

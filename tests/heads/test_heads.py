@@ -6,22 +6,22 @@ from itertools import pairwise
 import pytest
 import torch
 
-from moeir.backbones.encoder import Encoder, Shape
-from moeir.backbones.tokens import Signs, Tokens
+from moeir.backbones.encoder import Encoder, EncoderConfig
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import UsageError
-from moeir.heads.lexical import Lexical
-from moeir.heads.pooled import Pooled
-from moeir.heads.tokenwise import Tokenwise
+from moeir.heads.lexical import LexicalHead
+from moeir.heads.pooled import PoolingHead
+from moeir.heads.tokenwise import TokenVectorHead
 from tests.oracles import representations as oracles
 
 CLS, SEP, MASK, COMMA = 1, 2, 3, 4
-SIGNS = Signs(CLS, SEP, MASK, query_marker=5, document_marker=6, punctuation=(COMMA, 7))
+SIGNS = SpecialTokens(CLS, SEP, MASK, query_marker=5, document_marker=6, punctuation=(COMMA, 7))
 IDS = [[CLS, 11, COMMA, 12, SEP], [CLS, 13, SEP], [CLS, COMMA, 7, SEP]]
 H = 6
 
 
 def tokens(side="document", silent=None):
-    return Tokens.pack(IDS, side, silent)
+    return PackedTokens.from_lists(IDS, side, silent)
 
 
 def states(seed=0):
@@ -32,9 +32,9 @@ def rows(states):
     return [part.tolist() for part in states.split([len(text) for text in IDS])]
 
 
-def tokenwise(**options):
+def make_head(**options):
     torch.manual_seed(0)
-    return Tokenwise(H, SIGNS, dimension=4, **options)
+    return TokenVectorHead(H, SIGNS, dimension=4, **options)
 
 
 def vectors(representation):
@@ -50,7 +50,7 @@ def unit(vector):
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
 def test_pooled_is_the_first_token_or_the_mean_of_those_that_are_looked_at(pooling, normalise, silent):
-    output = Pooled(pooling=pooling, normalise=normalise)(states(), tokens("query", silent)).vectors
+    output = PoolingHead(pooling=pooling, normalise=normalise)(states(), tokens("query", silent)).vectors
     for actual, text, quiet in zip(output, rows(states()), silent or (0, 0, 0), strict=True):
         expected = text[0] if pooling == "cls" else oracles.mean(text[: len(text) - quiet])
         assert actual.tolist() == pytest.approx(unit(expected) if normalise else expected, abs=1e-6)
@@ -58,15 +58,15 @@ def test_pooled_is_the_first_token_or_the_mean_of_those_that_are_looked_at(pooli
 
 def test_pooled_refuses_an_unknown_pooling():
     with pytest.raises(UsageError, match="pooling=max: expected one of cls, mean"):
-        Pooled(pooling="max")
+        PoolingHead(pooling="max")
 
 
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
 def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
     torch.manual_seed(0)
-    encoder = Encoder(Shape(20, H, 1, 2, 8, spread=1.0), vocabulary_head=True).eval()
+    encoder = Encoder(EncoderConfig(20, H, 1, 2, 8, initializer_range=1.0), vocabulary_head=True).eval()
     encoder.vocabulary_head.bias.data.normal_()
-    output = Lexical()(states(), tokens("query", silent), encoder)
+    output = LexicalHead()(states(), tokens("query", silent), encoder)
     logits = rows(encoder.logits(states()).detach())
     actual = [row.tolist() for row in output.matrix()]
     for weights, text, quiet in zip(actual, logits, silent or (0, 0, 0), strict=True):
@@ -77,14 +77,14 @@ def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
 
 def test_lexical_weights_are_positive_under_autocast_too():
     torch.manual_seed(0)
-    encoder = Encoder(Shape(3000, H, 1, 2, 8, spread=0.02), vocabulary_head=True).eval()
+    encoder = Encoder(EncoderConfig(3000, H, 1, 2, 8, initializer_range=0.02), vocabulary_head=True).eval()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = Lexical()(states(), tokens(), encoder)
+        output = LexicalHead()(states(), tokens(), encoder)
     assert output.weights.dtype == torch.float32 and bool((output.weights > 0).all())
 
 
 def test_tokenwise_is_one_linear_map_without_bias():
-    head = tokenwise()
+    head = make_head()
     assert [name for name, _ in head.named_parameters()] == ["projection.weight"]
     for side in ("query", "document"):
         for actual, text in zip(vectors(head(states(), tokens(side))), rows(states()), strict=True):
@@ -93,13 +93,13 @@ def test_tokenwise_is_one_linear_map_without_bias():
 
 def test_tokenwise_starts_with_the_spread_of_bert():
     torch.manual_seed(0)
-    assert Tokenwise(768, SIGNS).projection.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert TokenVectorHead(768, SIGNS).projection.weight.std().item() == pytest.approx(0.02, rel=0.02)
 
 
 def test_normalise_makes_unit_vectors():
-    output = tokenwise(normalise=True)(states(), tokens())
+    output = make_head(normalise=True)(states(), tokens())
     assert torch.allclose(output.vectors.norm(dim=-1), torch.ones(12))
-    assert torch.allclose(output.vectors, torch.nn.functional.normalize(tokenwise()(states(), tokens()).vectors, dim=-1))
+    assert torch.allclose(output.vectors, torch.nn.functional.normalize(make_head()(states(), tokens()).vectors, dim=-1))
 
 
 @pytest.mark.parametrize(
@@ -115,23 +115,23 @@ def test_normalise_makes_unit_vectors():
     ],
 )
 def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
-    every = vectors(tokenwise()(states(), tokens(side)))
-    output = vectors(tokenwise(**options)(states(), tokens(side)))
+    every = vectors(make_head()(states(), tokens(side)))
+    output = vectors(make_head(**options)(states(), tokens(side)))
     for actual, text, positions in zip(output, every, kept, strict=True):
         assert torch.equal(actual, text[positions])
 
 
 def test_every_text_keeps_a_token():
     """Even if the first token is dropped, as in vocabularies with one special token for both ends."""
-    signs = Signs(SEP, SEP, MASK, None, None, punctuation=(COMMA,))
-    texts = Tokens.pack([[SEP, COMMA, SEP], [SEP, SEP]], "document")
-    head = Tokenwise(H, signs, dimension=4, separator=False, punctuation=False)
+    signs = SpecialTokens(SEP, SEP, MASK, None, None, punctuation=(COMMA,))
+    texts = PackedTokens.from_lists([[SEP, COMMA, SEP], [SEP, SEP]], "document")
+    head = TokenVectorHead(H, signs, dimension=4, separator=False, punctuation=False)
     assert head(states()[:5], texts).starts.tolist() == [0, 1, 2]
 
 
 def test_padding_zero_floors_every_maximum_at_zero():
-    query, document = tokenwise()(states(1), tokens("query")), tokenwise()(states(), tokens())
-    floored = tokenwise(padding="zero")(states(), tokens())
+    query, document = make_head()(states(1), tokens("query")), make_head()(states(), tokens())
+    floored = make_head(padding="zero")(states(), tokens())
     for with_zero, text in zip(vectors(floored), vectors(document), strict=True):
         assert torch.equal(with_zero, torch.cat([text, torch.zeros(1, 4)]))
     expected = [
@@ -142,25 +142,25 @@ def test_padding_zero_floors_every_maximum_at_zero():
         for tokens_ in vectors(query)
     ]
     assert torch.allclose(query.scores(floored), torch.tensor(expected), atol=1e-5)
-    assert torch.equal(tokenwise(padding="zero")(states(), tokens("query")).starts, tokens().starts)  # queries have none
+    assert torch.equal(make_head(padding="zero")(states(), tokens("query")).starts, tokens().starts)  # queries have none
 
 
 def test_padding_zero_and_dropping_work_together():
-    output = vectors(tokenwise(padding="zero", separator=False, punctuation=False)(states(), tokens()))
-    without_zero = vectors(tokenwise(separator=False, punctuation=False)(states(), tokens()))
+    output = vectors(make_head(padding="zero", separator=False, punctuation=False)(states(), tokens()))
+    without_zero = vectors(make_head(separator=False, punctuation=False)(states(), tokens()))
     for actual, text in zip(output, without_zero, strict=True):
         assert torch.equal(actual, torch.cat([text, torch.zeros(1, 4)]))
 
 
 def test_gradients_reach_the_states_through_every_option():
     leaf_states = states().requires_grad_()
-    tokenwise(padding="zero", separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
+    make_head(padding="zero", separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
     dropped = torch.tensor([number == SEP for text in IDS for number in text])
     assert bool((leaf_states.grad[dropped] == 0).all()) and bool((leaf_states.grad[~dropped].abs().sum(-1) > 0).all())
 
 
 def test_impossible_options_are_refused():
     with pytest.raises(UsageError, match="padding=pad: expected one of neginf, zero"):
-        tokenwise(padding="pad")
+        make_head(padding="pad")
     with pytest.raises(UsageError, match="local dimension 0: expected at least 1"):
-        Tokenwise(H, SIGNS, dimension=0)
+        TokenVectorHead(H, SIGNS, dimension=0)

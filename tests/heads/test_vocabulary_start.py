@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from moeir.backbones.encoder import Encoder, Shape
+from moeir.backbones.encoder import Encoder, EncoderConfig
 from moeir.heads import vocabulary_start
 
 V, H, COUNT = 300, 32, 3000
@@ -19,16 +19,16 @@ def read():
     return words, states, ids
 
 
-def fitted(inputs, activation="gelu", seed=0, **options):
+def fit_head(inputs, activation="gelu", seed=0, **options):
     torch.manual_seed(seed)
-    head = Encoder(Shape(V, H, 0, 4, 8, activation=activation), vocabulary_head=True).vocabulary_head
-    return head, vocabulary_start.fit(head, *inputs, **options)
+    head = Encoder(EncoderConfig(V, H, 0, 4, 8, activation=activation), vocabulary_head=True).vocabulary_head
+    return head, vocabulary_start.fit_mlm_head(head, *inputs, **options)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
 def test_most_tokens_find_their_own_word(read, activation):
-    head, report = fitted(read, activation)
-    assert report.tokens == COUNT and report.recovered > 0.9
+    head, report = fit_head(read, activation)
+    assert report.token_count == COUNT and report.top1_share > 0.9
     words, states, ids = read
     with torch.no_grad():
         logits = head(states) @ words.T + head.bias
@@ -37,8 +37,8 @@ def test_most_tokens_find_their_own_word(read, activation):
 
 @pytest.mark.parametrize("positive", [2e-2, 1e-2])
 def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
-    head, report = fitted(read, positive=positive)
-    assert report.positive == pytest.approx(positive, rel=0.1)
+    head, report = fit_head(read, fit_head=positive)
+    assert report.positive_share == pytest.approx(positive, rel=0.1)
     words, states, _ = read
     with torch.no_grad():
         assert ((head(states) @ words.T + head.bias) > 0).float().mean() == pytest.approx(positive, rel=0.2)
@@ -46,7 +46,7 @@ def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
 
 @pytest.mark.parametrize("strongest", [2.0, 5.0])
 def test_the_strongest_terms_start_near_the_strength_asked_for(read, strongest):
-    head, _ = fitted(read, strongest=strongest)
+    head, _ = fit_head(read, strongest=strongest)
     words, states, _ = read
     with torch.no_grad():
         best = (head(states) @ words.T + head.bias).amax(1)
@@ -54,18 +54,18 @@ def test_the_strongest_terms_start_near_the_strength_asked_for(read, strongest):
 
 
 def test_weights_are_finite_and_nothing_random_remains(read):
-    first, second = fitted(read, seed=1)[0].state_dict(), fitted(read, seed=2)[0].state_dict()
+    first, second = fit_head(read, seed=1)[0].state_dict(), fit_head(read, seed=2)[0].state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert all(bool(value.isfinite().all()) for value in first.values())
 
 
 def test_a_few_tokens_are_enough_to_stay_finite(read):
     words, states, ids = read
-    head, _ = fitted((words, states[:2], ids[:2]))
+    head, _ = fit_head((words, states[:2], ids[:2]))
     assert all(bool(value.isfinite().all()) for value in head.state_dict().values())
 
 
 def test_a_small_vocabulary_keeps_two_terms_a_token(read):
-    head, report = fitted(read, positive=2e-4)
-    assert report.positive == pytest.approx(2 / V, rel=0.1)
+    head, report = fit_head(read, fit_head=2e-4)
+    assert report.positive_share == pytest.approx(2 / V, rel=0.1)
     assert head.norm.weight.abs().max() < 1000

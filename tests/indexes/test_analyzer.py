@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeir.indexes.analyzer import LUCENE_STOP_WORDS, WORD, EnglishAnalyzer
+from moeir.indexes.analyzer import LUCENE_STOP_WORDS, WORD_PATTERN, EnglishAnalyzer
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from moeir.indexes.analyzer import LUCENE_STOP_WORDS, WORD, EnglishAnalyzer
     ],
 )
 def test_tokens_end_where_unicode_says(text, tokens):
-    assert WORD.findall(text) == tokens
+    assert WORD_PATTERN.findall(text) == tokens
 
 
 def test_possessives_go_before_case_and_stop_words():

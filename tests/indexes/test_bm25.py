@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.flat import Flat
-from tests.indexes.agreement import same
+from tests.indexes.agreement import same_bytes
 from tests.oracles import search as oracle
 
 TEXTS = [
@@ -26,7 +26,7 @@ words = st.sampled_from(["cat", "dog", "mat", "sun", "moon"])
 texts = st.lists(st.lists(words, max_size=6), min_size=1, max_size=12)
 
 
-def built(texts, id_ranks=None, **options):
+def build_index(texts, id_ranks=None, **options):
     index = Bm25(id_ranks, **options)
     index.add(texts)
     return index
@@ -35,11 +35,11 @@ def built(texts, id_ranks=None, **options):
 @given(texts, texts, st.integers(1, 12), st.floats(0, 2), st.floats(0, 1))
 @settings(deadline=None, max_examples=50)
 def test_scores_are_those_of_the_formula(queries, documents, depth, k1, b):
-    index = built([" ".join(text) for text in documents], k1=k1, b=b)
+    index = build_index([" ".join(text) for text in documents], k1=k1, b=b)
     rows, scores = index.search([" ".join(text) for text in queries], depth)
     for line, query in enumerate(queries):
         exact = oracle.bm25(query, documents, k1, b) if any(documents) else {}
-        hits = oracle.hits(rows[line], scores[line])
+        hits = oracle.result_hits(rows[line], scores[line])
         assert len(hits) == min(depth, len(exact))
         for rank, (row, score) in enumerate(hits):
             assert score == pytest.approx(exact[row], rel=1e-5, abs=1e-6)
@@ -47,27 +47,27 @@ def test_scores_are_those_of_the_formula(queries, documents, depth, k1, b):
 
 
 def test_scores_are_those_of_bm25s():
-    index = built(TEXTS)
+    index = build_index(TEXTS)
     rows, scores = index.search(QUERIES, 7)
     model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
     model.index([list(index._analyzer.terms(text)) for text in TEXTS], show_progress=False)
     for line, query in enumerate(QUERIES):
         terms = [term for term in index._analyzer.terms(query) if term in model.vocab_dict]
         reference = model.get_scores(terms) if terms else np.zeros(len(TEXTS))
-        expected = oracle.ranking({row: score for row, score in enumerate(reference) if score > 0}, range(7), 7)
-        hits = oracle.hits(rows[line], scores[line])
+        expected = oracle.top_rows({row: score for row, score in enumerate(reference) if score > 0}, range(7), 7)
+        hits = oracle.result_hits(rows[line], scores[line])
         assert [row for row, _ in hits] == [row for row, _ in expected]
         assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
 
 
 def test_equal_texts_are_ordered_by_id_also_at_the_cut():
     id_ranks = np.array([0, 1, 2, 3, 4, 5, 6])
-    assert built(TEXTS, id_ranks).search(["life"], 1)[0].tolist() == [[6]]
-    assert built(TEXTS, id_ranks[::-1]).search(["life"], 1)[0].tolist() == [[1]]
+    assert build_index(TEXTS, id_ranks).search(["life"], 1)[0].tolist() == [[6]]
+    assert build_index(TEXTS, id_ranks[::-1]).search(["life"], 1)[0].tolist() == [[1]]
 
 
 def test_stop_words_and_unknown_words_find_nothing():
-    rows, scores = built(TEXTS).search(["the of", "zebra", ""], 3)
+    rows, scores = build_index(TEXTS).search(["the of", "zebra", ""], 3)
     assert (rows == -1).all() and (scores == -np.inf).all()
 
 
@@ -79,25 +79,25 @@ def test_a_saved_index_needs_no_texts(tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".npy", ".json"}
     opened = Bm25.open(tmp_path)
     assert opened.options == {"k1": 1.2, "b": 0.75, "stemmer": "none", "stop_words": "none"}
-    assert same(index.search(QUERIES, 7), opened.search(QUERIES, 7))
+    assert same_bytes(index.search(QUERIES, 7), opened.search(QUERIES, 7))
     with pytest.raises(ArtifactError, match="takes no more"):
         opened.add(["more"])
 
 
 def test_shards_and_the_order_of_documents_change_no_byte():
-    whole = built(TEXTS).search(QUERIES, 7)
+    whole = build_index(TEXTS).search(QUERIES, 7)
     sharded = Bm25()
     for text in TEXTS:
         sharded.add([text])
         sharded.search(["cat"], 1)
-    backwards = built(TEXTS[::-1], np.arange(7)[::-1].copy()).search(QUERIES, 7)
+    backwards = build_index(TEXTS[::-1], np.arange(7)[::-1].copy()).search(QUERIES, 7)
     assert [array.tobytes() for array in sharded.search(QUERIES, 7)] == [array.tobytes() for array in whole]
     assert backwards[1].tobytes() == whole[1].tobytes()
     assert np.where(backwards[0] >= 0, 6 - backwards[0], -1).tolist() == whole[0].tolist()
 
 
 def test_blocks_change_no_byte():
-    index = built(TEXTS)
+    index = build_index(TEXTS)
     whole = index.search(QUERIES, 4)
     for window in (64, 128):
         index.window, index._postings = window, None
@@ -106,7 +106,7 @@ def test_blocks_change_no_byte():
 
 @pytest.mark.parametrize("texts", [[], [""], ["the", "of"]])
 def test_texts_without_terms_make_an_index_that_finds_nothing(texts, tmp_path):
-    index = built(texts)
+    index = build_index(texts)
     index.save(tmp_path)
     for each in (index, Bm25.open(tmp_path)):
         assert (each.search(["cat"], 2)[0] == -1).all()
@@ -129,10 +129,10 @@ def test_wrong_options_are_refused(options, what):
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):
     with pytest.raises(DataError, match="row 1: expected a text, found int"):
-        built(["a", 1])
+        build_index(["a", 1])
     with pytest.raises(ArtifactError, match=r"engine.json: no such file"):
         Bm25.open(tmp_path)
-    built(TEXTS).save(tmp_path)
+    build_index(TEXTS).save(tmp_path)
     with pytest.raises(ArtifactError, match="an index of engine 'bm25', expected 'flat'"):
         Flat.open(tmp_path)
     (tmp_path / "terms.npy").write_bytes(b"x")

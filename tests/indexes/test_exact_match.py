@@ -7,23 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes.exact_match import ExactMatch
+from moeir.indexes.exact_match import ExactMatchIndex
 from moeir.representations.exact_match import ExactMatch as Texts
-from tests.indexes.agreement import alone, leave, same, sorts
+from tests.indexes.agreement import scores_one_by_one, limit_device_memory, same_bytes, is_full_sort
 from tests.oracles import search as oracle
 
 token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))
 texts = st.lists(st.lists(token, max_size=5), min_size=1, max_size=12)
 
 
-def packed(texts, width=3):
+def pack(texts, width=3):
     starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
     terms = torch.tensor([term for text in texts for term, _ in text], dtype=torch.int64)
     return Texts(terms, torch.tensor([vector for text in texts for _, vector in text], dtype=torch.float32).view(-1, width), starts)
 
 
-def built(documents, id_ranks=None, **attributes):
-    index = ExactMatch(id_ranks)
+def build_index(documents, id_ranks=None, **attributes):
+    index = ExactMatchIndex(id_ranks)
     index.add(documents)
     for name, value in attributes.items():
         setattr(index, name, value)
@@ -44,7 +44,7 @@ def near_ties(count=200, width=8, seed=0):
     return Texts(torch.tensor([0, 1, 0, 7, 1]), queries, torch.tensor([0, 3, 3, 4, 5])), Texts(base_numbers % 2, vectors, starts)
 
 
-def listed(texts):
+def to_lists(texts):
     spans = [slice(texts.starts[i], texts.starts[i + 1]) for i in range(len(texts))]
     return [list(zip(texts.terms[text].tolist(), texts.vectors[text].tolist(), strict=True)) for text in spans]
 
@@ -53,92 +53,92 @@ def listed(texts):
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
     id_ranks = random.sample(range(len(documents)), len(documents))
-    result = built(packed(documents), np.array(id_ranks)).search(packed(queries), depth)
-    assert sorts(result, lambda query: oracle.exact_match(query, documents), queries, id_ranks, depth)
+    result = build_index(pack(documents), np.array(id_ranks)).search(pack(queries), depth)
+    assert is_full_sort(result, lambda query: oracle.exact_match(query, documents), queries, id_ranks, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    result, plain = built(documents).search(queries, 40), listed(documents)
-    assert sorts(result, lambda query: oracle.exact_match(query, plain), listed(queries), range(len(plain)), 40)
+    result, plain = build_index(documents).search(queries, 40), to_lists(documents)
+    assert is_full_sort(result, lambda query: oracle.exact_match(query, plain), to_lists(queries), range(len(plain)), 40)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
 @pytest.mark.parametrize("slack", [0, 64])
 def test_blocks_batches_and_pools_change_no_byte(block, slack):
     queries, documents = near_ties(seed=1)
-    whole = built(documents).search(queries, 20)
-    index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=2000)
-    assert same(index.search(queries, 20), whole) and alone(index, queries, 20) == whole[1].tobytes()
+    whole = build_index(documents).search(queries, 20)
+    index = build_index(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=2000)
+    assert same_bytes(index.search(queries, 20), whole) and scores_one_by_one(index, queries, 20) == whole[1].tobytes()
 
 
 def test_shards_change_no_byte():
     queries, documents = near_ties(seed=2)
-    sharded = ExactMatch()
+    sharded = ExactMatchIndex()
     for first in range(0, 200, 90):
         sharded.add(documents.select(torch.arange(first, min(first + 90, 200))))
-    assert same(built(documents).search(queries, 30), sharded.search(queries, 30))
+    assert same_bytes(build_index(documents).search(queries, 30), sharded.search(queries, 30))
 
 
 def test_who_shares_no_term_or_has_no_product_above_zero_is_not_found():
-    documents = packed([[(1, [1.0, 0, 0])], [(2, [9.0, 0, 0])], [(1, [-1.0, 0, 0])], [], [(1, [-1.0, 0, 0]), (1, [0.5, 0, 0])]])
-    rows, scores = built(documents).search(packed([[(1, [1.0, 0, 0])], [(3, [1.0, 0, 0])], []]), 5)
+    documents = pack([[(1, [1.0, 0, 0])], [(2, [9.0, 0, 0])], [(1, [-1.0, 0, 0])], [], [(1, [-1.0, 0, 0]), (1, [0.5, 0, 0])]])
+    rows, scores = build_index(documents).search(pack([[(1, [1.0, 0, 0])], [(3, [1.0, 0, 0])], []]), 5)
     assert rows.tolist() == [[0, 4, -1, -1, -1], [-1] * 5, [-1] * 5]
     assert scores[0, :2].tolist() == [1.0, 0.5]
 
 
 def test_a_product_that_float32_rounds_away_is_seen():
     vectors = torch.tensor([[32768.0, -32768, 4e-4], [-32768.0, 32768, -4e-4]]).half()
-    index = built(Texts(torch.ones(2, dtype=torch.int64), vectors, torch.tensor([0, 1, 2])))
+    index = build_index(Texts(torch.ones(2, dtype=torch.int64), vectors, torch.tensor([0, 1, 2])))
     rows, scores = index.search(Texts(torch.ones(1, dtype=torch.int64), torch.ones(1, 3), torch.tensor([0, 1])), 2)
     assert rows.tolist() == [[0, -1]] and scores[0, 0] == vectors[0, 2].float()
 
 
 def test_the_score_is_that_of_the_representation():
     queries, documents = near_ties(seed=3)
-    rows, scores = built(documents).search(queries, 10)
+    rows, scores = build_index(documents).search(queries, 10)
     is_hit = rows[0] >= 0
     assert torch.allclose(queries.scores(documents)[0, rows[0][is_hit]], torch.from_numpy(scores[0][is_hit]), rtol=0, atol=1e-5)
 
 
 def test_a_saved_index_is_the_same_index(tmp_path):
     queries, documents = near_ties(seed=4)
-    index = ExactMatch()
+    index = ExactMatchIndex()
     index.add(documents.select(torch.arange(60)))
     index.add(documents.select(torch.arange(60, 200)))
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "rows.npy", "starts.npy", "terms.npy", "vectors.npy"]
-    opened = ExactMatch.open(tmp_path)
-    assert same(index.search(queries, 30), opened.search(queries, 30))
+    opened = ExactMatchIndex.open(tmp_path)
+    assert same_bytes(index.search(queries, 30), opened.search(queries, 30))
     with pytest.raises(ArtifactError, match="takes no more documents"):
         opened.add(documents)
 
 
 @pytest.mark.parametrize("documents", [[[], []], [[]]])
 def test_documents_without_any_token_make_an_index_that_finds_nothing(documents, tmp_path):
-    index = built(packed(documents))
+    index = build_index(pack(documents))
     index.save(tmp_path)
-    for each in (index, ExactMatch.open(tmp_path)):
-        assert each.search(packed([[(1, [1.0, 0, 0])]]), 3)[0].tolist() == [[-1] * len(documents)]
+    for each in (index, ExactMatchIndex.open(tmp_path)):
+        assert each.search(pack([[(1, [1.0, 0, 0])]]), 3)[0].tolist() == [[-1] * len(documents)]
 
 
 def test_what_is_wrong_is_refused(tmp_path):
-    index = built(packed([[(1, [1.0, 2, 3])], []]))
+    index = build_index(pack([[(1, [1.0, 2, 3])], []]))
     with pytest.raises(DataError, match="row 4: its token vector 1 holds NaN"):
-        index.add(packed([[(1, [1.0, 1, 1])], [], [(1, [1.0, 1, 1]), (2, [1.0, float("nan"), 1])]]))
+        index.add(pack([[(1, [1.0, 1, 1])], [], [(1, [1.0, 1, 1]), (2, [1.0, float("nan"), 1])]]))
     with pytest.raises(ArtifactError, match="dimension 2, but the index holds dimension 3"):
-        index.search(packed([[(1, [1.0, 2])]], width=2), 1)
+        index.search(pack([[(1, [1.0, 2])]], width=2), 1)
     index.save(tmp_path)
     np.save(tmp_path / "rows.npy", np.zeros(2, np.int32))
     with pytest.raises(ArtifactError, match=r"damaged exact_match index: 1 vectors, 2 rows"):
-        ExactMatch.open(tmp_path)
+        ExactMatchIndex.open(tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
 def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
-    leave(available, monkeypatch)
+    limit_device_memory(available, monkeypatch)
     queries, documents = near_ties(seed=5)
-    built(documents).save(tmp_path)
-    here, there = (ExactMatch.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
-    assert same(here, there)
+    build_index(documents).save(tmp_path)
+    here, there = (ExactMatchIndex.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
+    assert same_bytes(here, there)

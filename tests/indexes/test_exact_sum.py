@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from moeir.errors import UsageError
 from moeir.indexes.base import Index
 from moeir.indexes.bm25 import Bm25
-from moeir.indexes.exact_match import ExactMatch
-from moeir.indexes.exact_sum import summed
+from moeir.indexes.exact_match import ExactMatchIndex
+from moeir.indexes.exact_sum import fuse_exact
 from moeir.indexes.flat import Flat
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.maxsim import MaxSim
@@ -20,11 +20,11 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
-ENGINES = {"global": Flat, "lexical": Inverted, "local": MaxSim, "exact": ExactMatch}
+ENGINES = {"global": Flat, "lexical": Inverted, "local": MaxSim, "exact": ExactMatchIndex}
 WIDTH, TERMS = 3, 5
 
 
-def texts(kind, count, seed):
+def random_texts(kind, count, seed):
     """`count` random texts of few distinct numbers, so that ties and empty texts occur."""
     generator = np.random.default_rng([seed, count])
     numbers = lambda *shape: torch.tensor(generator.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
@@ -38,41 +38,41 @@ def texts(kind, count, seed):
     return MultiVector(vectors, starts) if kind == "local" else Matches(terms, vectors, starts)
 
 
-def built(documents, id_ranks=None) -> dict[str, Index]:
+def build_index(documents, id_ranks=None) -> dict[str, Index]:
     engines = {name: ENGINES[name](id_ranks) for name in documents}
     for name, index in engines.items():
         index.add(documents[name])
     return engines
 
 
-def every_score(index: Index, queries):
+def all_scores(index: Index, queries):
     """{row: score} of each query, by a search to full depth."""
-    return [dict(oracle.hits(*line)) for line in zip(*index.search(queries, max(len(index), 1)), strict=True)]
+    return [dict(oracle.result_hits(*line)) for line in zip(*index.search(queries, max(len(index), 1)), strict=True)]
 
 
-def unfound(index: Index, queries, line):
+def score_if_not_found(index: Index, queries, line):
     """The score of a document that is not retrieved: 0 if the query has no tokens at all."""
-    return 0.0 if isinstance(queries, MultiVector) and queries.starts[line] == queries.starts[line + 1] else index.unfound
+    return 0.0 if isinstance(queries, MultiVector) and queries.starts[line] == queries.starts[line + 1] else index.score_if_not_found
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 @given(seed=st.integers(0, 9999), chosen=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8)), max_size=20))
 @settings(deadline=None, max_examples=40)
 def test_pairs_score_the_very_number_of_the_search(kind, seed, chosen):
-    queries, index = texts(kind, 4, seed), built({kind: texts(kind, 9, seed + 1)})[kind]
-    expected, scores = every_score(index, queries), index.paired(queries, *np.array(chosen, dtype=np.int64).reshape(-1, 2).T)
+    queries, index = random_texts(kind, 4, seed), build_index({kind: random_texts(kind, 9, seed + 1)})[kind]
+    expected, scores = all_scores(index, queries), index.score_pairs(queries, *np.array(chosen, dtype=np.int64).reshape(-1, 2).T)
     assert scores.dtype == np.float32
     for (query, row), score in zip(chosen, scores.tolist(), strict=True):
-        assert score == expected[query].get(row, unfound(index, queries, query))
+        assert score == expected[query].get(row, score_if_not_found(index, queries, query))
 
 
 def test_pairs_of_bm25_score_the_very_number_of_the_search():
     index = Bm25()
     index.add(["an owl hunts mice", "mice and owls", "bees", "the owl, the owl and the bee"])
     queries = ["owl mice", "bee bee owl", "whale"]
-    expected = every_score(index, queries)
+    expected = all_scores(index, queries)
     query, row = (part.ravel() for part in np.meshgrid(range(3), range(4)))
-    assert index.paired(queries, query, row).tolist() == [expected[q].get(r, 0.0) for q, r in zip(query, row, strict=True)]
+    assert index.score_pairs(queries, query, row).tolist() == [expected[q].get(r, 0.0) for q, r in zip(query, row, strict=True)]
 
 
 @given(
@@ -86,70 +86,70 @@ def test_pairs_of_bm25_score_the_very_number_of_the_search():
 @settings(deadline=None, max_examples=150)
 def test_proven_ranks_are_those_of_the_sum_over_all_documents(seed, names, count, depth, deepen, random):
     id_ranks = random.sample(range(count), count)
-    engines = built({name: texts(name, count, seed + 1) for name in names}, np.array(id_ranks))
-    queries = {name: texts(name, 5, seed) for name in names}
+    engines = build_index({name: random_texts(name, count, seed + 1) for name in names}, np.array(id_ranks))
+    queries = {name: random_texts(name, 5, seed) for name in names}
     lists = {name: engine.search(queries[name], depth) for name, engine in engines.items()}
-    fused = summed(engines, queries, lists, deepen=deepen)
-    full = {name: every_score(engine, queries[name]) for name, engine in engines.items()}
+    fused = fuse_exact(engines, queries, lists, search_deeper=deepen)
+    full = {name: all_scores(engine, queries[name]) for name, engine in engines.items()}
     for line in range(5):
         experts = [full[name][line] for name in names]
-        others = [unfound(engines[name], queries[name], line) for name in names]
-        everything = {row: score for row, score in oracle.summed(experts, others).items() if score > -np.inf}
-        hits, expected = oracle.hits(fused.rows[line], fused.scores[line]), oracle.ranking(everything, id_ranks, min(depth, count))
-        proven = int(fused.proven[line])
+        others = [score_if_not_found(engines[name], queries[name], line) for name in names]
+        everything = {row: score for row, score in oracle.sum_experts(experts, others).items() if score > -np.inf}
+        hits, expected = oracle.result_hits(fused.rows[line], fused.scores[line]), oracle.top_rows(everything, id_ranks, min(depth, count))
+        proven = int(fused.proven_depth[line])
         assert hits[:proven] == expected[:proven]
         assert all(everything[row] == score for row, score in hits)  # the score is right even if the rank is not proven
         assert len(hits) == len(expected) or not deepen
         if deepen or depth >= count:
-            assert hits == expected and fused.holds(depth)[line]
+            assert hits == expected and fused.is_proven(depth)[line]
 
 
 def test_by_hand():
     """Documents 0, 1, 2; each list has two, and document 2 is best by the sum although it is second in both."""
     documents = {"global": torch.tensor([[9.0], [0.0], [8.0]]), "lexical": torch.tensor([[0.0], [9.0], [8.0]])}
-    engines = built({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
+    engines = build_index({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.ones(1, 1))}
     lists = {name: engine.search(queries[name], 2) for name, engine in engines.items()}
-    fused = summed(engines, queries, lists)
-    assert (fused.rows.tolist(), fused.scores.tolist(), fused.proven.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
-    deeper = summed(engines, queries, lists, deepen=True)
-    assert (deeper.rows.tolist(), deeper.proven.tolist()) == ([[2, 1]], [2])
+    fused = fuse_exact(engines, queries, lists)
+    assert (fused.rows.tolist(), fused.scores.tolist(), fused.proven_depth.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
+    deeper = fuse_exact(engines, queries, lists, search_deeper=True)
+    assert (deeper.rows.tolist(), deeper.proven_depth.tolist()) == ([[2, 1]], [2])
 
 
 def test_a_rank_is_proven_where_its_sum_is_above_all_that_was_not_looked_at():
-    engines = built({"global": Dense(torch.tensor([[9.0], [4.0], [1.0]])), "lexical": texts("lexical", 3, 0)})
+    engines = build_index({"global": Dense(torch.tensor([[9.0], [4.0], [1.0]])), "lexical": random_texts("lexical", 3, 0)})
     empty = Sparse.from_matrix(torch.zeros(1, TERMS))
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": empty}
-    fused = summed(engines, queries, {name: engine.search(queries[name], 2) for name, engine in engines.items()})
-    assert fused.scores.tolist() == [[9.0, 4.0]] and fused.proven.tolist() == [1]  # document 2 could tie with 4
+    fused = fuse_exact(engines, queries, {name: engine.search(queries[name], 2) for name, engine in engines.items()})
+    assert fused.scores.tolist() == [[9.0, 4.0]] and fused.proven_depth.tolist() == [1]  # document 2 could tie with 4
 
 
 def test_batches_change_no_byte():
-    engines = built({name: texts(name, 40, 3) for name in ENGINES})
-    queries = {name: texts(name, 6, 4) for name in ENGINES}
-    together = summed(engines, queries, {name: engine.search(queries[name], 7) for name, engine in engines.items()})
+    engines = build_index({name: random_texts(name, 40, 3) for name in ENGINES})
+    queries = {name: random_texts(name, 6, 4) for name in ENGINES}
+    together = fuse_exact(engines, queries, {name: engine.search(queries[name], 7) for name, engine in engines.items()})
     for line in range(6):
         single = {name: queries[name].select(torch.tensor([line])) for name in ENGINES}
-        alone = summed(engines, single, {name: engine.search(single[name], 7) for name, engine in engines.items()})
+        alone = fuse_exact(engines, single, {name: engine.search(single[name], 7) for name, engine in engines.items()})
         assert alone.rows[0].tobytes() == together.rows[line].tobytes() and alone.scores[0].tobytes() == together.scores[line].tobytes()
 
 
 def test_indexes_without_documents_give_nothing():
-    engines = built({"global": Dense(torch.zeros(0, WIDTH)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
-    queries = {name: texts(name, 2, 0) for name in engines}
-    fused = summed(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, deepen=True)
+    engines = build_index({"global": Dense(torch.zeros(0, WIDTH)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
+    queries = {name: random_texts(name, 2, 0) for name in engines}
+    fused = fuse_exact(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, search_deeper=True)
     assert fused.rows.shape == (2, 0)
 
 
 def test_an_engine_that_is_not_exact_proves_nothing(monkeypatch):
     monkeypatch.setattr(Flat, "exact", False)
-    engines = built({name: texts(name, 6, 3) for name in ("global", "lexical")})
-    queries = {name: texts(name, 2, 4) for name in engines}
+    engines = build_index({name: random_texts(name, 6, 3) for name in ("global", "lexical")})
+    queries = {name: random_texts(name, 2, 4) for name in engines}
     lists = {name: engine.search(queries[name], 6) for name, engine in engines.items()}
-    assert summed(engines, queries, lists, deepen=True).proven.tolist() == [0, 0]
+    assert fuse_exact(engines, queries, lists, search_deeper=True).proven_depth.tolist() == [0, 0]
 
 
 def test_an_engine_that_cannot_score_chosen_documents_says_so(monkeypatch):
-    monkeypatch.setattr(Flat, "_paired", Index._paired)
+    monkeypatch.setattr(Flat, "_paired", Index._score_pairs)
     with pytest.raises(UsageError, match="engine flat cannot score documents that it did not find, as exact-sum needs"):
-        built({"global": texts("global", 3, 0)})["global"].paired(texts("global", 1, 0), np.array([0]), np.array([1]))
+        build_index({"global": random_texts("global", 3, 0)})["global"].score_pairs(random_texts("global", 1, 0), np.array([0]), np.array([1]))

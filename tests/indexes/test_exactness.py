@@ -14,26 +14,26 @@ from moeir.representations.sparse import Sparse
 DOCUMENTS, QUERIES, DEPTH = 420, 33, 40
 
 
-def rounded(*shape, seed):
+def random_numbers(*shape, seed):
     """Numbers of few digits, so that many scores are equal or nearly so."""
     return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 4).round() / 4
 
 
 def dense(count, seed):
-    return Dense(rounded(count, 12, seed=seed).half().float())
+    return Dense(random_numbers(count, 12, seed=seed).half().float())
 
 
 def sparse(count, seed):
-    return Sparse.from_matrix(rounded(count, 30, seed=seed).clamp(min=0.5) - 0.5)
+    return Sparse.from_matrix(random_numbers(count, 30, seed=seed).clamp(min=0.5) - 0.5)
 
 
-def tokenwise(count, seed):
+def multivector(count, seed):
     lengths = torch.randint(0, 6, (count,), generator=torch.Generator().manual_seed(seed))
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return MultiVector(rounded(int(starts[-1]), 12, seed=seed + 1).half().float(), starts)
+    return MultiVector(random_numbers(int(starts[-1]), 12, seed=seed + 1).half().float(), starts)
 
 
-def cut(encoded, first, last):
+def select_rows(encoded, first, last):
     if isinstance(encoded, Dense):
         return Dense(encoded.vectors[first:last])
     return encoded.select(torch.arange(first, last))
@@ -49,7 +49,7 @@ def threads(request):
     numba.set_num_threads(loops)
 
 
-@pytest.mark.parametrize(("engine", "make_texts"), [(Flat, dense), (MaxSim, tokenwise), (Inverted, sparse)])
+@pytest.mark.parametrize(("engine", "make_texts"), [(Flat, dense), (MaxSim, multivector), (Inverted, sparse)])
 @pytest.mark.parametrize("shards", [1, 3, 7])
 def test_threads_batches_and_shards_change_no_byte(engine, make_texts, shards, threads, tmp_path):
     documents, queries = make_texts(DOCUMENTS, 1), make_texts(QUERIES, 50)
@@ -58,10 +58,10 @@ def test_threads_batches_and_shards_change_no_byte(engine, make_texts, shards, t
     rows, scores = whole.search(queries, DEPTH)
     index, each = engine(), DOCUMENTS // shards
     for shard in range(shards):
-        index.add(cut(documents, shard * each, DOCUMENTS if shard == shards - 1 else (shard + 1) * each))
+        index.add(select_rows(documents, shard * each, DOCUMENTS if shard == shards - 1 else (shard + 1) * each))
     index.save(tmp_path)
     for opened in (index, engine.open(tmp_path)):
         for batch in (1, 5, 16, QUERIES):
-            results = [opened.search(cut(queries, first, min(first + batch, QUERIES)), DEPTH) for first in range(0, QUERIES, batch)]
+            results = [opened.search(select_rows(queries, first, min(first + batch, QUERIES)), DEPTH) for first in range(0, QUERIES, batch)]
             assert b"".join(part.tobytes() for part, _ in results) == rows.tobytes()
             assert b"".join(part.tobytes() for _, part in results) == scores.tobytes()

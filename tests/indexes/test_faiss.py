@@ -13,15 +13,15 @@ from moeir.representations.dense import Dense
 pytest.importorskip("faiss")
 from moeir.indexes import faiss as engine
 from moeir.indexes.faiss import Faiss
-from tests.indexes.agreement import same
+from tests.indexes.agreement import same_bytes
 
 
-def drawn(count=2000, width=16, seed=0):
+def random_vectors(count=2000, width=16, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(9, width, generator=generator), torch.randn(count, width, generator=generator).half()
 
 
-def built(documents, id_ranks=None, **options):
+def build_index(documents, id_ranks=None, **options):
     index = Faiss(id_ranks, **options)
     index.add(Dense(documents))
     return index
@@ -38,71 +38,71 @@ def built(documents, id_ranks=None, **options):
     ],
 )
 def test_rescored_hits_are_those_of_flat_where_nothing_is_left_out(options):
-    queries, documents = drawn()
+    queries, documents = random_vectors()
     id_ranks = np.random.default_rng(0).permutation(len(documents))
     exact = Flat(id_ranks)
     exact.add(Dense(documents))
-    assert same(built(documents, id_ranks, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10))
+    assert same_bytes(build_index(documents, id_ranks, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10))
 
 
 def test_product_quantisation_finds_most_and_rescoring_more():
-    queries, documents = drawn()
+    queries, documents = random_vectors()
     exact = Flat()
     exact.add(Dense(documents))
     best = exact.search(Dense(queries), 10)[0]
     shares = []
     for rescore in (False, True):
-        rows = built(documents, factory="IVF4+PQ8x4", nprobe=4, rescore=rescore).search(Dense(queries), 10)[0]
+        rows = build_index(documents, factory="IVF4+PQ8x4", nprobe=4, rescore=rescore).search(Dense(queries), 10)[0]
         shares.append(np.mean([len(set(one) & set(other)) / 10 for one, other in zip(best, rows, strict=True)]))
     assert 0.2 < shares[0] < shares[1] and shares[1] > 0.6
 
 
 @pytest.mark.parametrize("options", [{"factory": "IVF4+PQ8x4", "nprobe": 3}, {"factory": "HNSW8", "rescore": True}])
 def test_a_saved_index_is_the_same_index(tmp_path, options):
-    queries, documents = drawn(seed=1)
+    queries, documents = random_vectors(seed=1)
     index = Faiss(**options)
     for part in documents.chunk(3):
         index.add(Dense(part))
     index.save(tmp_path)
     opened = Faiss.open(tmp_path)
     assert len(opened) == len(documents)
-    assert same(opened.search(Dense(queries), 7), index.search(Dense(queries), 7))
+    assert same_bytes(opened.search(Dense(queries), 7), index.search(Dense(queries), 7))
     assert (tmp_path / "vectors.npy").exists() == ("rescore" in options)
 
 
 def test_pairs_are_scored_only_with_rescoring():
-    queries, documents = drawn()
+    queries, documents = random_vectors()
     pairs = np.array([0, 3]), np.array([5, 1999])
     exact = Flat()
     exact.add(Dense(documents))
-    index = built(documents, factory="SQ8", rescore=True)
-    assert index.paired(Dense(queries), *pairs).tolist() == exact.paired(Dense(queries), *pairs).tolist()
+    index = build_index(documents, factory="SQ8", rescore=True)
+    assert index.score_pairs(Dense(queries), *pairs).tolist() == exact.score_pairs(Dense(queries), *pairs).tolist()
     with pytest.raises(UsageError, match="cannot score documents that it did not find"):
-        built(documents, factory="SQ8").paired(Dense(queries), *pairs)
+        build_index(documents, factory="SQ8").score_pairs(Dense(queries), *pairs)
 
 
 def test_fewer_documents_than_asked_for_leave_blanks_and_none_find_nothing(tmp_path):
-    queries, documents = drawn(count=3)
-    rows, scores = built(documents, factory="Flat").search(Dense(queries), 10)
+    queries, documents = random_vectors(count=3)
+    rows, scores = build_index(documents, factory="Flat").search(Dense(queries), 10)
     assert rows.shape == (9, 3) and np.isfinite(scores).all()
-    empty = built(documents[:0], factory="Flat")
+    empty = build_index(documents[:0], factory="Flat")
     empty.save(tmp_path)
     assert Faiss.open(tmp_path).search(Dense(queries), 5)[0].shape == (9, 0)
 
 
 def test_what_is_wrong_is_refused(tmp_path, monkeypatch):
-    queries, documents = drawn()
+    queries, documents = random_vectors()
     with pytest.raises(UsageError, match="faiss:nprobe=0: expected at least 1"):
         Faiss(factory="Flat", nprobe=0)
     with pytest.raises(UsageError, match=r"^faiss:factory=Nonsense: faiss rejects it for dimension 16: could not parse"):
-        built(documents, factory="Nonsense").search(Dense(queries), 1)
+        build_index(documents, factory="Nonsense").search(Dense(queries), 1)
     with pytest.raises(UsageError, match="faiss:factory=Flat: has no option nprobe; remove nprobe=4"):
-        built(documents, factory="Flat", nprobe=4).search(Dense(queries), 1)
+        build_index(documents, factory="Flat", nprobe=4).search(Dense(queries), 1)
     with pytest.raises(UsageError, match="faiss:factory=Flat: has no option ef; remove ef=4"):
-        built(documents, factory="Flat", ef=4).search(Dense(queries), 1)
+        build_index(documents, factory="Flat", ef=4).search(Dense(queries), 1)
     with pytest.raises(DataError, match=r"faiss:factory=IVF4096\+Flat: cannot be trained on 2000 vectors: .*choose a smaller one"):
-        built(documents, factory="IVF4096+Flat").search(Dense(queries), 1)
-    index = built(documents, factory="Flat")
+        build_index(documents, factory="IVF4096+Flat").search(Dense(queries), 1)
+    index = build_index(documents, factory="Flat")
     index.save(tmp_path)
     with pytest.raises(ArtifactError, match="takes no more documents"):
         index.add(Dense(documents))

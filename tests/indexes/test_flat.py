@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.candidates import coarse_margin, dots
+from moeir.indexes.candidates import bf16_error_bound, exact_dot
 from moeir.indexes.flat import Flat
 from moeir.representations.dense import Dense
-from tests.indexes.agreement import alone, leave, same, sorts
+from tests.indexes.agreement import scores_one_by_one, limit_device_memory, same_bytes, is_full_sort
 from tests.oracles import search as oracle
 
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
 
 
-def built(documents, id_ranks=None, **attributes):
+def build_index(documents, id_ranks=None, **attributes):
     index = Flat(id_ranks)
     index.add(Dense(torch.as_tensor(documents)))
     for name, value in attributes.items():
@@ -46,34 +46,34 @@ def near_ties(count=600, width=48, seed=0):
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
     id_ranks = random.sample(range(len(documents)), len(documents))
-    result = built(documents, np.array(id_ranks)).search(Dense(torch.from_numpy(queries)), depth)
+    result = build_index(documents, np.array(id_ranks)).search(Dense(torch.from_numpy(queries)), depth)
     assert [part.shape for part in result] == [(len(queries), min(depth, len(documents)))] * 2
-    assert sorts(result, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), id_ranks, depth)
+    assert is_full_sort(result, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), id_ranks, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    result, plain = built(documents).search(Dense(queries), 50), documents.tolist()
-    assert sorts(result, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
+    result, plain = build_index(documents).search(Dense(queries), 50), documents.tolist()
+    assert is_full_sort(result, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
 @pytest.mark.parametrize("slack", [0, 3, 64])
 def test_blocks_threads_batches_and_pools_change_no_byte(block, slack):
     queries, documents = near_ties(seed=1)
-    whole = built(documents).search(Dense(queries), 20)
+    whole = build_index(documents).search(Dense(queries), 20)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack)
-        again, single = index.search(Dense(queries), 20), alone(index, Dense(queries), 20)
+        index = build_index(documents, queries_at_once=block, documents_at_once=block, slack=slack)
+        again, single = index.search(Dense(queries), 20), scores_one_by_one(index, Dense(queries), 20)
     finally:
         torch.set_num_threads(threads)
-    assert same(again, whole) and single == whole[1].tobytes()
+    assert same_bytes(again, whole) and single == whole[1].tobytes()
 
 
 def test_a_tie_of_everything_is_settled_by_id():
-    index = built(torch.ones(1000, 2))
+    index = build_index(torch.ones(1000, 2))
     index.elements_at_once = 4096
     rows, scores = index.search(Dense(torch.tensor([[0.0, 0.0], [1.0, 2.0]])), 3)
     assert rows.tolist() == [[999, 998, 997]] * 2
@@ -83,7 +83,7 @@ def test_a_tie_of_everything_is_settled_by_id():
 def test_a_float32_sum_that_loses_the_winner_is_seen_through():
     documents = torch.tensor([[0.0, 32768, -32768, 4e-4], [1.5e-3, 32768, -32768, 0]]).half()  # 32768 + 0.0015 is 32768
     for slack in (0, 1):
-        rows, scores = built(documents, slack=slack).search(Dense(torch.ones(1, 4)), 1)
+        rows, scores = build_index(documents, slack=slack).search(Dense(torch.ones(1, 4)), 1)
         assert rows.tolist() == [[1]] and scores[0, 0] == documents[1, 0].float()
 
 
@@ -91,30 +91,30 @@ def test_a_float32_sum_that_loses_the_winner_is_seen_through():
 def test_tiny_and_huge_queries_are_ranked_exactly(factor):
     queries, documents = near_ties(count=150, width=8)
     queries = (queries[:1].double() * factor).float()
-    rows, scores = built(documents, slack=0).search(Dense(queries), 20)
+    rows, scores = build_index(documents, slack=0).search(Dense(queries), 20)
     exact = oracle.dense(queries[0].tolist(), documents.tolist())
-    assert oracle.hits(rows[0], scores[0]) == oracle.ranking(exact, range(150), 20)
+    assert oracle.result_hits(rows[0], scores[0]) == oracle.top_rows(exact, range(150), 20)
 
 
 def test_the_precision_a_process_has_chosen_neither_matters_nor_changes():
     queries, documents = Dense(torch.randn(16, 64)), torch.randn(4096, 64)
-    expected = built(documents, slack=0).search(queries, 100)
+    expected = build_index(documents, slack=0).search(queries, 100)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            result = built(documents, slack=0).search(queries, 100)
+            result = build_index(documents, slack=0).search(queries, 100)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
-    assert same(result, expected)
+    assert same_bytes(result, expected)
 
 
 def test_dots_are_padding_blind():
     left, right = torch.randn(50, 37), torch.randn(50, 37).half()
     pad = torch.nn.functional.pad
-    assert torch.equal(dots(left, right), dots(pad(left, (0, 91)), pad(right, (0, 91))))
-    assert torch.allclose(dots(left, right), (left.double() * right.double()).sum(1), rtol=0, atol=1e-13)
+    assert torch.equal(exact_dot(left, right), exact_dot(pad(left, (0, 91)), pad(right, (0, 91))))
+    assert torch.allclose(exact_dot(left, right), (left.double() * right.double()).sum(1), rtol=0, atol=1e-13)
 
 
 def test_a_saved_index_is_the_same_index(tmp_path):
@@ -127,7 +127,7 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     opened = Flat.open(tmp_path / "index", id_ranks)
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["engine.json", "vectors.npy"]
     assert np.load(tmp_path / "index" / "vectors.npy").tobytes() == documents.numpy().tobytes()
-    assert same(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
+    assert same_bytes(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
 
 
 def test_an_empty_index_finds_nothing_saved_or_not(tmp_path):
@@ -136,17 +136,17 @@ def test_an_empty_index_finds_nothing_saved_or_not(tmp_path):
     index.save(tmp_path)
     for each in (index, Flat.open(tmp_path)):
         assert each.search(Dense(torch.ones(2, 3)), 5)[0].shape == (2, 0)
-    assert built(torch.ones(2, 3)).search(Dense(torch.ones(0, 3)), 5)[0].shape == (0, 2)
+    assert build_index(torch.ones(2, 3)).search(Dense(torch.ones(0, 3)), 5)[0].shape == (0, 2)
 
 
 def test_float16_queries_count_as_their_float32_values():
     queries, documents = torch.randn(3, 8).half(), torch.randn(20, 8)
-    first, second = (built(documents).search(Dense(values), 5) for values in (queries, queries.float()))
+    first, second = (build_index(documents).search(Dense(values), 5) for values in (queries, queries.float()))
     assert first[1].tobytes() == second[1].tobytes()
 
 
 def test_what_is_wrong_is_refused():
-    index = built(torch.ones(3, 4))
+    index = build_index(torch.ones(3, 4))
     for bad in (float("nan"), float("inf"), 1e6):
         vectors = torch.ones(2, 4)
         vectors[1, 2] = bad
@@ -165,10 +165,10 @@ def test_what_is_wrong_is_refused():
     with pytest.raises(UsageError, match="device 'abacus'"):
         Flat(None, "abacus")
     with pytest.raises(ArtifactError, match="3 documents but 2 ids"):
-        built(torch.ones(3, 4), np.arange(2)).search(Dense(torch.ones(1, 4)), 1)
+        build_index(torch.ones(3, 4), np.arange(2)).search(Dense(torch.ones(1, 4)), 1)
 
 
-class Seen:
+class RecordingPool:
     """A pool that keeps all scores pushed to it."""
 
     def __init__(self):
@@ -183,31 +183,31 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
     generator = torch.Generator().manual_seed(count)
     documents = torch.nn.functional.normalize(torch.randn(700, 24, generator=generator), dim=1) * 3
     queries = torch.randn(count, 24, generator=generator)
-    coarse, fine = built(documents, coarse=True), built(documents, coarse=False)
-    for block in coarse._blocks(Dense(queries)):
-        pool = Seen()
+    coarse, fine = build_index(documents, coarse=True), build_index(documents, coarse=False)
+    for block in coarse._query_blocks(Dense(queries)):
+        pool = RecordingPool()
         coarse._scan(block, pool)
         errors = (torch.cat(pool.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
-        assert (2 * errors <= coarse_margin(block, coarse.longest, coarse.lost)).all() and errors.max() > 0
+        assert (2 * errors <= bf16_error_bound(block, coarse.max_norm, coarse.max_bf16_error)).all() and errors.max() > 0
     for depth in (1, 30, 700):
-        assert same(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
+        assert same_bytes(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
 
 
 def test_shards_change_no_byte():
     queries, documents = near_ties(seed=5)
-    whole = built(documents).search(Dense(queries), 25)
+    whole = build_index(documents).search(Dense(queries), 25)
     for count in (3, 7):
         index = Flat()
         for part in documents.chunk(count):
             index.add(Dense(part))
-        assert same(index.search(Dense(queries), 25), whole)
+        assert same_bytes(index.search(Dense(queries), 25), whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
 def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
-    leave(available, monkeypatch)
+    limit_device_memory(available, monkeypatch)
     queries, documents = near_ties(seed=4)
-    built(documents).save(tmp_path)
+    build_index(documents).save(tmp_path)
     here, there = (Flat.open(tmp_path, device=device).search(Dense(queries), 40) for device in ("cpu", "cuda"))
-    assert same(here, there)
+    assert same_bytes(here, there)

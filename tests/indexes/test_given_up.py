@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.base import KINDS
+from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.artifacts import mapping
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
@@ -16,7 +16,7 @@ from moeir.representations.sparse import Sparse
 TEXTS, QUERIES, WIDTH = 300, 20, 32
 
 
-def drawn(kind, count, generator):
+def random_texts(kind, count, generator):
     """Representations of `count` random texts."""
     if kind == "dense":
         return Dense(torch.randn(count, WIDTH, generator=generator))
@@ -34,13 +34,13 @@ def drawn(kind, count, generator):
 )  # fmt: skip
 def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(3)
-    drawn(kind, TEXTS, generator).save(tmp_path / "encodings")
-    queries, engine = drawn(kind, QUERIES, generator), variants.bind("indexes", spec)
+    random_texts(kind, TEXTS, generator).save(tmp_path / "encodings")
+    queries, engine = random_texts(kind, QUERIES, generator), variants.bind_variant("indexes", spec)
     released = []
 
     def build_and_search(name):
         index = engine()
-        index.add(KINDS[kind].open(tmp_path / "encodings"))
+        index.add(REPRESENTATION_CLASSES[kind].open(tmp_path / "encodings"))
         index.save(tmp_path / name)
         opened = type(index).open(tmp_path / name)
         few = [opened.search(queries.select(torch.tensor([row])), 15) for row in range(3)]
@@ -50,7 +50,7 @@ def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(mapping, "KEPT", 0)
     monkeypatch.setattr(mapping, "STRIDE", 1)
     monkeypatch.setattr(mapping, "AROUND", 1)
-    read = mapping.read
+    read = mapping.note_pages_read
     monkeypatch.setattr(mapping, "read", lambda size: released.append(size) or read(size))
     after = build_and_search("given-up")
     assert sum(size > 0 for size in released) > 3

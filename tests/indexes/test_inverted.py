@@ -12,7 +12,7 @@ from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import DTYPES
 from moeir.kernels import compiling
 from moeir.representations.sparse import Sparse
-from tests.indexes.agreement import same
+from tests.indexes.agreement import same_bytes
 from tests.oracles import search as oracle
 
 VOCABULARY = 6
@@ -20,14 +20,14 @@ text = st.dictionaries(st.integers(0, VOCABULARY - 1), st.integers(-4, 8).map(la
 texts = st.lists(text, min_size=1, max_size=25)
 
 
-def packed(texts, vocabulary=VOCABULARY):
+def pack(texts, vocabulary=VOCABULARY):
     starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
     terms = torch.tensor([term for text in texts for term in text], dtype=torch.int64)
     weights = torch.tensor([weight for text in texts for weight in text.values()], dtype=torch.float32)
     return Sparse(starts, terms, weights, vocabulary)
 
 
-def built(documents, id_ranks=None):
+def build_index(documents, id_ranks=None):
     index = Inverted(id_ranks)
     index.add(documents)
     return index
@@ -43,17 +43,17 @@ def random_texts(count, terms, seed):
 @settings(deadline=None)
 def test_search_is_a_full_sort_of_the_documents_that_share_a_term(queries, documents, depth, block, random):
     id_ranks = random.sample(range(len(documents)), len(documents))
-    index = built(packed(documents), np.array(id_ranks))
+    index = build_index(pack(documents), np.array(id_ranks))
     index.window = block
-    rows, scores = index.search(packed(queries), depth)
+    rows, scores = index.search(pack(queries), depth)
     for line, query in enumerate(queries):
-        expected = oracle.ranking(oracle.sparse(query, documents), id_ranks, depth)
-        assert oracle.hits(rows[line], scores[line]) == expected
+        expected = oracle.top_rows(oracle.sparse(query, documents), id_ranks, depth)
+        assert oracle.result_hits(rows[line], scores[line]) == expected
 
 
 def test_blocks_threads_batches_and_shards_change_no_byte():
     documents, queries = random_texts(500, 60, seed=0), random_texts(9, 60, seed=1)
-    rows, scores = built(documents).search(queries, 25)
+    rows, scores = build_index(documents).search(queries, 25)
     sharded = Inverted()
     for first in range(0, 500, 190):
         sharded.add(documents.select(torch.arange(first, min(first + 190, 500))))
@@ -71,44 +71,44 @@ def test_blocks_threads_batches_and_shards_change_no_byte():
 def test_the_order_of_a_texts_terms_changes_nothing():
     generator = np.random.default_rng(0)
     weights = dict(zip(range(40), generator.random(40).tolist(), strict=True))
-    ordered, shuffled = packed([weights], 40), packed([{term: weights[term] for term in generator.permutation(40).tolist()}], 40)
-    assert built(ordered).search(shuffled, 1)[1] == built(shuffled).search(ordered, 1)[1]
+    ordered, shuffled = pack([weights], 40), pack([{term: weights[term] for term in generator.permutation(40).tolist()}], 40)
+    assert build_index(ordered).search(shuffled, 1)[1] == build_index(shuffled).search(ordered, 1)[1]
 
 
 def test_a_query_or_document_without_terms_finds_and_is_nothing():
-    rows, scores = built(packed([{}, {1: 0.5}, {2: 0.0}])).search(packed([{}, {1: 1.0, 2: 1.0}, {1: 0.0}]), 3)
+    rows, scores = build_index(pack([{}, {1: 0.5}, {2: 0.0}])).search(pack([{}, {1: 1.0, 2: 1.0}, {1: 0.0}]), 3)
     assert rows.tolist() == [[-1, -1, -1], [1, -1, -1], [-1, -1, -1]]
     assert scores[1, 0] == 0.5
 
 
 def test_a_saved_index_is_the_same_index(tmp_path):
     documents, queries = random_texts(300, 40, seed=2), random_texts(5, 40, seed=3)
-    index = built(documents)
+    index = build_index(documents)
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["engine.json", *(f"{name}.npy" for name in DTYPES)])
     opened = Inverted.open(tmp_path)
-    assert same(index.search(queries, 30), opened.search(queries, 30))
+    assert same_bytes(index.search(queries, 30), opened.search(queries, 30))
     with pytest.raises(ArtifactError, match="takes no more documents"):
         opened.add(documents)
 
 
 @pytest.mark.parametrize("documents", [[], [{}, {}]])
 def test_an_index_without_postings_can_be_saved_and_searched(documents, tmp_path):
-    index = built(packed(documents))
+    index = build_index(pack(documents))
     index.save(tmp_path)
     for each in (index, Inverted.open(tmp_path)):
-        assert each.search(packed([{0: 1.0}]), 3)[0].tolist() == [[-1] * len(documents)]
+        assert each.search(pack([{0: 1.0}]), 3)[0].tolist() == [[-1] * len(documents)]
 
 
 def test_what_is_wrong_is_refused(tmp_path):
-    index = built(packed([{1: 1.0}]))
+    index = build_index(pack([{1: 1.0}]))
     for bad in (float("nan"), float("inf")):
         with pytest.raises(DataError, match="row 3: a weight is NaN or infinite"):
-            index.add(packed([{0: 1.0}, {}, {2: 1.0, 3: bad}]))
+            index.add(pack([{0: 1.0}, {}, {2: 1.0, 3: bad}]))
     with pytest.raises(DataError, match="query 1: a term is outside the vocabulary"):
-        index.search(packed([{}, {VOCABULARY: 1.0}]), 1)
+        index.search(pack([{}, {VOCABULARY: 1.0}]), 1)
     with pytest.raises(ArtifactError, match="vocabulary of 7, but the index holds one of 6"):
-        index.search(packed([{0: 1.0}], vocabulary=7), 1)
+        index.search(pack([{0: 1.0}], vocabulary=7), 1)
     index.save(tmp_path)
     np.save(tmp_path / "terms.npy", np.zeros(5, np.uint16))
     with pytest.raises(ArtifactError, match="damaged inverted index"):
@@ -122,7 +122,7 @@ def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", nowhere)
-    assert compiling.compiled(parallel=True)(len)("abc") == 3
+    assert compiling.njit_cached(parallel=True)(len)("abc") == 3
 
 
 def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:

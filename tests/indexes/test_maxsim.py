@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.maxsim import MaxSim
-from moeir.indexes.ragged import Ragged
+from moeir.indexes.ragged import TokenVectorStore
 from moeir.representations.multivector import MultiVector
-from tests.indexes.agreement import alone, leave, same, sorts
+from tests.indexes.agreement import scores_one_by_one, limit_device_memory, same_bytes, is_full_sort
 from tests.oracles import search as oracle
 
 token = st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3)
 texts = st.lists(st.lists(token, max_size=4), min_size=1, max_size=12)
 
 
-def packed(texts, width=3):
+def pack(texts, width=3):
     starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
     return MultiVector(torch.tensor([token for text in texts for token in text], dtype=torch.float32).view(-1, width), starts)
 
 
-def built(documents, id_ranks=None, **attributes):
+def build_index(documents, id_ranks=None, **attributes):
     index = MaxSim(id_ranks)
     index.add(documents)
     for name, value in attributes.items():
@@ -43,7 +43,7 @@ def near_ties(count=200, width=16, seed=0):
     return MultiVector(queries, torch.tensor([0, 3, 3, 4, 5])), MultiVector(vectors, starts)
 
 
-def listed(texts):
+def to_lists(texts):
     return [texts.vectors[texts.starts[i] : texts.starts[i + 1]].tolist() for i in range(len(texts))]
 
 
@@ -51,50 +51,50 @@ def listed(texts):
 @settings(deadline=None)
 def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
     id_ranks = random.sample(range(len(documents)), len(documents))
-    result = built(packed(documents), np.array(id_ranks)).search(packed(queries), depth)
-    assert sorts(result, lambda query: oracle.maxsim(query, documents), queries, id_ranks, depth)
+    result = build_index(pack(documents), np.array(id_ranks)).search(pack(queries), depth)
+    assert is_full_sort(result, lambda query: oracle.maxsim(query, documents), queries, id_ranks, depth)
 
 
 def test_documents_that_differ_in_the_last_bit_are_told_apart():
     queries, documents = near_ties()
-    result, plain = built(documents).search(queries, 40), listed(documents)
-    assert sorts(result, lambda query: oracle.maxsim(query, plain), listed(queries), range(len(plain)), 40)
+    result, plain = build_index(documents).search(queries, 40), to_lists(documents)
+    assert is_full_sort(result, lambda query: oracle.maxsim(query, plain), to_lists(queries), range(len(plain)), 40)
 
 
 @pytest.mark.parametrize("block", [1, 7, None])
 @pytest.mark.parametrize("slack", [0, 64])
 def test_blocks_batches_and_pools_change_no_byte(block, slack):
     queries, documents = near_ties(seed=1)
-    whole = built(documents).search(queries, 20)
-    index = built(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=5000)
-    assert same(index.search(queries, 20), whole) and alone(index, queries, 20) == whole[1].tobytes()
+    whole = build_index(documents).search(queries, 20)
+    index = build_index(documents, queries_at_once=block, documents_at_once=block, slack=slack, elements_at_once=5000)
+    assert same_bytes(index.search(queries, 20), whole) and scores_one_by_one(index, queries, 20) == whole[1].tobytes()
 
 
 def test_a_document_whose_tokens_all_oppose_the_query_keeps_its_negative_score():
-    documents = packed([[[-1.0, 0, 0]], [[-2.0, 0, 0], [-3.0, 0, 0], [-4.0, 0, 0]], []])
-    rows, scores = built(documents).search(packed([[[1.0, 0, 0]], [[1.0, 0, 0]] * 3]), 5)
+    documents = pack([[[-1.0, 0, 0]], [[-2.0, 0, 0], [-3.0, 0, 0], [-4.0, 0, 0]], []])
+    rows, scores = build_index(documents).search(pack([[[1.0, 0, 0]], [[1.0, 0, 0]] * 3]), 5)
     assert rows.tolist() == [[0, 1, -1]] * 2
     assert scores.tolist() == [[-1.0, -2.0, -np.inf], [-3.0, -6.0, -np.inf]]
 
 
 def test_a_float32_product_that_loses_the_best_token_is_seen_through():
     tokens = torch.tensor([[0.0, 32768, -32768, 4e-4], [1.5e-3, 32768, -32768, 0]]).half()  # 32768 + 0.0015 is 32768
-    index = built(MultiVector(tokens, torch.tensor([0, 2])))
+    index = build_index(MultiVector(tokens, torch.tensor([0, 2])))
     scores = index.search(MultiVector(torch.ones(2, 4), torch.tensor([0, 2])), 1)[1]
     assert scores[0, 0] == 2 * tokens[1, 0].float()
 
 
 def test_a_query_token_of_zeros_adds_nothing():
-    documents = packed([[[1.0, 2, 3]], [[3.0, 2, 1], [0.5, 0, 9]]])
-    with_zeros, without = packed([[[0.0, 0, 0], [1, 1, 0]], [[0.0, 0, 0]]]), packed([[[1.0, 1, 0]]])
-    rows, scores = built(documents).search(with_zeros, 2)
-    assert scores[0].tobytes() == built(documents).search(without, 2)[1].tobytes()
+    documents = pack([[[1.0, 2, 3]], [[3.0, 2, 1], [0.5, 0, 9]]])
+    with_zeros, without = pack([[[0.0, 0, 0], [1, 1, 0]], [[0.0, 0, 0]]]), pack([[[1.0, 1, 0]]])
+    rows, scores = build_index(documents).search(with_zeros, 2)
+    assert scores[0].tobytes() == build_index(documents).search(without, 2)[1].tobytes()
     assert rows[1].tolist() == [1, 0] and scores[1].tolist() == [0.0, 0.0]
 
 
 def test_the_score_is_that_of_the_representation():
     queries, documents = near_ties(seed=2)
-    rows, scores = built(documents).search(queries, 10)
+    rows, scores = build_index(documents).search(queries, 10)
     reference = queries.scores(documents)
     for line in (0, 2, 3):
         assert torch.allclose(reference[line, rows[line]], torch.from_numpy(scores[line]), rtol=0, atol=1e-5)
@@ -107,22 +107,22 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     index.add(documents.select(torch.arange(60, 200)))
     index.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "starts.npy", "vectors.npy"]
-    assert same(built(documents).search(queries, 30), MaxSim.open(tmp_path).search(queries, 30))
+    assert same_bytes(build_index(documents).search(queries, 30), MaxSim.open(tmp_path).search(queries, 30))
 
 
 def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):
-    index = built(packed([[], []]))
+    index = build_index(pack([[], []]))
     index.save(tmp_path)
     for each in (index, MaxSim.open(tmp_path)):
-        assert each.search(packed([[[1.0, 0, 0]]]), 3)[0].tolist() == [[-1, -1]]
+        assert each.search(pack([[[1.0, 0, 0]]]), 3)[0].tolist() == [[-1, -1]]
 
 
 def test_what_is_wrong_is_refused(tmp_path):
-    index = built(packed([[[1.0, 2, 3]], []]))
+    index = build_index(pack([[[1.0, 2, 3]], []]))
     with pytest.raises(DataError, match="row 4: its token vector 1 holds NaN"):
-        index.add(packed([[[1.0, 1, 1]], [], [[1.0, 1, 1], [1.0, float("nan"), 1]]]))
+        index.add(pack([[[1.0, 1, 1]], [], [[1.0, 1, 1], [1.0, float("nan"), 1]]]))
     with pytest.raises(ArtifactError, match="dimension 2, but the index holds dimension 3"):
-        index.search(packed([[[1.0, 2]]], width=2), 1)
+        index.search(pack([[[1.0, 2]]], width=2), 1)
     index.save(tmp_path)
     np.save(tmp_path / "starts.npy", np.array([0, 2, 2]))
     with pytest.raises(ArtifactError, match=r"damaged maxsim index: 1 vectors, starts.npy counts 2"):
@@ -132,36 +132,36 @@ def test_what_is_wrong_is_refused(tmp_path):
 def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
     queries, documents = near_ties(count=400, width=24, seed=6)
     for depth in (1, 40, 400):
-        results = (built(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
-        assert same(*results)
+        results = (build_index(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
+        assert same_bytes(*results)
 
 
 def test_shards_change_no_byte():
     queries, documents = near_ties(seed=5)
-    whole = built(documents).search(queries, 25)
+    whole = build_index(documents).search(queries, 25)
     for count in (3, 7):
         index = MaxSim()
         for part in torch.arange(len(documents)).chunk(count):
             index.add(documents.select(part))
-        assert same(index.search(queries, 25), whole)
+        assert same_bytes(index.search(queries, 25), whole)
 
 
 def test_texts_are_padded_with_their_last_token():
-    documents = Ragged(torch.device("cpu"))
-    documents.add(packed([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]]))
-    rows, texts = next(iter(documents.read_by_length()))
-    assert rows.tolist() == [2, 0] and texts.sizes.tolist() == [1, 2]  # shortest first, none without tokens
-    tokens, real = texts.padded(0, 2)
+    documents = TokenVectorStore(torch.device("cpu"))
+    documents.add(pack([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]]))
+    rows, texts = next(iter(documents.iterate_by_length()))
+    assert rows.tolist() == [2, 0] and texts.host_lengths.tolist() == [1, 2]  # shortest first, none without tokens
+    tokens, real = texts.pad(0, 2)
     assert tokens[..., 0].tolist() == [[3, 3], [1, 2]] and real.tolist() == [[True, False], [True, True]]
-    tokens, real = documents.select(torch.tensor([0])).padded(0, 1)
+    tokens, real = documents.select(torch.tensor([0])).pad(0, 1)
     assert tokens[..., 0].tolist() == [[1, 2]] and real.all()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
 def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
-    leave(available, monkeypatch)
+    limit_device_memory(available, monkeypatch)
     queries, documents = near_ties(seed=4)
-    built(documents).save(tmp_path)
+    build_index(documents).save(tmp_path)
     here, there = (MaxSim.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
-    assert same(here, there)
+    assert same_bytes(here, there)

@@ -10,13 +10,13 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes import tables
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.plaid import Plaid
-from moeir.indexes.residuals import Quantiser, dealt, nearest
-from moeir.indexes.storage import Vectors
+from moeir.indexes.residuals import ResidualCodec, allocate_dimensions, nearest_centroids
+from moeir.indexes.storage import VectorStore
 from moeir.representations.multivector import MultiVector
-from tests.indexes.agreement import alone, same
+from tests.indexes.agreement import scores_one_by_one, same_bytes
 
 
-def drawn(count=300, width=20, seed=0, topics=30, most=9):
+def random_texts(count=300, width=20, seed=0, topics=30, most=9):
     """Texts whose tokens cluster around a few topics, some without tokens; query tokens near tokens of texts."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, most, (count,), generator=generator)
@@ -29,22 +29,22 @@ def drawn(count=300, width=20, seed=0, topics=30, most=9):
     return MultiVector(queries, torch.tensor([0, 3, 3, 38, 40])), MultiVector(vectors, starts)
 
 
-def built(documents, id_ranks=None, **options):
+def build_index(documents, id_ranks=None, **options):
     index = Plaid(id_ranks, **options)
     index.add(documents)
     return index
 
 
-def everything(documents, **options):
+def exhaustive_options(documents, **options):
     """Options for a search that skips nothing."""
     return {"centroids": 16, "nprobe": 16, "candidates": len(documents)} | options
 
 
 def test_scores_are_those_of_the_decoded_vectors():
-    queries, documents = drawn()
-    index = built(documents, **everything(documents))
+    queries, documents = random_texts()
+    index = build_index(documents, **exhaustive_options(documents))
     rows, scores = index.search(queries, len(documents))
-    decoded = [torch.from_numpy(index.tokens_of(row)) for row in range(len(documents))]
+    decoded = [torch.from_numpy(index.token_vectors(row)) for row in range(len(documents))]
     expected = queries.scores(MultiVector(torch.cat(decoded), documents.starts))
     step = 0.02  # bound of the rounding error per query token, twice what is observed
     for line, tokens in ((0, 3), (2, 35), (3, 2)):
@@ -55,13 +55,13 @@ def test_scores_are_those_of_the_decoded_vectors():
 
 
 def test_rescored_hits_are_maxsims_when_nothing_is_left_out():
-    queries, documents = drawn(seed=1)
+    queries, documents = random_texts(seed=1)
     id_ranks = np.random.default_rng(0).permutation(len(documents))
     exact = MaxSim(id_ranks)
     exact.add(documents)
     depth = len(documents)
-    assert same(built(documents, id_ranks, rescore=True, **everything(documents)).search(queries, depth), exact.search(queries, depth))
-    scores = built(documents, id_ranks, rescore=True).search(queries, 5)[1]
+    assert same_bytes(build_index(documents, id_ranks, rescore=True, **exhaustive_options(documents)).search(queries, depth), exact.search(queries, depth))
+    scores = build_index(documents, id_ranks, rescore=True).search(queries, 5)[1]
     assert scores.tolist() == exact.search(queries, 5)[1].tolist()
 
 
@@ -72,93 +72,93 @@ def test_lists_alone_say_what_the_best_centroids_are_worth():
     best[0, 0], best[0, 1] = (0, 1), (2, 1)
     lists = [0, 3], [0, 1], [2]  # texts of each centroid; text 4 has none of them
     starts, rows = np.cumsum([0, *map(len, lists)]), np.array([row for texts in lists for row in texts], np.int32)
-    hits, sums = tables.gathered(centroid_table, best, 2, starts, rows, 5)
+    hits, sums = tables.gather_candidates(centroid_table, best, 2, starts, rows, 5)
     assert hits.tolist() == [0, 1, 2, 3] and sums.tolist() == [9 - 5, 0, 8 - 4, 9 - 5]
 
 
 def test_few_candidates_still_find_most():
-    queries, documents = drawn(count=1500, seed=2)
+    queries, documents = random_texts(count=1500, seed=2)
     exact = MaxSim()
     exact.add(documents)
     best = exact.search(queries, 10)[0]
-    rows = built(documents, nprobe=32, candidates=100, rescore=True).search(queries, 10)[0]
+    rows = build_index(documents, nprobe=32, build_index=100, rescore=True).search(queries, 10)[0]
     share = np.mean([len(set(best[line]) & set(rows[line])) / 10 for line in (0, 2, 3)])
     assert share >= 0.8
 
 
 @pytest.mark.parametrize("rescore", [False, True])
 def test_batches_shards_and_saving_change_no_byte(tmp_path, rescore):
-    queries, documents = drawn(seed=3)
+    queries, documents = random_texts(seed=3)
     options = {"nprobe": 3, "candidates": 40, "rescore": rescore}
-    expected = built(documents, **options).search(queries, 10)
+    expected = build_index(documents, **options).search(queries, 10)
     index = Plaid(**options)
     for part in torch.arange(len(documents)).chunk(3):
         index.add(documents.select(part))
-    assert same(index.search(queries, 10), expected) and alone(index, queries, 10) == expected[1].tobytes()
-    built(documents, **options).save(tmp_path / "one")
+    assert same_bytes(index.search(queries, 10), expected) and scores_one_by_one(index, queries, 10) == expected[1].tobytes()
+    build_index(documents, **options).save(tmp_path / "one")
     index.save(tmp_path / "two")
     Plaid.open(tmp_path / "two").save(tmp_path / "three")
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert ("vectors.npy" in names) == rescore
     for other in ("two", "three"):
         assert [(tmp_path / other / name).read_bytes() for name in names] == [(tmp_path / "one" / name).read_bytes() for name in names]
-        assert same(Plaid.open(tmp_path / other).search(queries, 10), expected)
+        assert same_bytes(Plaid.open(tmp_path / other).search(queries, 10), expected)
     assert json.loads((tmp_path / "one" / "engine.json").read_text())["exact"] is False
 
 
 @pytest.mark.parametrize("rescore", [False, True])
 def test_pairs_score_as_they_are_found(rescore):
-    queries, documents = drawn(seed=4)
-    index = built(documents, rescore=rescore)
+    queries, documents = random_texts(seed=4)
+    index = build_index(documents, rescore=rescore)
     rows, scores = index.search(queries, 6)
     query, rank = np.nonzero(rows >= 0)
-    assert index.paired(queries, query, rows[query, rank]).tolist() == scores[query, rank].tolist()
+    assert index.score_pairs(queries, query, rows[query, rank]).tolist() == scores[query, rank].tolist()
     blank = int((documents.starts.diff() == 0).nonzero()[0])
-    assert index.paired(queries, np.array([1, 0]), np.array([3, blank])).tolist() == [0.0, -np.inf]
+    assert index.score_pairs(queries, np.array([1, 0]), np.array([3, blank])).tolist() == [0.0, -np.inf]
 
 
 def test_a_vector_of_128_dimensions_takes_at_most_36_bytes(tmp_path):
-    _, documents = drawn(count=40, width=128)
-    built(documents, centroids=8).save(tmp_path)
+    _, documents = random_texts(count=40, width=128)
+    build_index(documents, centroids=8).save(tmp_path)
     stored_bytes = sum((tmp_path / f"{name}.npy").stat().st_size - 128 for name in ("codes", "leading", "residuals"))
     assert stored_bytes == 34 * len(documents.vectors)
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 21])
 def test_any_dimension_is_kept_and_decoded(width):
-    vectors = Vectors(torch.device("cpu"))
+    vectors = VectorStore(torch.device("cpu"))
     vectors.add(torch.randn(900, width), str)
-    codec = Quantiser.trained(vectors, 40, 0)
-    codes, residuals = codec.encoded(vectors[slice(0, 900)])
+    codec = ResidualCodec.train(vectors, 40, 0)
+    codes, residuals = codec.encode(vectors[slice(0, 900)])
     assert residuals.shape == (900, -(-width // 4))
-    error = vectors[slice(0, 900)].float().numpy() - codec.decoded(codes, residuals)
+    error = vectors[slice(0, 900)].float().numpy() - codec.decode(codes, residuals)
     assert np.square(error).sum() < 0.2 * vectors[slice(0, 900)].float().square().sum()
 
 
 def test_a_rotation_keeps_lengths_and_the_nearest_centroid_is_near():
     residuals = np.random.default_rng(0).normal(size=(200, 9)) * np.arange(1, 10)
-    assert np.allclose(np.linalg.norm(residuals @ dealt(residuals), axis=1), np.linalg.norm(residuals, axis=1), rtol=1e-5)
-    assert np.square(residuals @ dealt(residuals)).sum(axis=0).reshape(3, 8).sum(axis=1).argmax() == 0
+    assert np.allclose(np.linalg.norm(residuals @ allocate_dimensions(residuals), axis=1), np.linalg.norm(residuals, axis=1), rtol=1e-5)
+    assert np.square(residuals @ allocate_dimensions(residuals)).sum(axis=0).reshape(3, 8).sum(axis=1).argmax() == 0
     vectors, centroids = torch.randn(300, 6), torch.randn(17, 6)
     distances = torch.cdist(vectors, centroids)
-    chosen = distances.gather(1, torch.from_numpy(nearest(vectors, centroids)).long()[:, None])[:, 0]
+    chosen = distances.gather(1, torch.from_numpy(nearest_centroids(vectors, centroids)).long()[:, None])[:, 0]
     assert (chosen <= distances.amin(dim=1) + 0.05).all()
 
 
 def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):
-    queries, _ = drawn()
-    index = built(MultiVector(torch.zeros(0, 20), torch.zeros(3, dtype=torch.int64)))
+    queries, _ = random_texts()
+    index = build_index(MultiVector(torch.zeros(0, 20), torch.zeros(3, dtype=torch.int64)))
     index.save(tmp_path)
     for each in (index, Plaid.open(tmp_path)):
         assert (each.search(queries, 3)[0] == -1).all()
 
 
 def test_what_is_wrong_is_refused(tmp_path):
-    documents = drawn()[1]
+    documents = random_texts()[1]
     for name in ("centroids", "nprobe", "candidates"):
         with pytest.raises(UsageError, match=f"plaid:{name}=0: expected at least 1"):
             Plaid(**{name: 0})
-    index = built(documents)
+    index = build_index(documents)
     index.save(tmp_path)
     with pytest.raises(ArtifactError, match="takes no more documents"):
         index.add(documents)

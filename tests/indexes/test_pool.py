@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.indexes.pool import Pool, QuickPool
+from moeir.indexes.pool import TopKPool, CpuTopKPool
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
@@ -15,7 +15,7 @@ def test_both_pools_keep_the_same_scores(kind, size):
     scores[1, :150] = -torch.inf
     scores[2] = 0.5
     scores[3] = -scores[3].abs()
-    plain, quick = Pool(5, size, torch.device("cpu")), QuickPool(5, size)
+    plain, quick = TopKPool(5, size, torch.device("cpu")), CpuTopKPool(5, size)
     for first in range(0, 200, 32):
         rows = torch.arange(first, min(first + 32, 200))
         wider = torch.full((5, 40), 9.0, dtype=kind)  # columns beyond the rows are ignored
@@ -35,7 +35,7 @@ def test_both_pools_keep_the_same_scores(kind, size):
 
 
 def test_a_pool_is_certain_only_if_nobody_outside_is_within_the_margin():
-    pool = QuickPool(1, 2)
+    pool = CpuTopKPool(1, 2)
     pool.push(torch.tensor([[1.0, 3.0, 2.0, -np.inf]]), torch.arange(4))
     assert pool.candidates(1, torch.tensor([0.5], dtype=torch.float64))[1].tolist() == [True]
     assert pool.candidates(1, torch.tensor([1.0], dtype=torch.float64))[1].tolist() == [False]

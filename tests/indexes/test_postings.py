@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, UsageError
 from moeir.indexes import impacts
 from moeir.indexes.inverted import Inverted
-from moeir.indexes.postings import _arranged, _steps
+from moeir.indexes.postings import _sort_by_impact, _quantise_weights
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
 VOCABULARY, DOCUMENTS = 200, 6000
 
 
-def skewed(count, seed, terms):
+def skewed_texts(count, seed, terms):
     """Texts with a few rare and many common terms, and mostly small weights."""
     generator = np.random.default_rng(seed)
     common = generator.permutation(1.0 / np.arange(1, VOCABULARY + 1))
@@ -28,7 +28,7 @@ def skewed(count, seed, terms):
     return Sparse.from_matrix(torch.from_numpy(np.where(is_present, generator.exponential(0.5, is_present.shape), 0.0)).float())
 
 
-def built(documents, window, **options):
+def build_index(documents, window, **options):
     index = Inverted(**options)
     index.window = window
     index.add(documents)
@@ -43,22 +43,22 @@ def as_dictionaries(sparse):
 
 @pytest.mark.parametrize("depth", [1, 10, 300])
 def test_what_is_left_out_of_the_scan_changes_nothing(depth):
-    documents, queries = skewed(DOCUMENTS, 0, 12), skewed(6, 1, 20)
-    index = built(documents, 512)
+    documents, queries = skewed_texts(DOCUMENTS, 0, 12), skewed_texts(6, 1, 20)
+    index = build_index(documents, 512)
     result = index.search(queries, depth)
     dictionaries = as_dictionaries(documents)
     for line, query in enumerate(as_dictionaries(queries)):
-        expected = oracle.ranking(oracle.sparse(query, dictionaries), range(DOCUMENTS), depth)
-        hits = oracle.hits(result[0][line], result[1][line])
+        expected = oracle.top_rows(oracle.sparse(query, dictionaries), range(DOCUMENTS), depth)
+        hits = oracle.result_hits(result[0][line], result[1][line])
         assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
         assert {row for row, _ in hits} == {row for row, _ in expected}
-    whole = built(documents, 2**16).search(queries, depth)
+    whole = build_index(documents, 2**16).search(queries, depth)
     assert [array.tobytes() for array in whole] == [array.tobytes() for array in result]
 
 
 def test_a_single_query_on_several_threads_finds_the_same():
-    documents, queries = skewed(DOCUMENTS, 2, 12), skewed(1, 3, 20)
-    index, threads = built(documents, 512), numba.get_num_threads()
+    documents, queries = skewed_texts(DOCUMENTS, 2, 12), skewed_texts(1, 3, 20)
+    index, threads = build_index(documents, 512), numba.get_num_threads()
     both = [array.tobytes() for array in index.search(queries, 50)]
     try:
         numba.set_num_threads(1)
@@ -74,21 +74,21 @@ def test_postings_are_left_out_where_that_pays():
     bins[3000], state = 10, np.array([10, 3000])  # the best ten scans are near 48,000
     reached = np.array([9000 - 3 * bin_index for bin_index in range(3001)] + [0] * 1097)
     reached[2000:3001] = 10  # few others come near
-    impacts.choose_cuts(15.0, 300, 10, bins, state, tails, reached, table, cuts)
+    impacts.choose_cutoffs(15.0, 300, 10, bins, state, tails, reached, table, cuts)
     assert cuts[0] == 0 and cuts[1] > 100
-    impacts.choose_cuts(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
+    impacts.choose_cutoffs(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
     assert cuts.tolist() == [0, 0]  # everything comes near: all is scanned
 
 
 def test_steps_bound_weights_from_above_by_less_than_one_step():
     weights = np.random.default_rng(0).random(1000).astype(np.float32) + np.float32(1e-6)
-    steps, highest = _steps(weights, np.full(1000, weights.max())).astype(np.float64), float(weights.max())
+    steps, highest = _quantise_weights(weights, np.full(1000, weights.max())).astype(np.float64), float(weights.max())
     assert (weights <= steps * highest / 255 * (1 + 1e-12)).all() and (weights >= (steps - 1) * highest / 255 * (1 - 1e-12)).all()
     assert steps.max() == 255 and steps.min() == 1
 
 
 def test_a_window_is_arranged_by_term_then_impact_then_document():
-    offsets, steps, counts = _arranged(np.array([0, 2, 4, 5]), np.array([0, 2, 0, 2, 2]), np.array([5, 7, 9, 7, 8], np.uint8), 4)
+    offsets, steps, counts = _sort_by_impact(np.array([0, 2, 4, 5]), np.array([0, 2, 0, 2, 2]), np.array([5, 7, 9, 7, 8], np.uint8), 4)
     assert (offsets.tolist(), steps.tolist(), counts.tolist()) == ([1, 0, 2, 0, 1], [9, 5, 8, 7, 7], [2, 0, 3, 0])
 
 
@@ -101,23 +101,23 @@ def test_quantised_search_is_exact_over_the_middles_of_steps(queries, documents,
     highest = {term: max(text.get(term, 0.0) for text in documents) for term in range(6)}
     rounded = [{term: (math.ceil(weight * 255 / highest[term]) - 0.5) for term, weight in text.items()} for text in documents]
     scaled_queries = [{term: weight * (highest[term] / 255) for term, weight in text.items()} for text in queries]
-    index = built(_packed(documents), 64, quantise=8)
-    rows, scores = index.search(_packed(queries), depth)
+    index = build_index(_pack(documents), 64, quantise=8)
+    rows, scores = index.search(_pack(queries), depth)
     for line, query in enumerate(scaled_queries):
-        expected = oracle.ranking(oracle.sparse(query, rounded), range(len(documents)), depth)
-        assert [score for _, score in oracle.hits(rows[line], scores[line])] == pytest.approx([score for _, score in expected], rel=1e-6)
+        expected = oracle.top_rows(oracle.sparse(query, rounded), range(len(documents)), depth)
+        assert [score for _, score in oracle.result_hits(rows[line], scores[line])] == pytest.approx([score for _, score in expected], rel=1e-6)
 
 
-def _packed(texts):
+def _pack(texts):
     starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
     terms = torch.tensor([term for text in texts for term in sorted(text)], dtype=torch.int64)
     return Sparse(starts, terms, torch.tensor([text[term] for text in texts for term in sorted(text)], dtype=torch.float32), 6)
 
 
 def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):
-    documents, queries = skewed(500, 4, 12), skewed(3, 5, 20)
+    documents, queries = skewed_texts(500, 4, 12), skewed_texts(3, 5, 20)
     for name, quantise in (("eight", 8), ("full", None)):
-        index = built(documents, 64, quantise=quantise)
+        index = build_index(documents, 64, quantise=quantise)
         index.save(tmp_path / name)
         opened = Inverted.open(tmp_path / name)
         assert opened.settings()["exact"] is opened.exact is (quantise is None)
@@ -129,10 +129,10 @@ def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):
 
 
 def test_an_index_built_on_disk_is_the_one_built_in_memory(tmp_path):
-    documents = skewed(700, 6, 12)
-    searched = built(documents, 128)
-    searched.search(skewed(1, 7, 20), 3)
-    for name, index in (("disk", built(documents, 128)), ("memory", searched)):
+    documents = skewed_texts(700, 6, 12)
+    searched = build_index(documents, 128)
+    searched.search(skewed_texts(1, 7, 20), 3)
+    for name, index in (("disk", build_index(documents, 128)), ("memory", searched)):
         index.save(tmp_path / name)
     for file in (tmp_path / "disk").iterdir():
         paths = (file, tmp_path / "memory" / file.name)
@@ -141,7 +141,7 @@ def test_an_index_built_on_disk_is_the_one_built_in_memory(tmp_path):
 
 
 def test_an_index_of_an_earlier_version_is_refused(tmp_path):
-    built(skewed(50, 8, 12), 64).save(tmp_path)
+    build_index(skewed_texts(50, 8, 12), 64).save(tmp_path)
     (tmp_path / "highest.npy").unlink()
     with pytest.raises(ArtifactError, match="highest: missing, or written by an earlier version; run `moeir index` again"):
         Inverted.open(tmp_path)
@@ -149,8 +149,8 @@ def test_an_index_of_an_earlier_version_is_refused(tmp_path):
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
 def test_scores_that_float32_cannot_tell_apart_are_still_in_order(scale):
-    documents, queries = skewed(300, 9, 12).scaled(scale), skewed(2, 10, 20).scaled(scale)
-    rows, scores = built(documents, 64).search(queries, 40)
+    documents, queries = skewed_texts(300, 9, 12).scale(scale), skewed_texts(2, 10, 20).scale(scale)
+    rows, scores = build_index(documents, 64).search(queries, 40)
     assert (scores == (0.0 if scale < 1 else np.inf)).all()
     assert all((np.diff(line) < 0).all() for line in rows)
 
@@ -158,7 +158,7 @@ def test_scores_that_float32_cannot_tell_apart_are_still_in_order(scale):
 def test_negative_weights_and_repeated_terms_are_scored_as_they_are():
     documents = Sparse(torch.tensor([0, 2, 3, 4]), torch.tensor([0, 1, 0, 1]), torch.tensor([1.0, -3.0, 0.5, 2.0]), 2)
     queries = Sparse(torch.tensor([0, 3]), torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 1.0]), 2)
-    rows, scores = built(documents, 64).search(queries, 3)
+    rows, scores = build_index(documents, 64).search(queries, 3)
     assert (rows.tolist(), scores.tolist()) == ([[2, 1, 0]], [[2.0, 1.0, -1.0]])
-    index = built(documents, 64)
-    assert index.paired(queries, np.array([0, 0, 0]), np.array([1, 0, 2])).tolist() == [1.0, -1.0, 2.0]
+    index = build_index(documents, 64)
+    assert index.score_pairs(queries, np.array([0, 0, 0]), np.array([1, 0, 2])).tolist() == [1.0, -1.0, 2.0]

@@ -11,17 +11,17 @@ from moeir.indexes.inverted import Inverted
 from moeir.indexes.seismic import Seismic
 from moeir.representations.sparse import Sparse
 
-THERE = importlib.util.find_spec("seismic") is not None
-needs_seismic = pytest.mark.skipif(not THERE, reason="the extra `seismic` (pyseismic-lsr) is not installed")
+IS_INSTALLED = importlib.util.find_spec("seismic") is not None
+needs_seismic = pytest.mark.skipif(not IS_INSTALLED, reason="the extra `seismic` (pyseismic-lsr) is not installed")
 
 
-def sparse(count, seed):
+def random_sparse(count, seed):
     generator = torch.Generator().manual_seed(seed)
     matrix = torch.rand(count, 60, generator=generator) * torch.rand(count, 60, generator=generator)
     return Sparse.from_matrix(torch.where(matrix > 0.3, matrix, torch.zeros(())))
 
 
-@pytest.mark.skipif(THERE, reason="the extra `seismic` is installed")
+@pytest.mark.skipif(IS_INSTALLED, reason="the extra `seismic` is installed")
 def test_without_the_package_one_line_names_the_command():
     with pytest.raises(UsageError, match=r"seismic: the package pyseismic-lsr is not installed; pip install 'moeir\[seismic\]'"):
         Seismic()
@@ -35,7 +35,7 @@ def test_wrong_options_are_refused(options):
 
 @needs_seismic
 def test_it_finds_nearly_what_inverted_finds(tmp_path):
-    documents, queries, results = sparse(500, 0), sparse(6, 1), {}
+    documents, queries, results = random_sparse(500, 0), random_sparse(6, 1), {}
     for name, index in (("ours", Inverted()), ("theirs", Seismic(query_terms=60, caution=0.5))):
         index.add(documents.select(torch.arange(200)))
         index.add(documents.select(torch.arange(200, 500)))

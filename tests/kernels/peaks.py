@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch.profiler import ProfilerActivity, profile
 
 
-def peak(function: Callable[[], object]) -> int:
+def peak_bytes(function: Callable[[], object]) -> int:
     """Peak bytes of host memory, from the profiler's allocation events."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.kernels import attention as kernel
-from moeir.kernels.attention import Layout, apply_rotary, attention, first_attention, padded_sdpa
+from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention, padded_sdpa
 from tests.oracles import attention as windows
 from tests.oracles import representations as oracles
 
@@ -23,7 +23,7 @@ def parts(lengths, heads=2, width=4, seed=0):
 def layout(lengths, silent=None):
     starts = torch.tensor([0, *lengths]).cumsum(0)
     mask = None if silent is None else torch.cat([torch.arange(n) >= n - count for n, count in zip(lengths, silent, strict=True)])
-    return Layout(tuple(lengths), starts, mask)
+    return PackedLayout(tuple(lengths), starts, mask)
 
 
 def padded(query, key, value, batch, reach=None):
@@ -36,7 +36,7 @@ def by_loop(query, key, value, batch, reach=None):
     for first, last in zip(batch.starts[:-1].tolist(), batch.starts[1:].tolist(), strict=True):
         visible = [True] * (last - first) if batch.silent is None else (~batch.silent[first:last]).tolist()
         heads = [[part[first:last, head].tolist() for part in (query, key, value)] for head in range(query.shape[1])]
-        function = oracles.attention if reach is None else lambda *arguments: windows.windowed(*arguments, reach)
+        function = oracles.attention if reach is None else lambda *arguments: windows.windowed_attention(*arguments, reach)
         text = [torch.tensor(function(*head, visible)) for head in heads]
         rows.append(torch.stack(text, dim=1))
     return torch.cat(rows)
@@ -66,7 +66,7 @@ def test_grouped_and_masked_attention_have_the_same_gradients():
         results.append([part.grad for part in tensors])
     for grouped, masked in zip(*results, strict=True):
         assert torch.allclose(grouped, masked, atol=1e-5)
-    silent = batch.silent
+    silent = batch.no_attend_mask
     assert results[0][1][silent].abs().max() == 0 and results[0][2][silent].abs().max() == 0  # silent keys and values are not attended to
     assert results[0][0][silent].abs().max() > 0  # but silent queries attend
 
@@ -80,7 +80,7 @@ def test_first_tokens_look_alone_as_they_look_among_all(lengths, seed, data):
     results = []
     for narrow in (True, False):
         query, key, value = tensors = [part.requires_grad_() for part in parts(lengths, seed=seed)]
-        mixed = first_attention(query[firsts], key, value, batch) if narrow else attention(query, key, value, batch)[firsts]
+        mixed = cls_attention(query[firsts], key, value, batch) if narrow else attention(query, key, value, batch)[firsts]
         mixed.square().sum().backward()
         results.append([mixed.detach(), *(part.grad for part in tensors)])
     for narrow, wide in zip(*results, strict=True):
@@ -106,7 +106,7 @@ def test_dropped_weights_are_as_many_as_asked_for_and_the_others_make_up_for_the
     query, value = query.requires_grad_(), torch.ones_like(value)
     torch.manual_seed(3)
     if form == "firsts":
-        mixed = torch.cat([first_attention(query[batch.starts[:-1]], key, value, batch, rate) for _ in range(40)])
+        mixed = torch.cat([cls_attention(query[batch.starts[:-1]], key, value, batch, rate) for _ in range(40)])
     elif form == "groups":
         mixed = attention(query, key, value, batch, dropout=rate)
     else:
@@ -166,7 +166,7 @@ def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, mon
 
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
     batch = layout([3, 5])
-    kernel._varlen(*parts([3, 5]), batch, batch.cumulative_lengths[0], batch.longest, reach)
+    kernel._varlen_attention(*parts([3, 5]), batch, batch.cumulative_lengths[0], batch.max_length, reach)
     assert arguments == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
 
 
@@ -179,7 +179,7 @@ def test_positions_turn_pairs_of_numbers():
     results = apply_rotary(states, *batch.rotary_angles(theta, width))
     for token, position in enumerate(position for length in lengths for position in range(length)):
         for head in range(states.shape[1]):
-            assert results[token, head].tolist() == pytest.approx(windows.rotated(states[token, head].tolist(), position, theta), abs=1e-5)
+            assert results[token, head].tolist() == pytest.approx(windows.apply_rotary(states[token, head].tolist(), position, theta), abs=1e-5)
 
 
 def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():

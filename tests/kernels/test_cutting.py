@@ -20,7 +20,7 @@ def cut(text, width=1, limit=1):
     roles = np.array([cutting.NUMBER, *range(0, limit * (width - 1), limit)])
     keys, numbers = np.zeros((99999, max(limit * (width - 1), 1)), np.uint64), np.zeros(99999, np.float32)
     letters = np.frombuffer(text.encode(), np.uint8)
-    rows = cutting.cut(letters, roles, np.full(width, limit), keys, numbers, 0)
+    rows = cutting.parse_lines(letters, roles, np.full(width, limit), keys, numbers, 0)
     return (keys[:rows], numbers[:rows]) if rows >= 0 else rows
 
 
@@ -36,7 +36,7 @@ def test_odd_numbers_are_those_of_float():
 
 @pytest.mark.parametrize("word", LEFT)
 def test_what_is_not_certain_is_left(word):
-    assert cut(f"1\n{word}\n") == cutting.OTHERWISE
+    assert cut(f"1\n{word}\n") == cutting.IRREGULAR
 
 
 def test_numbers_as_programs_print_them_are_those_of_float():
@@ -54,7 +54,7 @@ def test_numbers_between_two_float32_are_those_of_float_or_left():
         middle = (float(low) + float(np.nextafter(low, np.float32(9)))) / 2
         word = f"{middle:.17f}" if generator.random() < 0.5 else f"{middle:.17f}"[:17] + str(generator.randint(0, 9))
         result = cut(word + "\n")
-        certain += result != cutting.OTHERWISE if isinstance(result, int) else 1
+        certain += result != cutting.IRREGULAR if isinstance(result, int) else 1
         assert isinstance(result, int) or result[1][0] == np.float32(float(word)), word
     assert 100 < certain < 2000
 
@@ -72,7 +72,7 @@ def test_a_word_that_is_too_long_names_its_column():
 
 @pytest.mark.parametrize("text", ["1 a\n\n2 b\n", "1 a b\n", "1\n", "\n", " \n", "1 a\n 2\n", "1 \x01\n", "1 a\x1f\n", "x a\n"])
 def test_lines_of_another_shape_are_left(text):
-    assert cut(text, 2) == cutting.OTHERWISE
+    assert cut(text, 2) == cutting.IRREGULAR
 
 
 def test_any_white_space_parts_words():

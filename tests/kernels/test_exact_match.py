@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from moeir.kernels import exact_match, pairs
-from moeir.kernels.exact_match import best_matches
-from moeir.kernels.pairs import products
+from moeir.kernels.exact_match import find_best_matches
+from moeir.kernels.pairs import gather_dot
 from moeir.representations.exact_match import ExactMatch
 
 
@@ -49,7 +49,7 @@ def test_by_hand():
     vectors = torch.tensor([[2.0, -1.0], [1.0, 0.5], [9.0, 9.0], [2.0, 1.0]])
     documents = ExactMatch(torch.tensor([cat, cat, fox, owl]), vectors, torch.tensor([0, 3, 4]))
     assert queries.scores(documents).tolist() == [[2.5, 0.0]]  # 2 + 0.5; owl's only product is −1
-    tokens = best_matches(queries.vectors, queries.terms, vectors, documents.terms, documents.owners())
+    tokens = find_best_matches(queries.vectors, queries.terms, vectors, documents.terms, documents.text_indices())
     assert [part.tolist() for part in tokens] == [[0, 1], [0, 1]]
 
 
@@ -63,7 +63,7 @@ def test_of_equal_products_the_first_learns():
 def test_nothing_but_the_winners_is_kept_for_the_gradient():
     queries, documents = texts(20, 3, terms=2), texts(30, 4, terms=2)
     with torch.no_grad():
-        pairs = len(best_matches(queries.vectors, queries.terms, documents.vectors, documents.terms, documents.owners())[0])
+        pairs = len(find_best_matches(queries.vectors, queries.terms, documents.vectors, documents.terms, documents.text_indices())[0])
     saved_sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_sizes.append(tensor.numel()) or tensor, lambda tensor: tensor):
         queries.scores(documents)
@@ -72,4 +72,4 @@ def test_nothing_but_the_winners_is_kept_for_the_gradient():
 
 def test_products_of_no_pairs_are_none():
     nothing = torch.zeros(0, dtype=torch.int64)
-    assert products(torch.eye(2), torch.eye(2), nothing, nothing).tolist() == []
+    assert gather_dot(torch.eye(2), torch.eye(2), nothing, nothing).tolist() == []

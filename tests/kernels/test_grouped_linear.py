@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from moeir.kernels.grouped_linear import ALIGNED, ExpertGroups, grouped_linear
+from moeir.kernels.grouped_linear import ROW_ALIGNMENT, ExpertGroups, grouped_linear
 
 
 def plain(rows, weights, biases, choice):
@@ -38,4 +38,4 @@ def test_rows_of_an_expert_are_neighbours_and_groups_begin_where_memory_is_align
     groups = ExpertGroups.from_choice(choice, 4)
     assert groups.ends.tolist() == [8, 8, 16, 24] and groups.ends.dtype == torch.int32
     assert groups.slots.tolist() == [8, 0, 9, 10, 1, 16]
-    assert groups.size >= int(groups.ends[-1]) and all(end % ALIGNED == 0 for end in groups.ends.tolist())
+    assert groups.size >= int(groups.ends[-1]) and all(end % ROW_ALIGNMENT == 0 for end in groups.ends.tolist())

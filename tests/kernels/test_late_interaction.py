@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from moeir.kernels import late_interaction as kernel
 from moeir.representations.multivector import MultiVector, maxsim
-from tests.kernels.peaks import peak
+from tests.kernels.peaks import peak_bytes
 
 SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
 
@@ -45,7 +45,7 @@ def outcome(form, queries, documents, seed=5):
 
 def sized(patch, search, at_once):
     patch.setattr(kernel, "_one_by_one", getattr(kernel, search))
-    patch.setitem(kernel.NUMBERS_AT_ONCE, "cpu", at_once)
+    patch.setitem(kernel.PRODUCTS_AT_ONCE, "cpu", at_once)
     patch.setitem(kernel.WINNERS_AT_ONCE, "cpu", at_once)
 
 
@@ -130,4 +130,4 @@ def test_memory_is_a_twentieth_of_the_similarity():
     queries, documents = texts([32] * 16, 1, 128), texts([*lengths[1:], 180], 2, 128)
     own = queries.vectors.nbytes + documents.vectors.nbytes
     similarity = 16 * 128 * 32 * 180 * 4
-    assert peak(lambda: outcome(packed, queries, documents)) - own <= similarity / 20
+    assert peak_bytes(lambda: outcome(packed, queries, documents)) - own <= similarity / 20

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from moeir.kernels.memory import available_bytes, describe_shortage, give_back
+from moeir.kernels.memory import available_bytes, describe_out_of_memory, trim_heap
 
 
 def resident() -> int:
@@ -16,11 +16,11 @@ def resident() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's malloc_trim")
 def test_what_lies_free_between_what_is_kept_is_handed_back():
-    give_back()
+    trim_heap()
     blocks = [torch.ones(16_000) for _ in range(4000)]  # 64 KB each, 250 MB: below the mmap threshold
     survivors, filled = blocks[::40], resident()
     del blocks
-    give_back()
+    trim_heap()
     assert filled - resident() > 150_000 and all(float(block.sum()) == 16_000 for block in survivors)
 
 
@@ -40,7 +40,7 @@ def test_a_shortage_is_told_with_the_device_the_host_and_what_is_taken(monkeypat
     monkeypatch.setattr("socket.gethostname", lambda: "node3")
     problem = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.2 GiB")
     usage = "79.0 GiB of 80.0 GiB are taken, 70.0 GiB by tensors of this process; 2.00 GiB more were wanted"
-    assert describe_shortage(problem) == f"out of memory on cuda:1 (A card) of node3: {usage}"
+    assert describe_out_of_memory(problem) == f"out of memory on cuda:1 (A card) of node3: {usage}"
     for problem in (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), MemoryError()):
-        assert describe_shortage(problem).startswith("out of memory on the CPU of node3: this process has taken up to ")
-    assert describe_shortage(RuntimeError("CPU: you tried to allocate 4096 bytes.")).endswith("; 4096 bytes more were wanted")
+        assert describe_out_of_memory(problem).startswith("out of memory on the CPU of node3: this process has taken up to ")
+    assert describe_out_of_memory(RuntimeError("CPU: you tried to allocate 4096 bytes.")).endswith("; 4096 bytes more were wanted")

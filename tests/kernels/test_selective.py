@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from moeir.kernels.attention import Layout, additive, padded_sdpa
-from moeir.kernels.selective import causal, selective
+from moeir.kernels.attention import PackedLayout, additive_mask, padded_sdpa
+from moeir.kernels.selective import causal_mask, masked_attention
 from tests.oracles import pretraining as oracles
 
 LENGTHS = (3, 3, 5, 1, 4, 4, 7)
@@ -18,12 +18,12 @@ def inputs(seed=0):
 
 
 def layout():
-    return Layout(LENGTHS, torch.tensor([0, *LENGTHS]).cumsum(0))
+    return PackedLayout(LENGTHS, torch.tensor([0, *LENGTHS]).cumsum(0))
 
 
 def plain(query, key, value, mask):
     parts = zip(*(part.flatten(1).split(LENGTHS) for part in (query, key, value)), strict=True)
-    mixed = [oracles.attended(*(part[None] for part in text), mask(number, len(text[0])), 2)[0] for number, text in enumerate(parts)]
+    mixed = [oracles.masked_attention(*(part[None] for part in text), mask(number, len(text[0])), 2)[0] for number, text in enumerate(parts)]
     return torch.cat(mixed).unflatten(-1, (2, 4))
 
 
@@ -37,13 +37,13 @@ def padded(query, key, value, batch, visibility):
     """The form that CUDA takes, on a CPU."""
     attended = batch.padding.attended
     allowed = visibility(torch.arange(len(attended)), attended.shape[1]) & attended[:, None]
-    return padded_sdpa(query, key, value, batch, additive(allowed[:, None], query.dtype))
+    return padded_sdpa(query, key, value, batch, additive_mask(allowed[:, None], query.dtype))
 
 
-@pytest.mark.parametrize("form", [selective, padded])
+@pytest.mark.parametrize("form", [masked_attention, padded])
 @pytest.mark.parametrize("pattern", ["own", -1, 1, 3])
 def test_values_and_gradients_are_those_of_the_plain_form(form, pattern):
-    visibility = own if pattern == "own" else causal(pattern)
+    visibility = own if pattern == "own" else causal_mask(pattern)
 
     def mask(number, length):
         if pattern != "own":
@@ -63,4 +63,4 @@ def test_values_and_gradients_are_those_of_the_plain_form(form, pattern):
 @pytest.mark.parametrize("window", [-1, 1, 2, 3, 9])
 def test_the_window_is_the_first_token_and_the_last_few(window):
     mask = oracles.window_mask(7, window)
-    assert torch.equal(causal(window)(torch.arange(1), 7)[0], mask == 0)
+    assert torch.equal(causal_mask(window)(torch.arange(1), 7)[0], mask == 0)

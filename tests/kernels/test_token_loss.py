@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from moeir.kernels import token_loss as kernel
-from moeir.kernels.token_loss import token_loss
+from moeir.kernels.token_loss import fused_linear_cross_entropy
 
 V, E, ROWS = 50, 12, 23
 SIZES = [(1, 1), (7 * V * 4, 3 * V * 4), (7 * V * 4, 1 << 20), (1 << 27, 5 * V * 4), (1 << 27, 1 << 20)]
@@ -27,7 +27,7 @@ def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once, 
     monkeypatch.setattr(kernel, "BYTES_AT_ONCE", at_once)
     monkeypatch.setattr(kernel, "BYTES_IN_CACHE", in_cache)
     results = []
-    for each in (plain, token_loss):
+    for each in (plain, fused_linear_cross_entropy):
         tensors, targets = inputs()
         loss, correct = each(*tensors, targets)
         (3.0 * loss).backward()
@@ -40,21 +40,21 @@ def test_a_worked_example():
     """Two words of logits 0 and ln 3: three quarters and one quarter."""
     embedding, bias = torch.tensor([[0.0], [1.0]]), torch.zeros(2)
     states = torch.tensor([[3.0], [3.0]]).log()
-    loss, correct = token_loss(states, embedding, bias, torch.tensor([1, 0]))
+    loss, correct = fused_linear_cross_entropy(states, embedding, bias, torch.tensor([1, 0]))
     assert float(loss) == pytest.approx(-(torch.tensor(0.75).log() + torch.tensor(0.25).log()) / 2)
     assert int(correct) == 1
 
 
 def test_nothing_to_predict_costs_nothing_and_moves_nothing():
     tensors, targets = inputs(rows=0)
-    loss, correct = token_loss(*tensors, targets)
+    loss, correct = fused_linear_cross_entropy(*tensors, targets)
     loss.backward()
     assert float(loss.detach()) == 0 and int(correct) == 0 and float(tensors[1].grad.abs().sum()) == 0
 
 
 def test_the_gradient_is_that_of_finite_differences():
     tensors, targets = inputs(2, rows=4)
-    loss, _ = token_loss(*tensors, targets)
+    loss, _ = fused_linear_cross_entropy(*tensors, targets)
     loss.backward()
     for part in tensors:
         direction = torch.randn_like(part)
@@ -62,14 +62,14 @@ def test_the_gradient_is_that_of_finite_differences():
             losses = []
             for sign in (1, -1):
                 part += sign * 1e-2 * direction
-                losses.append(token_loss(*tensors, targets)[0])
+                losses.append(fused_linear_cross_entropy(*tensors, targets)[0])
                 part -= sign * 1e-2 * direction
         assert float((losses[0] - losses[1]) / 2e-2) == pytest.approx(float((part.grad * direction).sum()), rel=2e-2, abs=2e-3)
 
 
 def test_one_gradient_may_be_all_that_is_wanted():
     (states, embedding, bias), targets = inputs(3)
-    loss, _ = token_loss(states, embedding.detach(), bias.detach(), targets)
+    loss, _ = fused_linear_cross_entropy(states, embedding.detach(), bias.detach(), targets)
     loss.backward()
     reference = inputs(3)[0]
     plain(*reference, targets)[0].backward()
@@ -79,10 +79,10 @@ def test_one_gradient_may_be_all_that_is_wanted():
 def test_half_precision_is_for_products_only():
     tensors, targets = inputs(4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = token_loss(*tensors, targets)
+        loss, _ = fused_linear_cross_entropy(*tensors, targets)
     loss.backward()
     whole = inputs(4)[0]
-    full, _ = token_loss(*whole, targets)
+    full, _ = fused_linear_cross_entropy(*whole, targets)
     full.backward()
     half, one = loss.item(), full.item()
     assert loss.dtype == torch.float32 and half == pytest.approx(one, rel=2e-2) and half != one
@@ -95,7 +95,7 @@ def test_no_more_logits_than_a_part_are_kept(monkeypatch):
     saved_sizes = []
     tensors, targets = inputs(5, rows=200)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_sizes.append(tensor.numel()) or tensor, lambda tensor: tensor):
-        token_loss(*tensors, targets)
+        fused_linear_cross_entropy(*tensors, targets)
     assert max(saved_sizes) <= max(200 * E, V * E) < 200 * V
     with torch.no_grad():
-        assert token_loss(*tensors, targets)[0].requires_grad is False
+        assert fused_linear_cross_entropy(*tensors, targets)[0].requires_grad is False

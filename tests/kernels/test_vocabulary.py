@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from moeir.kernels import pairs, saturated, vocabulary
-from moeir.kernels.attention import Layout
-from tests.kernels.peaks import peak
+from moeir.kernels.attention import PackedLayout
+from tests.kernels.peaks import peak_bytes
 from tests.oracles import representations as oracles
 
 LENGTHS = (3, 3, 5, 1, 4, 4)
@@ -30,7 +30,7 @@ def tied(seed=0):
 
 
 def layout(silent=None, lengths=LENGTHS):
-    return Layout(lengths, torch.tensor([0, *lengths]).cumsum(0), silent)
+    return PackedLayout(lengths, torch.tensor([0, *lengths]).cumsum(0), silent)
 
 
 def plain(states, embedding, bias, silent=None, pooling="max", lengths=LENGTHS):
@@ -42,13 +42,13 @@ def plain(states, embedding, bias, silent=None, pooling="max", lengths=LENGTHS):
 
 
 def fast(states, embedding, bias, silent=None, lengths=LENGTHS):
-    texts, terms, positions = vocabulary.winners(states, layout(silent, lengths), embedding, bias)
-    weights = torch.log1p(torch.relu(vocabulary.activations(states, embedding, bias, terms, positions)))
+    texts, terms, positions = vocabulary.find_max_positions(states, layout(silent, lengths), embedding, bias)
+    weights = torch.log1p(torch.relu(vocabulary.selected_logits(states, embedding, bias, terms, positions)))
     return torch.zeros(len(lengths), len(embedding)).index_put((texts, terms), weights)
 
 
 def summed(states, embedding, bias, silent=None, lengths=LENGTHS):
-    texts, terms, weights = saturated.saturated_sums(states, layout(silent, lengths), embedding, bias)
+    texts, terms, weights = saturated.log_saturated_sum(states, layout(silent, lengths), embedding, bias)
     return torch.zeros(len(lengths), len(embedding)).index_put((texts, terms), weights)
 
 
@@ -80,7 +80,7 @@ def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, s
 def test_values_are_those_of_a_loop():
     states, embedding, bias = (part.detach() for part in inputs(1))
     logits = (states @ embedding.T + bias).split(LENGTHS)
-    for form, oracle in ((fast, oracles.lexical), (summed, oracles.summed_lexical)):
+    for form, oracle in ((fast, oracles.lexical), (summed, oracles.sum_pooled_lexical)):
         for row, part in zip(form(states, embedding, bias), logits, strict=True):
             expected = oracle(part.tolist())
             assert {term: pytest.approx(row[term].item(), abs=1e-5) for term in row.nonzero()[:, 0].tolist()} == expected
@@ -91,7 +91,7 @@ def test_pairs_come_ordered_by_text_then_term(monkeypatch, few):
     monkeypatch.setattr(saturated, "FEW", few)
     monkeypatch.setitem(vocabulary.BYTES_AT_ONCE, "cpu", 1000)
     states, embedding, bias = (part.detach() for part in inputs(2))
-    for texts, terms, _ in (form(states, layout(), embedding, bias) for form in (vocabulary.winners, saturated.saturated_sums)):
+    for texts, terms, _ in (form(states, layout(), embedding, bias) for form in (vocabulary.find_max_positions, saturated.log_saturated_sum)):
         keys = (texts * V + terms).tolist()
         assert keys == sorted(set(keys)) and len(keys) > V
 
@@ -100,7 +100,7 @@ def test_pairs_come_ordered_by_text_then_term(monkeypatch, few):
 def test_a_batch_without_any_positive_term_has_no_pairs(monkeypatch, few):
     monkeypatch.setattr(saturated, "FEW", few)
     states, embedding, _ = inputs(3)
-    for form in (vocabulary.winners, saturated.saturated_sums):
+    for form in (vocabulary.find_max_positions, saturated.log_saturated_sum):
         results = form(states, layout(), embedding, torch.full((V,), -1000.0))
         assert [len(part) for part in results] == [0, 0, 0]
     results[2].sum().backward()
@@ -148,6 +148,6 @@ def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
                 weights = [form(part, embedding, bias, lengths=side) for part, form, side in parts]
             sum(each.sum() for each in weights).backward()
 
-        return peak(step) - own
+        return peak_bytes(step) - own
 
     assert used([FORMS[pooling]] * 2) <= used([partial(plain, pooling=pooling)] * 2) / 8

@@ -6,16 +6,16 @@ import pytest
 from moeir import fusion
 from moeir.errors import DataError
 from moeir.learned_fusion import features, gated, training
-from moeir.learned_fusion.gated import Examples, Gated, Scales, Weights
+from moeir.learned_fusion.gated import FusionExamples, GatedFusion, FeatureScaler, FusionWeights
 from moeir.records.runs import Run
 from tests.oracles import learned_fusion as oracle
 
 
-def drawn_examples(seed=0, queries=5, experts=3, evidence=4, situation=2):
+def random_examples(seed=0, queries=5, experts=3, evidence=4, situation=2):
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, 7, queries)
     targets = np.concatenate([part / part.sum() for part in (generator.random(size) for size in sizes)])
-    return Examples(
+    return FusionExamples(
         generator.normal(size=(experts, len(targets))),
         generator.normal(size=(evidence, len(targets))),
         generator.normal(size=(queries, situation)),
@@ -25,75 +25,75 @@ def drawn_examples(seed=0, queries=5, experts=3, evidence=4, situation=2):
 
 
 def test_the_gradient_is_what_finite_differences_say():
-    examples = drawn_examples()
-    start = Weights.zeros(3, 2, 4)
-    vector = np.random.default_rng(1).normal(size=len(start.packed()))
-    gradient = gated.loss(start.unpacked(vector), examples)[1].packed()
+    examples = random_examples()
+    start = FusionWeights.zeros(3, 2, 4)
+    vector = np.random.default_rng(1).normal(size=len(start.to_vector()))
+    gradient = gated.listwise_loss(start.from_vector(vector), examples)[1].to_vector()
     for index in range(len(vector)):
         step = np.zeros(len(vector))
         step[index] = 1e-6
-        above, below = (gated.loss(start.unpacked(vector + sign * step), examples)[0] for sign in (1, -1))
+        above, below = (gated.listwise_loss(start.from_vector(vector + sign * step), examples)[0] for sign in (1, -1))
         assert gradient[index] == pytest.approx((above - below) / 2e-6, abs=1e-7)
 
 
 def test_the_loss_is_that_of_loops():
-    examples = drawn_examples(3)
-    weights = Weights.zeros(3, 2, 4).unpacked(np.random.default_rng(4).normal(size=13))
+    examples = random_examples(3)
+    weights = FusionWeights.zeros(3, 2, 4).from_vector(np.random.default_rng(4).normal(size=13))
     expected = []
     for query, (start, size) in enumerate(zip(examples.starts, examples.sizes, strict=True)):
-        exponentials = np.exp(weights.gate @ examples.situation[query])
+        exponentials = np.exp(weights.gate_weights @ examples.query_features[query])
         gates = 3 * exponentials / exponentials.sum()
         scores = [
-            sum(gates[one] * weights.experts[one] * examples.scores[one, row] for one in range(3))
-            + weights.evidence @ examples.evidence[:, row]
+            sum(gates[one] * weights.expert_weights[one] * examples.scores[one, row] for one in range(3))
+            + weights.document_weights @ examples.document_features[:, row]
             for row in range(start, start + size)
         ]
         expected.append(oracle.loss(scores, examples.targets[start : start + size].tolist()))
-    assert gated.loss(weights, examples)[0] == pytest.approx(np.mean(expected))
+    assert gated.listwise_loss(weights, examples)[0] == pytest.approx(np.mean(expected))
 
 
 def test_a_loss_by_hand():
     """Two documents, scores 1 and 0, the first relevant: log(1 + 1/e)."""
-    examples = Examples(np.array([[1.0, 0.0]]), np.zeros((1, 2)), np.zeros((1, 1)), np.array([0]), np.array([1.0, 0.0]))
-    value, gradient = gated.loss(Weights(np.ones(1), np.zeros((1, 1)), np.zeros(1)), examples)
+    examples = FusionExamples(np.array([[1.0, 0.0]]), np.zeros((1, 2)), np.zeros((1, 1)), np.array([0]), np.array([1.0, 0.0]))
+    value, gradient = gated.listwise_loss(FusionWeights(np.ones(1), np.zeros((1, 1)), np.zeros(1)), examples)
     assert value == pytest.approx(np.log(1 + np.exp(-1)))
-    assert gradient.experts[0] == pytest.approx(-1 / (1 + np.e))
+    assert gradient.expert_weights[0] == pytest.approx(-1 / (1 + np.e))
 
 
 LEXICAL = (np.array([4, 7]), np.array([9.0, 5.0]))
 DENSE = (np.array([7, 2]), np.array([0.5, 0.25]))
 
 
-def by_hand(gate=0.0, held_by_all=0.0):
+def hand_made_fusion(gate=0.0, held_by_all=0.0):
     """Weights 1 and 2 for lists of range 1; the gate depends on the first list's best score, 9, of mean 8 and deviation 1."""
-    evidence, situation = (len(names) for names in features.names(["", ""], words=False))
-    scales = Scales(np.ones(2), np.ones(evidence), np.eye(situation)[0] * 8, np.ones(situation))
-    weights = Weights.zeros(2, situation, evidence)
-    weights.experts[:], weights.gate[0, 0], weights.evidence[-1] = (1, 2), gate, held_by_all
-    return Gated(scales, weights)
+    evidence, situation = (len(names) for names in features.feature_names(["", ""], words=False))
+    scales = FeatureScaler(np.ones(2), np.ones(evidence), np.eye(situation)[0] * 8, np.ones(situation))
+    weights = FusionWeights.zeros(2, situation, evidence)
+    weights.expert_weights[:], weights.gate_weights[0, 0], weights.document_weights[-1] = (1, 2), gate, held_by_all
+    return GatedFusion(scales, weights)
 
 
 def test_without_gate_and_evidence_it_is_the_weighted_sum():
-    documents, scores = by_hand().merge()([LEXICAL, DENSE])
+    documents, scores = hand_made_fusion().formula()([LEXICAL, DENSE])
     expected = partial(fusion.linear, weights="1+2")([LEXICAL, DENSE])
     assert (documents.tolist(), scores.tolist()) == (expected[0].tolist(), expected[1].tolist())
 
 
 def test_a_gate_and_evidence_by_hand():
     """z = 1, W z = (log 3, 0): gates 2 · (3/4, 1/4); document 7 stands in both lists and gets 4 more, 2 from each."""
-    merge = by_hand(gate=np.log(3), held_by_all=4.0).merge()
+    merge = hand_made_fusion(gate=np.log(3), held_by_all=4.0).formula()
     documents, parts = merge([LEXICAL, DENSE], apart=True)
     assert documents.tolist() == [2, 4, 7]
     assert parts == pytest.approx(np.array([[7.5, 13.5, 9.5], [0.25, 0.25, 2.5]]))
     assert merge([LEXICAL, DENSE])[1] == pytest.approx([7.75, 13.75, 12.0])
 
 
-def taught(kind="gated", **changed):
-    runs, qrels = drawn_runs()
-    return training.taught(runs, qrels, kind, **{"depth": 20, "strength": 0.1, "seed": 1, "texts": None} | changed)
+def learn(kind="gated", **changed):
+    runs, qrels = random_runs()
+    return training.learn_fusion(runs, qrels, kind, **{"depth": 20, "strength": 0.1, "seed": 1, "texts": None} | changed)
 
 
-def drawn_runs(queries=60):
+def random_runs(queries=60):
     """Two lists; the first is right where its best score is high, the second elsewhere."""
     generator = np.random.default_rng(5)
     first, second, qrels = {}, {}, {}
@@ -108,39 +108,39 @@ def drawn_runs(queries=60):
 
 
 def test_a_gate_learns_which_list_is_right_where_one_weight_cannot():
-    runs, qrels = drawn_runs()
-    fit = taught()
-    fused = fusion.fused(runs, fit.gated.merge())
+    runs, qrels = random_runs()
+    fit = learn()
+    fused = fusion.fuse_runs(runs, fit.gated.formula())
     top_is_relevant = [fused.hits(query)[0][0] == "d0" for query in qrels]
-    weights = "+".join(map(str, taught("linear", strength=None).weights))
-    plain = fusion.fused(runs, partial(fusion.linear, weights=weights))
+    weights = "+".join(map(str, learn("linear", strength=None).weights))
+    plain = fusion.fuse_runs(runs, partial(fusion.linear, weights=weights))
     assert np.mean(top_is_relevant) > 0.95 > np.mean([plain.hits(query)[0][0] == "d0" for query in qrels])
 
 
 def test_learning_is_the_same_each_time_and_survives_plain_numbers():
-    first, second = taught(strength=None), taught(strength=None)
-    assert training.packed(first.gated) == training.packed(second.gated)
-    assert first.facts == second.facts
-    assert set(first.facts["held-out loss"]) == {"linear", *(f"strength {one:g}" for one in training.STRENGTHS)}
-    again = training.unpacked(training.packed(first.gated), 2)
-    assert again.weights.packed().tolist() == first.gated.weights.packed().tolist()
+    first, second = learn(strength=None), learn(strength=None)
+    assert training.gated_to_dict(first.gated) == training.gated_to_dict(second.gated)
+    assert first.details == second.details
+    assert set(first.details["held-out loss"]) == {"linear", *(f"strength {one:g}" for one in training.L2_STRENGTHS)}
+    again = training.gated_from_dict(training.gated_to_dict(first.gated), 2)
+    assert again.weights.to_vector().tolist() == first.gated.weights.to_vector().tolist()
     with pytest.raises(ValueError, match="finite numbers"):
-        training.unpacked(training.packed(first.gated), 3)
+        training.gated_from_dict(training.gated_to_dict(first.gated), 3)
 
 
 def test_the_weighted_sum_is_at_the_least_loss():
-    _, examples = training._examples(*drawn_runs(), 20, None, None)
-    weights = gated.learned(examples, None)
-    least = gated.loss(weights, examples)[0]
+    _, examples = training._build_examples(*random_runs(), 20, None, None)
+    weights = gated.fit_weights(examples, None)
+    least = gated.listwise_loss(weights, examples)[0]
     for step in np.array([[1, 0], [-1, 0], [0, 1], [0, -1]]) * 0.05:
-        assert gated.loss(Weights(weights.experts + step, weights.gate, weights.evidence), examples)[0] > least
-    assert not weights.gate.any() and not weights.evidence.any()
+        assert gated.listwise_loss(FusionWeights(weights.expert_weights + step, weights.gate_weights, weights.document_weights), examples)[0] > least
+    assert not weights.gate_weights.any() and not weights.document_weights.any()
 
 
 def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach():
     runs = [Run.from_hits({"q": {"a": 3, "b": 2, "c": 1}, "r": {"a": 1}}), Run.from_hits({"q": {"b": 2, "d": 1}})]
     qrels = {"q": {"a": 1, "d": 3, "z": 2, "b": 0, "c": -1}, "r": {"b": 1}, "s": {"a": 1}}
-    _, examples = training._examples(runs, qrels, 2, None, None)
+    _, examples = training._build_examples(runs, qrels, 2, None, None)
     assert examples.targets.tolist() == [0.25, 0.0, 0.75]  # a, b and d; c is at rank 3 only
     with pytest.raises(DataError, match="no query has a relevant document among the first 2"):
-        training._examples(runs, {"r": {"b": 1}}, 2, None, None)
+        training._build_examples(runs, {"r": {"b": 1}}, 2, None, None)

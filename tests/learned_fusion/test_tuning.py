@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from moeir.learned_fusion import tuning
 
 
-def asked(value):
+def mean_scorer(value):
     """Scorer of weights that fails if any are scored twice."""
     evaluated = set()
 
@@ -22,18 +22,18 @@ def test_a_search_finds_a_peak_and_is_never_below_its_start(peak):
     def value(weights):
         return -sum((np.log(max(weight, 1e-9)) - np.log(best)) ** 2 for weight, best in zip(weights, peak, strict=True))
 
-    best, tried = tuning.coordinates([[1.0] * len(peak)], asked(value))
+    best, tried = tuning.coordinate_search([[1.0] * len(peak)], mean_scorer(value))
     assert tried[best] == max(tried.values()) >= tried["+".join(["1"] * len(peak))]
     assert value([float(weight) for weight in best.split("+")]) > -0.02 * len(peak)
 
 
 def test_a_run_that_only_harms_gets_nothing_and_not_all_do():
-    best, _ = tuning.coordinates([[1, 1]], asked(lambda weights: weights[0] - weights[1] if weights[0] else -1e9))
+    best, _ = tuning.coordinate_search([[1, 1]], mean_scorer(lambda weights: weights[0] - weights[1] if weights[0] else -1e9))
     assert best.endswith("+0")
-    assert tuning.coordinates([[1, 1]], asked(lambda weights: -sum(weights)))[0] != "0+0"
+    assert tuning.coordinate_search([[1, 1]], mean_scorer(lambda weights: -sum(weights)))[0] != "0+0"
 
 
 def test_where_nothing_is_better_the_first_start_stays():
-    assert tuning.coordinates([[1, 1], [2, 3]], asked(lambda weights: 0.5))[0] == "1+1"
-    assert tuning.coordinates([[1, 1], [2, 3]], asked(lambda weights: float(weights == [2, 3])))[0] == "2+3"
-    assert tuning.written([1e7, 1e-9]) == "1e07+1e-09"
+    assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: 0.5))[0] == "1+1"
+    assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: float(weights == [2, 3])))[0] == "2+3"
+    assert tuning.format_weights([1e7, 1e-9]) == "1e07+1e-09"

@@ -6,16 +6,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from moeir.artifacts.making import RESUME
 from moeir.errors import ArtifactError
 from moeir.learning import checkpoints, objectives
-from moeir.learning.batches import Sets, planned
-from moeir.learning.loop import BEST, METRICS, STATE, Schedule, train
-from moeir.learning.retrieval import Judge, Retrieval
-from moeir.learning.validation import Development, development
+from moeir.learning.batches import MultiDatasetSampler, make_sampler
+from moeir.learning.loop import BEST_FOLDER, METRICS_FILE, STATE_FOLDER, Schedule, train
+from moeir.learning.retrieval import DevEvaluator, RetrievalTask
+from moeir.learning.validation import DevSet, load_dev_set
 from moeir.records.examples import Example
-from tests.learning.held import held
+from tests.learning.held import tokenize_in_memory
 
 RULES = {"query_length": 16, "document_length": 32}
 STEPS = 6
@@ -25,7 +25,7 @@ class Killed(Exception):
     """Stands for a kill of the process."""
 
 
-def killing(at):
+def objective_killed_at(at):
     """An objective that kills the training before its step `at` is done."""
 
     def objective(batch):
@@ -39,20 +39,20 @@ def killing(at):
 @pytest.fixture(scope="module")
 def learning(toy, tiny_model_with_head):
     """`learning(folder, …)` trains on two interleaved data sets, evaluated every second step -> weights and counts."""
-    dev_set = development(toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training={}, measure="nDCG@10", every=2)
+    dev_set = load_dev_set(toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training_queries={}, measure="nDCG@10", every=2)
     documents = dev_set.documents
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
-    samplers = tuple(planned(part, queries=2, negatives=3, seed=1, place="toy") for part in (examples[:6], examples[6:]))
+    samplers = tuple(make_sampler(part, batch_size=2, negatives=3, seed=1, source="toy") for part in (examples[:6], examples[6:]))
 
     def learned(folder, *, at=None, patience=None, keep="best", **options):
         folder.mkdir(exist_ok=True)
-        checkpoint = start(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
-        dev = Development(dev_set.queries, dev_set.documents, dev_set.qrels, "nDCG@10", 2, patience, keep)
-        schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, rates={"towers": 2e-3}, save_minutes=0.0, **options)
-        texts, plan = held(checkpoint, queries, documents, sets=2), Sets(samplers, (1.0, 0.5), 1)
-        task = Retrieval(checkpoint, plan, texts, killing(at), schedule.steps, torch.float32)
-        counts = train(task, schedule, folder, device="cpu", judge=None if dev is None else Judge(checkpoint, dev, torch.float32))
+        checkpoint = build_checkpoint(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
+        dev = DevSet(dev_set.queries, dev_set.documents, dev_set.qrels, "nDCG@10", 2, patience, keep)
+        schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
+        texts, plan = tokenize_in_memory(checkpoint, queries, documents, datasets=2), MultiDatasetSampler(samplers, (1.0, 0.5), 1)
+        task = RetrievalTask(checkpoint, plan, texts, objective_killed_at(at), schedule.steps, torch.float32)
+        counts = train(task, schedule, folder, device="cpu", evaluator=None if dev is None else DevEvaluator(checkpoint, dev, torch.float32))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
 
     return learned
@@ -62,12 +62,12 @@ def identical(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def lines(folder):
-    every = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+def untimed_metrics(folder):
+    every = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in every]
 
 
-def untimed(counts):
+def without_speed(counts):
     return counts | {"last": {key: value for key, value in counts["last"].items() if key != "tokens_per_second"}}
 
 
@@ -83,11 +83,11 @@ def test_a_killed_training_goes_on_to_the_same_bytes_and_the_same_best(at, learn
         learning(tmp_path, at=at)
     weights, counts = learning(tmp_path)
     folder, expected, expected_counts = undisturbed
-    assert identical(weights, expected) and lines(tmp_path) == lines(folder) and untimed(counts) == untimed(expected_counts)
+    assert identical(weights, expected) and untimed_metrics(tmp_path) == untimed_metrics(folder) and without_speed(counts) == without_speed(expected_counts)
 
 
 def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning, undisturbed, tmp_path, monkeypatch):
-    saved = checkpoints.save
+    saved = checkpoints.save_state
 
     def dying(folder, model, optimiser, standing):
         if standing.step == 2:
@@ -98,16 +98,16 @@ def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning,
         patch.setattr(checkpoints, "save", dying)
         with pytest.raises(Killed):
             learning(tmp_path)
-    assert (tmp_path / RESUME / BEST).exists()
+    assert (tmp_path / RESUME / BEST_FOLDER).exists()
     weights, _ = learning(tmp_path)
-    assert identical(weights, undisturbed[1]) and lines(tmp_path) == lines(undisturbed[0])
+    assert identical(weights, undisturbed[1]) and untimed_metrics(tmp_path) == untimed_metrics(undisturbed[0])
 
 
 def test_values_stand_in_the_metrics_and_the_best_is_told(undisturbed):
     folder, _, counts = undisturbed
-    value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in lines(folder) if "dev.fused.nDCG@10" in line}
+    value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in untimed_metrics(folder) if "dev.fused.nDCG@10" in line}
     assert list(value_by_step) == [2, 4, 6]
-    assert all({"dev.lexical.nDCG@10", "dev.local.nDCG@10", "dev.global.nDCG@10"} <= line.keys() for line in lines(folder)[1::2])
+    assert all({"dev.lexical.nDCG@10", "dev.local.nDCG@10", "dev.global.nDCG@10"} <= line.keys() for line in untimed_metrics(folder)[1::2])
     summary = counts["development"]
     assert summary["value"] == max(value_by_step.values()) and summary["step"] == min(
         step for step, value in value_by_step.items() if value == summary["value"]
@@ -135,22 +135,22 @@ def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, 
     last, counts = learning(tmp_path / "last", keep="last")
     with pytest.raises(Killed):
         learning(tmp_path / "two", at=2, keep="last")
-    two = load_file(tmp_path / "two" / RESUME / STATE / checkpoints.WEIGHTS)
+    two = load_file(tmp_path / "two" / RESUME / STATE_FOLDER / checkpoints.WEIGHTS_FILE)
     assert identical(best, two) and not identical(best, last)
-    assert counts["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST).exists()
+    assert counts["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST_FOLDER).exists()
 
 
 def test_training_stops_when_nothing_better_comes(learning, tmp_path, falling):
     _, counts = learning(tmp_path, patience=1)
-    assert counts["steps"] == 4 and len(lines(tmp_path)) == 4
+    assert counts["steps"] == 4 and len(untimed_metrics(tmp_path)) == 4
     assert counts["development"]["stopped_after"] == 4 and counts["development"]["step"] == 2
     _, counts = learning(tmp_path / "patient", patience=3)
     assert counts["steps"] == STEPS
 
 
 def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model):
-    model = start(tiny_model, "dense", RULES).architecture
-    checkpoints.keep(tmp_path / BEST, model, 3)
-    checkpoints.bring_back(tmp_path / BEST, model, 3)
+    model = build_checkpoint(tiny_model, "dense", RULES).architecture
+    checkpoints.save_best(tmp_path / BEST_FOLDER, model, 3)
+    checkpoints.load_best(tmp_path / BEST_FOLDER, model, 3)
     with pytest.raises(ArtifactError, match="holds the weights of step 3, step 5 was the best; start over with --force"):
-        checkpoints.bring_back(tmp_path / BEST, model, 5)
+        checkpoints.load_best(tmp_path / BEST_FOLDER, model, 5)

@@ -5,14 +5,14 @@ from functools import partial
 import pytest
 import torch
 
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from moeir.learning import caching, objectives
-from moeir.learning.batches import planned
-from moeir.learning.loop import read_facts
-from moeir.learning.retrieval import Retrieval
+from moeir.learning.batches import make_sampler
+from moeir.learning.loop import metrics_to_floats
+from moeir.learning.retrieval import RetrievalTask
 from moeir.mixtures import feedforward
-from tests.kernels.peaks import peak
-from tests.learning.held import content, drop_nothing, examples, held
+from tests.kernels.peaks import peak_bytes
+from tests.learning.held import animal_text, disable_dropout, make_examples, tokenize_in_memory
 
 COMPETITIVE = partial(objectives.competitive, standardised=0.0, flops_query=1e-3, flops_document=1e-3)
 BALANCED = partial(objectives.contrastive, load_balance=0.01, entropy_of="batch")
@@ -34,19 +34,19 @@ def stepped(tmp_path_factory, tiny_model_with_head):
 
     def step(kind, *, at_once=None, recompute=False, seed=5, random=True):
         arch, objective = KINDS[kind]
-        checkpoint = start(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
-        texts = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
-        sampler = planned(examples(8), queries=6, negatives=3, seed=1, place="toy")
-        task = Retrieval(checkpoint, sampler, texts, objective, 2, torch.float32, at_once=at_once)
+        checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        texts = tokenize_in_memory(checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)})
+        sampler = make_sampler(make_examples(8), batch_size=6, negatives=3, seed=1, source="toy")
+        task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
         model = checkpoint.architecture.train()
-        model.recompute_layers(recompute)
+        model.set_gradient_checkpointing(recompute)
         if not random:
-            drop_nothing(model)
+            disable_dropout(model)
         torch.manual_seed(seed)
-        loss, metrics, tokens = task.outcome(0)
+        loss, metrics, tokens = task.compute_loss(0)
         loss.backward()
         gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), read_facts([metrics])[0], tokens, gradients
+        return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients
 
     return step
 
@@ -85,25 +85,25 @@ def test_recomputed_layers_change_no_byte(kind, stepped):
 
 
 def test_recomputed_routers_hold_no_graph(tiny_model_with_head):
-    checkpoint = start(tiny_model_with_head, "taser:routing=token,every=1", {"query_length": 12, "document_length": 24})
+    checkpoint = build_checkpoint(tiny_model_with_head, "taser:routing=token,every=1", {"query_length": 12, "document_length": 24})
     model = checkpoint.architecture.train()
-    model.recompute_layers(True)
-    encoded = model(checkpoint.read(["owl hunts", "bat"], "query"))
+    model.set_gradient_checkpointing(True)
+    encoded = model(checkpoint.tokenize(["owl hunts", "bat"], "query"))
     encoded["global"].vectors.sum().backward()
-    assert model.routers() and all(router.routed is None for router in model.routers().values())
+    assert model.routers() and all(router.last_routing is None for router in model.routers().values())
 
 
 def test_parts_and_recomputation_save_memory(tiny_model_with_head):
-    checkpoint = start(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
+    checkpoint = build_checkpoint(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
     long = "owl bat bee fox cat hen oak eel " * 8
-    texts = held(checkpoint, {f"q{n}": "owl" for n in range(32)}, {f"d{n}": long for n in range(40)})
-    sampler = planned(examples(32, 7), queries=32, negatives=7, seed=1, place="toy")
+    texts = tokenize_in_memory(checkpoint, {f"q{n}": "owl" for n in range(32)}, {f"d{n}": long for n in range(40)})
+    sampler = make_sampler(make_examples(32, 7), batch_size=32, negatives=7, seed=1, source="toy")
     model = checkpoint.architecture.train()
 
     def peak_bytes(at_once=None, recompute=False):
-        model.recompute_layers(recompute)
-        task = Retrieval(checkpoint, sampler, texts, objectives.contrastive, 1, torch.float32, at_once=at_once)
-        return peak(lambda: task.outcome(0)[0].backward())
+        model.set_gradient_checkpointing(recompute)
+        task = RetrievalTask(checkpoint, sampler, texts, objectives.contrastive, 1, torch.float32, max_tokens=at_once)
+        return peak_bytes(lambda: task.compute_loss(0)[0].backward())
 
     whole = peak_bytes()
     assert whole > 100e6  # bytes: 15,000 tokens

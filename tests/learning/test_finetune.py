@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moeir.learning.loop import METRICS
+from moeir.learning.loop import METRICS_FILE
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def finetune(moeir, toy, tiny_model_with_head, shop, tmp_path):
         result = moeir("finetune", "--model", tiny_model_with_head, "--arch", arch, *sources, *sizes, *options, "--output", tmp_path / name)
         assert result.code == 0, result.stderr
         counts = json.loads((tmp_path / name / "manifest.json").read_text())["counts"]
-        return result, counts, [json.loads(line) for line in (tmp_path / name / METRICS).read_text().splitlines()]
+        return result, counts, [json.loads(line) for line in (tmp_path / name / METRICS_FILE).read_text().splitlines()]
 
     return run
 
 
-def development(toy):
+def dev_flags(toy):
     return ("--dev-queries", toy / "test-queries.tsv", "--dev-qrels", toy / "test-qrels.tsv")
 
 
@@ -74,7 +74,7 @@ def test_a_teacher_is_learned_from(objective, finetune):
 
 def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune, toy, tmp_path, moeir):
     result, counts, metrics = finetune(
-        "came:shared_layers=2,local_dim=8", ("a",), *development(toy), "--epochs", 3, "--learning-rate", 1e-3
+        "came:shared_layers=2,local_dim=8", ("a",), *dev_flags(toy), "--epochs", 3, "--learning-rate", 1e-3
     )
     value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in metrics if "dev.fused.nDCG@10" in line}
     assert list(value_by_step) == [3, 6, 9] and result.stderr.count("development nDCG@10") == 3

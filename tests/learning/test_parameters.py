@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from moeir.errors import UsageError
 from moeir.learning import parameters
 from moeir.learning.loop import Schedule
@@ -17,7 +17,7 @@ RULES = {"query_length": 10, "document_length": 20}
 def architectures(tiny_model_with_head):
     """Of four layers."""
     specs = ("came:shared_layers=2,local_dim=8", "taser:routing=token,every=1", "sbmoe:experts=2", "dense", "splade")
-    return {spec.split(":")[0]: start(tiny_model_with_head, spec, RULES).architecture for spec in specs}
+    return {spec.split(":")[0]: build_checkpoint(tiny_model_with_head, spec, RULES).architecture for spec in specs}
 
 
 @pytest.mark.parametrize(
@@ -38,35 +38,35 @@ def architectures(tiny_model_with_head):
 )
 def test_depths_and_multipliers_by_hand(arch, name, depth, architectures):
     assert name in dict(architectures[arch].named_parameters())
-    assert parameters.depth(architectures[arch], name) == depth
-    assert parameters.decays(architectures[arch], 0.8)[name] == pytest.approx(0.8 ** (6 - depth))
+    assert parameters.layer_depth(architectures[arch], name) == depth
+    assert parameters.layer_decay_factors(architectures[arch], 0.8)[name] == pytest.approx(0.8 ** (6 - depth))
 
 
 def test_the_top_layer_gets_the_square_and_the_release_values_hold_for_twelve_layers(architectures):
-    factors = parameters.decays(architectures["dense"], 0.8)
+    factors = parameters.layer_decay_factors(architectures["dense"], 0.8)
     assert factors["encoder.layers.3.attention.query.weight"] == pytest.approx(0.64)
     assert factors["encoder.embeddings.norm.weight"] == pytest.approx(0.8**6)
     assert round(2 * 12 / 3) == 8
 
 
-def peaks(architecture, **options):
+def group_settings(architecture, **options):
     """name -> (peak, weight decay), each parameter in one group."""
     names = {id(parameter): name for name, parameter in architecture.named_parameters()}
-    groups = parameters.groups(architecture, rate=1e-3, **options)
+    groups = parameters.make_param_groups(architecture, learning_rate=1e-3, **options)
     settings = {names[id(one)]: (group["peak"], group["weight_decay"]) for group in groups for one in group["params"]}
     assert len(settings) == len(names) == sum(len(group["params"]) for group in groups)
     return settings
 
 
 def test_without_more_words_there_are_matrices_and_the_rest(architectures):
-    groups = parameters.groups(architectures["dense"], rate=1e-3, weight_decay=0.1)
+    groups = parameters.make_param_groups(architectures["dense"], learning_rate=1e-3, weight_decay=0.1)
     assert [(group["peak"], group["weight_decay"]) for group in groups] == [(1e-3, 0.1), (1e-3, 0.0)]
     assert {parameter.ndim for parameter in groups[0]["params"]} == {2} and {parameter.ndim for parameter in groups[1]["params"]} == {1}
 
 
 def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
-    settings = peaks(
-        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
+    settings = group_settings(
+        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, group_settings={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
     )
     assert settings["mixture.experts.1.down.weight"] == (1e-4, 0.1)
     assert settings["mixture.gate.up.weight"] == (1e-4, 0.1) and settings["mixture.gate.up.bias"] == (7e-4, 0.0)
@@ -78,21 +78,21 @@ def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
 def test_the_order_of_the_groups_does_not_change(architectures):
     options = {"rate": 1e-3, "layer_decay": 0.8, "rates": {"bias": 1e-4}}
     first, second = (
-        [[id(one) for one in group["params"]] for group in parameters.groups(architectures["came"], **options)] for _ in range(2)
+        [[id(one) for one in group["params"]] for group in parameters.make_param_groups(architectures["came"], **options)] for _ in range(2)
     )
     assert first == second
 
 
 def test_a_pattern_that_fits_nothing_is_refused_with_the_nearest_names(architectures):
     with pytest.raises(UsageError, match=r"--group-rate mixtrue: matches no parameter name; the nearest names are mixture"):
-        parameters.groups(architectures["sbmoe"], rate=1e-3, rates={"mixtrue": 1.0})
+        parameters.make_param_groups(architectures["sbmoe"], learning_rate=1e-3, group_rates={"mixtrue": 1.0})
     with pytest.raises(UsageError, match=r"--group-rate xyz: .* the nearest names are encoder"):
-        parameters.groups(architectures["dense"], rate=1e-3, rates={"xyz": 1.0})
+        parameters.make_param_groups(architectures["dense"], learning_rate=1e-3, group_rates={"xyz": 1.0})
 
 
 def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplog):
     with caplog.at_level(logging.INFO):
-        parameters.groups(architectures["sbmoe"], rate=1e-6, rates={"mixture": 1e-4})
+        parameters.make_param_groups(architectures["sbmoe"], learning_rate=1e-6, group_rates={"mixture": 1e-4})
     mixture = sum(one.numel() for one in architectures["sbmoe"].mixture.parameters())
     rest = architectures["sbmoe"].parameter_count() - mixture
     messages = [line.getMessage() for line in caplog.records]
@@ -103,18 +103,18 @@ def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplo
 
 def test_each_group_follows_its_own_peak_on_the_same_curve():
     schedule = Schedule(10, 1.0, 0.2)
-    assert [schedule.rate(step, 0.5) for step in range(10)] == [0.5 * schedule.rate(step) for step in range(10)]
+    assert [schedule.learning_rate_at(step, 0.5) for step in range(10)] == [0.5 * schedule.learning_rate_at(step) for step in range(10)]
 
 
 def test_a_constant_rate_rises_and_stays():
-    assert [Schedule(5, 1.0, 0.4, shape="constant").rate(step) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
-    assert [Schedule(3, 2.0, 0.0, shape="constant").rate(step) for step in range(3)] == [2.0, 2.0, 2.0]
+    assert [Schedule(5, 1.0, 0.4, decay="constant").learning_rate_at(step) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
+    assert [Schedule(3, 2.0, 0.0, decay="constant").learning_rate_at(step) for step in range(3)] == [2.0, 2.0, 2.0]
 
 
 def test_shared_and_frozen_parameters_are_counted_once_or_not_at_all(architectures):
     architecture = architectures["taser"]
     architecture.encoder.embeddings.words.weight.requires_grad_(False)
-    groups = parameters.groups(architecture, rate=1e-3)
+    groups = parameters.make_param_groups(architecture, learning_rate=1e-3)
     architecture.encoder.embeddings.words.weight.requires_grad_(True)
     members = [one for group in groups for one in group["params"]]
     assert len({id(one) for one in members}) == len(members)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import Encoded
+from moeir.architectures.base import EncoderOutput
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.learning import loop, retrieval, texts
-from moeir.learning.dealing import Share, dealt
-from moeir.learning.distributed import Buffer, World, _check_devices, joined, leave
+from moeir.learning.dealing import ShardSpec, shard_texts
+from moeir.learning.distributed import CollectiveBuffer, ProcessGroup, _check_devices, init_process_group, destroy_process_group
 from moeir.learning.tokens import TokenCache
 from moeir.mixtures import feedforward
 from moeir.representations.multivector import MultiVector
-from tests.learning.held import examples, table
-from tests.processes import alike, facts, together, told
+from tests.learning.held import make_examples, write_collection
+from tests.processes import assert_same_training, read_metrics, run_processes, run_captured
 
 CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
 TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
@@ -35,10 +35,10 @@ KINDS = {
 def shop(tmp_path_factory):
     """Texts of 1 to 13 words, examples of them, and a development set."""
     folder = tmp_path_factory.mktemp("shop")
-    table(folder, "queries", 20, shift=3)
-    table(folder, "documents", 30)
+    write_collection(folder, "queries", 20, shift=3)
+    write_collection(folder, "documents", 30)
     with open(folder / "train.jsonl", "w") as file:
-        for one in examples(20):
+        for one in make_examples(20):
             file.write(json.dumps({"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}) + "\n")
     (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
     return folder
@@ -58,52 +58,52 @@ def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
         command = ("finetune", *model, *sources, *sizes, *options, "--output", output)
 
         def trained(rank):
-            trouble(rank, size, tmp_path, **troubles)
-            result = told(*command)
+            inject_fault(rank, size, tmp_path, **troubles)
+            result = run_captured(*command)
             (tmp_path / "told").touch()
             return result
 
         if size > 1:
-            return output, together(size, trained)
+            return output, run_processes(size, trained)
         with pytest.MonkeyPatch.context() as patch:  # undoes the fault after the test
-            patch.setattr(retrieval.Retrieval, "outcome", retrieval.Retrieval.outcome)
+            patch.setattr(retrieval.RetrievalTask, "outcome", retrieval.RetrievalTask.compute_loss)
             return output, [trained(0)]
 
     return learned
 
 
-def trouble(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None, other=None, full=None):
+def inject_fault(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None, other=None, full=None):
     """Inject a fault: all killed at a step, a broken disk, a process asleep until another has reported it, killed alone, with other
     examples, or without memory."""
-    outcome = retrieval.Retrieval.outcome
+    outcome = retrieval.RetrievalTask.compute_loss
 
     def late(self, batch):
         if batch == killed:
             (room / f"{batch}-{rank}").touch()
-            wait(lambda: len(list(room.glob(f"{batch}-*"))) == size)  # otherwise one would only report that the other has terminated
+            wait_until(lambda: len(list(room.glob(f"{batch}-*"))) == size)  # otherwise one would only report that the other has terminated
         if batch == killed or (batch == 1 and rank == dead):
             os.kill(os.getpid(), signal.SIGKILL)
         if batch == 1 and rank == full:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of ...")
         if batch == 1 and rank == stuck:
-            wait((room / "told").exists)
+            wait_until((room / "told").exists)
         return outcome(self, batch)
 
-    retrieval.Retrieval.outcome = late
+    retrieval.RetrievalTask.compute_loss = late
     if rank == broken:
-        texts.gathered = failing
+        texts.collect_texts = raise_data_error
     if rank == other:
-        retrieval.Retrieval.size = 7
+        retrieval.RetrievalTask.size = 7
 
 
-def wait(until):
+def wait_until(until):
     """Wait for a condition, at most a minute."""
     began = time.monotonic()
     while not until() and time.monotonic() - began < 60:
         time.sleep(0.05)
 
 
-def failing(*arguments, **options):
+def raise_data_error(*arguments, **options):
     raise DataError("the disk of process 1")
 
 
@@ -116,7 +116,7 @@ def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
     both, results = learn(2, kind)
     assert [one["code"] for one in results] == [0, 0], results
     assert results[1]["stderr"] == ""  # only the main process logs
-    alike(alone, both)
+    assert_same_training(alone, both)
 
 
 def test_four_processes_with_a_development_set_parts_and_recomputation(learn, shop):
@@ -125,23 +125,23 @@ def test_four_processes_with_a_development_set_parts_and_recomputation(learn, sh
     assert results[0]["code"] == 0, results
     four, results = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
     assert [one["code"] for one in results] == [0] * 4, results
-    alike(alone, four)
-    assert [line["dev.fused.nDCG@10"] for line in facts(four) if "dev.fused.nDCG@10" in line]
+    assert_same_training(alone, four)
+    assert [line["dev.fused.nDCG@10"] for line in read_metrics(four) if "dev.fused.nDCG@10" in line]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 def test_every_process_has_as_much_to_do(size):
     sizes = np.random.default_rng(1).integers(4, 180, 128)
     cache = TokenCache(np.arange(sizes.sum()).astype(np.int64), np.concatenate([[0], sizes.cumsum()]), np.zeros(128, dtype=np.int64))
-    shares = [dealt(cache, range(128), "document", Share(rank, size, 2000)) for rank in range(size)]
+    shares = [shard_texts(cache, range(128), "document", ShardSpec(rank, size, 2000)) for rank in range(size)]
     token_counts = [sum(len(part.ids) for part in share.parts) for share in shares]
-    assert sum(token_counts) == sizes.sum() == shares[0].count
+    assert sum(token_counts) == sizes.sum() == shares[0].total_tokens
     assert max(token_counts) - min(token_counts) <= 2 * 180
     assert all(len(part.ids) <= 2000 for share in shares for part in share.parts)
     ids = torch.cat([text for share in shares for part in share.parts for text in part.ids.split(part.lengths)])
     lengths = [length for share in shares for part in share.parts for length in part.lengths]
     texts = ids.split(lengths)
-    assert torch.equal(torch.cat([texts[index] for index in shares[0].back]), torch.from_numpy(cache.ids))
+    assert torch.equal(torch.cat([texts[index] for index in shares[0].restore_order]), torch.from_numpy(cache.ids))
 
 
 def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
@@ -211,59 +211,59 @@ def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch)
     """A process that cannot allocate reports it; the others would otherwise wait for it in the collective."""
 
     def gathered(rank):
-        world = joined("cpu").patient(0.2)
+        world = init_process_group("cpu").with_timeout(0.2)
         outcomes = []
         for length in (10, 11, 5000):
             if rank == 1 and length == 5000:
-                monkeypatch.setattr(Buffer, "grow", failing_for_memory)
+                monkeypatch.setattr(CollectiveBuffer, "grow", raise_out_of_memory)
             began = time.monotonic()
             try:
-                with world.together():
-                    received = world.all_of([torch.full((length + rank,), float(rank))], "a test")
+                with world.error_barrier():
+                    received = world.all_gather([torch.full((length + rank,), float(rank))], "a test")
                 outcomes.append([len(tensors[0]) for tensors in received])
             except (MoeirError, SystemExit) as problem:
                 outcomes.append([type(problem).__name__, str(problem), time.monotonic() - began < 5])
         return outcomes
 
-    first, second = together(2, gathered)
+    first, second = run_processes(2, gathered)
     assert first[:2] == second[:2] == [[10, 11], [11, 12]]
     assert first[2][0] == "Told" and "out of memory" in first[2][1] and "process 1 of 2" in first[2][1] and first[2][2]
     assert second[2][0] == "SystemExit" and second[2][2]
 
 
-def failing_for_memory(*arguments):
+def raise_out_of_memory(*arguments):
     raise OutOfMemory("out of memory on a device")
 
 
 @pytest.mark.parametrize("dead", [None, 0, 1])
 def test_the_group_of_processes_ends_whoever_is_dead(dead):
     def left(rank):
-        world = joined("cpu").patient(10)
-        world.all_of([torch.ones(3)], "a test")
+        world = init_process_group("cpu").with_timeout(10)
+        world.all_gather([torch.ones(3)], "a test")
         if rank == dead:
             os.kill(os.getpid(), signal.SIGKILL)
         if dead is not None:
             with pytest.raises(MoeirError, match="has terminated"):
-                world.said(None, "a test")
+                world.all_gather_object(None, "a test")
         began = time.monotonic()
-        leave()
+        destroy_process_group()
         return [torch.distributed.is_initialized(), time.monotonic() - began < 5]
 
-    assert together(2, left) == [None if rank == dead else [False, True] for rank in range(2)]
+    assert run_processes(2, left) == [None if rank == dead else [False, True] for rank in range(2)]
 
 
 def test_a_collective_that_another_process_leaves_names_that_process():
     def gathered(rank):
-        world = joined("cpu").patient(10)
+        world = init_process_group("cpu").with_timeout(10)
         if rank == 1:
-            world.said([[3]], "a test")
+            world.all_gather_object([[3]], "a test")
             os.kill(os.getpid(), signal.SIGKILL)
         world.buffer.grow(1000, torch.device("cpu"))
-        with pytest.raises(MoeirError) as caught, world.together():
-            world.all_of([torch.ones(3)], "a test")
+        with pytest.raises(MoeirError) as caught, world.error_barrier():
+            world.all_gather([torch.ones(3)], "a test")
         return str(caught.value)
 
-    first, second = together(2, gathered)
+    first, second = run_processes(2, gathered)
     assert second is None and "process 1 of 2" in first and "has terminated" in first
 
 
@@ -298,22 +298,22 @@ def test_a_longer_document_of_another_process_is_heard_to_its_end():
 
     def bounded(rank):
         size = 3 + 3 * rank
-        own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), longest=size)
-        gathered_local = joined("cpu").gathered(Encoded({"local": own}), "a step")["local"]
+        own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), max_length=size)
+        gathered_local = init_process_group("cpu").all_gather_encoded(EncoderOutput({"local": own}), "a step")["local"]
         return [gathered_local.longest, gathered_local.starts.tolist()]
 
-    assert together(2, bounded) == [[None, [0, 3, 9]]] * 2
+    assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2
 
 
 def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(learn, monkeypatch, tmp_path):
-    original = loop._Run.read_records
+    original = loop._Trainer.read_pending
 
     def noted(self):
         with open(tmp_path / f"reads-{self.world.rank}", "a") as file:
             file.write(f"{self._steps[-1][0] + 1} ")
         return original(self)
 
-    monkeypatch.setattr(loop._Run, "read_records", noted)
+    monkeypatch.setattr(loop._Trainer, "read_records", noted)
     _, results = learn(2, "came", "--log-every", 3, "--save-minutes", 1e-9, steps=6)
     assert [one["code"] for one in results] == [0, 0], results
     assert [(tmp_path / f"reads-{rank}").read_text() for rank in range(2)] == ["1 2 3 4 5 6 ", "3 6 "]
@@ -321,29 +321,29 @@ def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(lea
 
 def test_tensors_of_any_type_and_length_come_to_all():
     def gathered(rank):
-        world = joined("cpu")
+        world = init_process_group("cpu")
         own = [torch.arange(rank + 2), torch.full((rank, 3), rank + 0.5, dtype=torch.bfloat16), torch.zeros(0)]
-        return [[part.tolist() for part in tensors] for tensors in world.all_of(own, "a test")]
+        return [[part.tolist() for part in tensors] for tensors in world.all_gather(own, "a test")]
 
     expected = [[list(range(rank + 2)), [[rank + 0.5] * 3] * rank, []] for rank in range(3)]
-    assert together(3, gathered) == [expected] * 3
+    assert run_processes(3, gathered) == [expected] * 3
 
 
 def test_gradients_add_up_and_what_nobody_has_stays_without():
     def added(rank):
-        world = joined("cpu")
+        world = init_process_group("cpu")
         parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
         parameters[0].grad = torch.tensor([1.0, rank])
         if rank == 1:
             parameters[1].grad = torch.tensor([5.0, 6.0])
-        world.add_gradients(parameters, "a test")
+        world.all_reduce_gradients(parameters, "a test")
         return [None if one.grad is None else one.grad.tolist() for one in parameters]
 
-    assert together(2, added) == [[[2.0, 1.0], [5.0, 6.0], None]] * 2
+    assert run_processes(2, added) == [[[2.0, 1.0], [5.0, 6.0], None]] * 2
 
 
 def test_one_process_is_a_world():
-    world = World()
-    assert world.main and world.said("word", "now") == ["word"]
-    with pytest.raises(DataError), world.together():
+    world = ProcessGroup()
+    assert world.is_main and world.all_gather_object("word", "now") == ["word"]
+    with pytest.raises(DataError), world.error_barrier():
         raise DataError("reported by whoever catches it")

@@ -9,69 +9,69 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import Encoded
-from moeir.architectures.starting import start
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.starting import build_checkpoint
 from moeir.errors import UsageError
 from moeir.learning import losses, objectives, retrieval
-from moeir.learning.batches import planned
-from moeir.learning.loop import read_facts
-from moeir.learning.retrieval import Retrieval
-from moeir.learning.tokens import PairTexts
+from moeir.learning.batches import make_sampler
+from moeir.learning.loop import metrics_to_floats
+from moeir.learning.retrieval import RetrievalTask
+from moeir.learning.tokens import PairDataset
 from moeir.representations.dense import Dense
-from tests.learning.held import content, drop_nothing, examples, held, table
+from tests.learning.held import animal_text, disable_dropout, make_examples, tokenize_in_memory, write_collection
 from tests.oracles import learning as oracles
-from tests.processes import alike, facts, together, told
+from tests.processes import assert_same_training, read_metrics, run_processes, run_captured
 
 RULES = {"query_length": 12, "document_length": 28}
 
 
-def group(*rows, teacher=None):
+def batch_of_scores(*rows, teacher=None):
     """A batch whose pairs have these scores, a row for each query."""
     count, size = len(rows), len(rows[0])
-    pairs = Encoded({"relevance": Dense(torch.tensor([score for row in rows for score in row])[:, None])})
+    pairs = EncoderOutput({"relevance": Dense(torch.tensor([score for row in rows for score in row])[:, None])})
     owners = torch.arange(count * size) // size
     ignored = owners != torch.arange(count)[:, None]
-    unit_queries = Encoded({"relevance": Dense(torch.ones(count, 1))})
-    return objectives.Batch(unit_queries, pairs, ignored, 0, 1, None if teacher is None else torch.tensor(teacher))
+    unit_queries = EncoderOutput({"relevance": Dense(torch.ones(count, 1))})
+    return objectives.EncodedBatch(unit_queries, pairs, ignored, 0, 1, None if teacher is None else torch.tensor(teacher))
 
 
 def test_lce_of_a_group_by_hand():
     """exp(2) / (exp(2) + exp(1) + exp(0)) = 0.6652, so 0.4076; and 0.5 against 0.5 is log 2."""
-    assert float(objectives.lce(group([2.0, 1.0, 0.0])).loss) == pytest.approx(0.40760596)
-    assert float(objectives.lce(group([2.0, 1.0, 0.0], [1.0, 1.0, -40.0])).loss) == pytest.approx((0.40760596 + math.log(2)) / 2)
-    assert float(objectives.lce(group([2.0, 1.0, 0.0]), temperature=2.0).loss) == pytest.approx(0.68026967)
+    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0])).loss) == pytest.approx(0.40760596)
+    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0], [1.0, 1.0, -40.0])).loss) == pytest.approx((0.40760596 + math.log(2)) / 2)
+    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0]), temperature=2.0).loss) == pytest.approx(0.68026967)
 
 
 def test_bce_of_a_group_by_hand():
     """-log σ(2) = 0.1269, -log(1 - σ(1)) = 1.3133, -log(1 - σ(0)) = 0.6931: their mean is 0.7111."""
-    assert float(objectives.bce(group([2.0, 1.0, 0.0])).loss) == pytest.approx((0.126928 + 1.313262 + 0.693147) / 3, abs=1e-6)
-    assert float(objectives.bce(group([2.0, 1.0]), positive_weight=3.0).loss) == pytest.approx((3 * 0.126928 + 1.313262) / 2, abs=1e-6)
+    assert float(objectives.bce(batch_of_scores([2.0, 1.0, 0.0])).loss) == pytest.approx((0.126928 + 1.313262 + 0.693147) / 3, abs=1e-6)
+    assert float(objectives.bce(batch_of_scores([2.0, 1.0]), positive_weight=3.0).loss) == pytest.approx((3 * 0.126928 + 1.313262) / 2, abs=1e-6)
 
 
 def test_losses_of_groups_are_those_of_the_loop():
     scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
     rows = scores.tolist()
-    expected = [oracles.contrastive(row, 0) for row in rows]
-    assert float(objectives.lce(group(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)
-    assert float(objectives.contrastive(group(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)  # there is no other candidate
+    expected = [oracles.info_nce(row, 0) for row in rows]
+    assert float(objectives.lce(batch_of_scores(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)
+    assert float(objectives.contrastive(batch_of_scores(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)  # there is no other candidate
     binary = [(math.log1p(math.exp(-row[0])) + sum(math.log1p(math.exp(score)) for score in row[1:])) / 4 for row in rows]
-    assert losses.binary(scores, 1.0).tolist() == pytest.approx(binary, abs=1e-6)
+    assert losses.binary_cross_entropy(scores, 1.0).tolist() == pytest.approx(binary, abs=1e-6)
 
 
 def test_a_teacher_is_followed_within_the_group():
     rows, teacher = [[1.0, 0.5, -1.0], [0.0, 2.0, 1.0]], [[3.0, 1.0, 0.0], [1.0, 0.0, 0.5]]
-    toy_batch = group(*rows, teacher=teacher)
+    toy_batch = batch_of_scores(*rows, teacher=teacher)
     pairs = list(zip(rows, teacher, strict=True))
-    assert float(objectives.kl(toy_batch).loss) == pytest.approx(np.mean([oracles.divergence(*pair, 1.0) for pair in pairs]), abs=1e-5)
-    assert float(objectives.margin_mse(toy_batch).loss) == pytest.approx(np.mean([oracles.margins(*pair) for pair in pairs]), abs=1e-5)
+    assert float(objectives.kl(toy_batch).loss) == pytest.approx(np.mean([oracles.kl_divergence(*pair, 1.0) for pair in pairs]), abs=1e-5)
+    assert float(objectives.margin_mse(toy_batch).loss) == pytest.approx(np.mean([oracles.margin_mse(*pair) for pair in pairs]), abs=1e-5)
 
 
 def test_lce_leaves_out_what_a_retriever_meets_of_other_queries():
     generator = torch.Generator().manual_seed(1)
-    queries, documents = (Encoded({"global": Dense(torch.randn(count, 5, generator=generator))}) for count in (2, 6))
-    batch = objectives.Batch(queries, documents, torch.zeros(2, 6, dtype=torch.bool), 0, 1)
+    queries, documents = (EncoderOutput({"global": Dense(torch.randn(count, 5, generator=generator))}) for count in (2, 6))
+    batch = objectives.EncodedBatch(queries, documents, torch.zeros(2, 6, dtype=torch.bool), 0, 1)
     scores = queries["global"].scores(documents["global"]).tolist()
-    expected = [oracles.contrastive(scores[0][:3], 0), oracles.contrastive(scores[1][3:], 0)]
+    expected = [oracles.info_nce(scores[0][:3], 0), oracles.info_nce(scores[1][3:], 0)]
     assert float(objectives.lce(batch).loss) == pytest.approx(np.mean(expected), abs=1e-6)
 
 
@@ -81,9 +81,9 @@ def test_lce_leaves_out_what_a_retriever_meets_of_other_queries():
 ])  # fmt: skip
 def test_options_that_mean_nothing_are_refused(loss, options, words):
     with pytest.raises(UsageError, match=words):
-        loss(group([1.0, 0.0]), **options)
+        loss(batch_of_scores([1.0, 0.0]), **options)
     with pytest.raises(UsageError, match="--negatives 0"):
-        loss(group([1.0]))
+        loss(batch_of_scores([1.0]))
 
 
 @pytest.fixture(scope="module")
@@ -91,20 +91,20 @@ def stepped(tiny_model):
     """`stepped(…)`: the loss of a batch, its metrics and every gradient."""
 
     def step(objective=objectives.lce, *, at_once=None, seed=5, recompute=False, spec="cross-encoder", random=True):
-        checkpoint = start(tiny_model, spec, RULES)
-        dataset = held(checkpoint, {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)})
-        sampler = planned(examples(8), queries=3, negatives=3, seed=1, place="toy")
-        texts = PairTexts(dataset.cache, dataset.rows, checkpoint.pairing)
-        task = Retrieval(checkpoint, sampler, texts, objective, 2, torch.float32, at_once=at_once)
+        checkpoint = build_checkpoint(tiny_model, spec, RULES)
+        dataset = tokenize_in_memory(checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)})
+        sampler = make_sampler(make_examples(8), batch_size=3, negatives=3, seed=1, source="toy")
+        texts = PairDataset(dataset.cache, dataset.rows, checkpoint.pair_tokenizer)
+        task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
         model = checkpoint.architecture.train()
-        model.recompute_layers(recompute)
+        model.set_gradient_checkpointing(recompute)
         if not random:
-            drop_nothing(model)
+            disable_dropout(model)
         torch.manual_seed(seed)
-        loss, metrics, tokens = task.outcome(0)
+        loss, metrics, tokens = task.compute_loss(0)
         loss.backward()
         gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), read_facts([metrics])[0], tokens, gradients, task
+        return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients, task
 
     return step
 
@@ -128,15 +128,15 @@ def test_a_step_is_the_loss_of_every_pair_read_alone(stepped):
     task.model.eval()
     ids = task.plan.at(0)
     checkpoint = task.checkpoint
-    texts = {f"q{n}": content(n + 3) for n in range(8)}, {f"d{n}": content(n) for n in range(12)}
+    texts = {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
     expected = []
     for number, query in enumerate(ids.queries):
         scores = []
         for document in ids.documents[4 * number : 4 * number + 4]:
-            one = held(checkpoint, {"q": texts[0][query]}, {"d": texts[1][document]})
+            one = tokenize_in_memory(checkpoint, {"q": texts[0][query]}, {"d": texts[1][document]})
             tokens = checkpoint.pairing.joined(one.cache, one.cache, np.array([0]), np.array([1])).packed([0])
             scores.append(float(checkpoint.architecture(tokens)["relevance"].vectors.detach()))
-        expected.append(oracles.contrastive(scores, 0))
+        expected.append(oracles.info_nce(scores, 0))
     assert task.outcome(0)[0].item() == pytest.approx(np.mean(expected), abs=1e-5)
 
 
@@ -144,10 +144,10 @@ def test_a_step_is_the_loss_of_every_pair_read_alone(stepped):
 def shop(tmp_path_factory):
     """Texts of 1 to 13 words, examples of them with a teacher's scores, a development run."""
     folder = tmp_path_factory.mktemp("shop")
-    table(folder, "queries", 20, shift=3)
-    table(folder, "documents", 30)
+    write_collection(folder, "queries", 20, shift=3)
+    write_collection(folder, "documents", 30)
     with open(folder / "train.jsonl", "w") as file:
-        for one in examples(20):
+        for one in make_examples(20):
             teacher_scores = {"positive_scores": [3.0, 2.0], "negative_scores": [0.5, 0.25, 0.0, -1.0]}
             ids = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
             file.write(json.dumps(ids | teacher_scores) + "\n")
@@ -170,57 +170,57 @@ def learn(shop, tiny_model, tiny_model_without_dropout, tmp_path):
         command = ("finetune", *model, "--objective", "lce", *sources, *sizes, *options, "--output", output)
 
         def trained(rank):
-            outcome = retrieval.Retrieval.outcome
+            outcome = retrieval.RetrievalTask.compute_loss
 
             def late(self, batch):
                 if batch == killed:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return outcome(self, batch)
 
-            retrieval.Retrieval.outcome = late
+            retrieval.RetrievalTask.compute_loss = late
             try:
-                return told(*command)
+                return run_captured(*command)
             finally:
-                retrieval.Retrieval.outcome = outcome
+                retrieval.RetrievalTask.compute_loss = outcome
 
-        results = [trained(0)] if size == 1 and killed is None else together(size, trained)
+        results = [trained(0)] if size == 1 and killed is None else run_processes(size, trained)
         return output, results
 
     return learned
 
 
-def dev(shop):
+def dev_flags(shop):
     return ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--dev-run", shop / "dev.trec", "--evaluate-every", 2)
 
 
 def test_processes_share_a_group_and_learn_what_one_does(learn, shop):
-    alone, results = learn(1, *dev(shop), dropout=False)
+    alone, results = learn(1, *dev_flags(shop), dropout=False)
     assert results[0]["code"] == 0, results
-    assert [line["dev.fused.nDCG@10"] for line in facts(alone) if "dev.fused.nDCG@10" in line]
-    four, results = learn(3, *dev(shop), "--gradient-cache", 40, dropout=False)
+    assert [line["dev.fused.nDCG@10"] for line in read_metrics(alone) if "dev.fused.nDCG@10" in line]
+    four, results = learn(3, *dev_flags(shop), "--gradient-cache", 40, dropout=False)
     assert [one["code"] for one in results] == [0] * 3, results
-    alike(alone, four)
+    assert_same_training(alone, four)
     card = (alone / "README.md").read_text()
     assert "Objective `lce`, 4 steps" in card and "moeir rerank --model by-1" in card
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(learn, shop):
-    whole, results = learn(1, *dev(shop), name="whole")
+    whole, results = learn(1, *dev_flags(shop), name="whole")
     assert results[0]["code"] == 0, results
-    output, results = learn(1, *dev(shop), "--save-minutes", 1e-9, name="killed", killed=3)
+    output, results = learn(1, *dev_flags(shop), "--save-minutes", 1e-9, name="killed", killed=3)
     assert results == [None] and not output.exists()
-    _, results = learn(1, *dev(shop), "--save-minutes", 1e-9, name="killed")
+    _, results = learn(1, *dev_flags(shop), "--save-minutes", 1e-9, name="killed")
     assert "continuing after step" in results[0]["stderr"]
     assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop, moeir, tmp_path):
-    checkpoint, results = learn(1, *dev(shop), "--keep", "last")
+    checkpoint, results = learn(1, *dev_flags(shop), "--keep", "last")
     assert results[0]["code"] == 0, results
     flags = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
     assert moeir("rerank", "--model", checkpoint, *flags, "--output", tmp_path / "out.trec").code == 0
     table = moeir("evaluate", "--run", tmp_path / "out.trec", "--qrels", shop / "dev.qrels", "--measure", "nDCG@10", "--form", "tsv").stdout
-    measured = [line["dev.fused.nDCG@10"] for line in facts(checkpoint) if "dev.fused.nDCG@10" in line]
+    measured = [line["dev.fused.nDCG@10"] for line in read_metrics(checkpoint) if "dev.fused.nDCG@10" in line]
     assert float(table.split()[-1]) == pytest.approx(measured[-1], abs=1e-6)
 
 
@@ -228,7 +228,7 @@ def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop,
 def test_every_objective_trains_it(objective, learn):
     checkpoint, results = learn(1, "--objective", objective, name=objective.split(":")[0])
     assert results[0]["code"] == 0, results
-    assert all(math.isfinite(line["loss"]) for line in facts(checkpoint))
+    assert all(math.isfinite(line["loss"]) for line in read_metrics(checkpoint))
 
 
 def test_more_processes_than_pairs_and_a_development_set_without_its_run_are_refused(learn, shop):

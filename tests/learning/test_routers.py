@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.architectures.base import Encoded
+from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
 from moeir.learning import objectives, penalties
-from moeir.mixtures.routing import Routing
+from moeir.mixtures.routing import RouterOutput
 from moeir.representations.dense import Dense
 from tests.oracles import learning as oracles
 
@@ -17,32 +17,32 @@ chances = st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3).filter(an
 
 
 def routing(rows):
-    return Routing.of_texts(torch.tensor(rows, dtype=torch.float32).requires_grad_())
+    return RouterOutput.from_text_probabilities(torch.tensor(rows, dtype=torch.float32).requires_grad_())
 
 
-def shares(counts):
+def normalise_rows(counts):
     return [[count / sum(row) for count in row] for row in counts]
 
 
 @quick
 @given(chances)
 def test_entropy_is_that_of_the_loop(counts):
-    rows = shares(counts)
-    assert penalties.entropy(routing(rows)).item() == pytest.approx(oracles.entropy(rows), abs=1e-6)
+    rows = normalise_rows(counts)
+    assert penalties.negative_entropy(routing(rows)).item() == pytest.approx(oracles.negative_entropy(rows), abs=1e-6)
     means = [sum(row[expert] for row in rows) / len(rows) for expert in range(3)]
-    assert penalties.entropy(routing(rows), "batch").item() == pytest.approx(oracles.entropy([means]), abs=1e-6)
+    assert penalties.negative_entropy(routing(rows), "batch").item() == pytest.approx(oracles.negative_entropy([means]), abs=1e-6)
 
 
 @quick
 @given(chances)
 def test_load_balance_is_that_of_the_loop(counts):
-    rows = shares(counts)
-    assert penalties.load_balance(routing(rows)).item() == pytest.approx(oracles.balance(rows), abs=1e-5)
+    rows = normalise_rows(counts)
+    assert penalties.load_balance(routing(rows)).item() == pytest.approx(oracles.load_balance(rows), abs=1e-5)
 
 
 def test_a_certain_router_has_finite_gradients():
     router = routing([[1.0, 0.0], [0.0, 1.0]])
-    (penalties.entropy(router) + penalties.entropy(router, "batch") + penalties.load_balance(router)).backward()
+    (penalties.negative_entropy(router) + penalties.negative_entropy(router, "batch") + penalties.load_balance(router)).backward()
     assert router.probabilities.grad.isfinite().all()
 
 
@@ -58,13 +58,13 @@ DOCUMENTS = {name: [row[::-1] for row in rows] + [[0.3, 0.7], [1.0, 0.0]] for na
 
 def batch(queries=QUERIES, documents=DOCUMENTS):
     sides = [
-        Encoded({"global": Dense(torch.zeros(count, 3))}, {name: routing(rows) for name, rows in rows_by_router.items()})
+        EncoderOutput({"global": Dense(torch.zeros(count, 3))}, {name: routing(rows) for name, rows in rows_by_router.items()})
         for count, rows_by_router in ((2, queries), (4, documents))
     ]
-    return objectives.Batch(*sides, torch.zeros(2, 4, dtype=torch.bool), 9, 10)
+    return objectives.EncodedBatch(*sides, torch.zeros(2, 4, dtype=torch.bool), 9, 10)
 
 
-def cost(objective=objectives.contrastive, given=None, **options):
+def penalty_cost(objective=objectives.contrastive, given=None, **options):
     """The regularizers' part of a batch's loss."""
     given = given or batch()
     free = objective(given, entropy=0.0, load_balance=0.0)
@@ -76,19 +76,19 @@ LAYERS = ("layer2", "layer4")
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective):
-    expected = sum(oracles.entropy(side[name]) for name in LAYERS for side in (QUERIES, DOCUMENTS)) / 4
-    assert cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
-    assert cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
-    assert cost(objective, entropy=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
-    means = [oracles.entropy([[sum(column) / len(side[name]) for column in zip(*side[name], strict=True)]]) for name in LAYERS
+    expected = sum(oracles.negative_entropy(side[name]) for name in LAYERS for side in (QUERIES, DOCUMENTS)) / 4
+    assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
+    assert penalty_cost(objective, penalty_cost=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
+    assert penalty_cost(objective, penalty_cost=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
+    means = [oracles.negative_entropy([[sum(column) / len(side[name]) for column in zip(*side[name], strict=True)]]) for name in LAYERS
              for side in (QUERIES, DOCUMENTS)]  # fmt: skip
-    assert cost(objective, entropy=0.5, entropy_of="batch") == pytest.approx(0.5 * sum(means) / 4, rel=1e-4)
+    assert penalty_cost(objective, penalty_cost=0.5, entropy_of="batch") == pytest.approx(0.5 * sum(means) / 4, rel=1e-4)
 
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_load_balance_is_asked_of_every_router(objective):
-    expected = sum(oracles.balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)) / 6
-    assert cost(objective, entropy=0.0, load_balance=2.0) == pytest.approx(2.0 * expected, rel=1e-4)
+    expected = sum(oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)) / 6
+    assert penalty_cost(objective, penalty_cost=0.0, load_balance=2.0) == pytest.approx(2.0 * expected, rel=1e-4)
 
 
 def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():
@@ -100,9 +100,9 @@ def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():
 
 
 def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
-    facts = objectives.contrastive(batch()).facts
+    facts = objectives.contrastive(batch()).metrics
     for name in QUERIES:
-        both = (oracles.entropy(QUERIES[name]) + oracles.entropy(DOCUMENTS[name])) / 2
+        both = (oracles.negative_entropy(QUERIES[name]) + oracles.negative_entropy(DOCUMENTS[name])) / 2
         assert facts[f"entropy.{name}"] == pytest.approx(-both, abs=1e-6)
         rows = QUERIES[name] + DOCUMENTS[name]
         wins = sum(row[0] >= row[1] for row in rows) / 6
@@ -112,7 +112,7 @@ def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
 def test_without_routers_there_is_neither_cost_nor_fact():
     given = batch({}, {})
     output = objectives.contrastive(given, entropy=9.0, load_balance=9.0)
-    assert output.facts.keys() == {"loss", "loss.global"} and cost(given=given, entropy=9.0, load_balance=9.0) == 0.0
+    assert output.metrics.keys() == {"loss", "loss.global"} and penalty_cost(given=given, penalty_cost=9.0, load_balance=9.0) == 0.0
 
 
 @pytest.mark.parametrize("options, message", [

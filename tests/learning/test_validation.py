@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 
-from moeir.architectures.starting import start
+from moeir.architectures.starting import build_checkpoint
 from moeir.errors import DataError
 from moeir.learning import validation
-from moeir.learning.validation import Best, Development, development
-from moeir.records.texts import read
-from tests.oracles.order import ranked
+from moeir.learning.validation import BestTracker, DevSet, load_dev_set
+from moeir.records.texts import read_texts
+from tests.oracles.order import rank_order
 
 RULES = {"query_length": 16, "document_length": 32}
 CAME = "came:shared_layers=2,local_dim=8"
@@ -18,8 +18,8 @@ CAME = "came:shared_layers=2,local_dim=8"
 
 @pytest.fixture(scope="module")
 def given(toy):
-    return development(
-        toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training={}, measure="ndcg_cut_10", every=2
+    return load_dev_set(
+        toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training_queries={}, measure="ndcg_cut_10", every=2
     )
 
 
@@ -33,7 +33,7 @@ def by_loop(checkpoint, given, kinds):
         scores = queries[expert].scores(documents[expert]).tolist()
         for query, row in zip(given.queries, scores, strict=True):
             candidates = {name: score for name, score in zip(names, row, strict=True) if kind not in ("sparse", "exact-match") or score > 0}
-            hits[expert, query] = ranked(candidates)
+            hits[expert, query] = rank_order(candidates)
     return hits
 
 
@@ -42,9 +42,9 @@ def by_loop(checkpoint, given, kinds):
 def test_what_is_searched_is_every_document_in_the_order_of_ranks(spec, at_once, given, tiny_model_with_head, monkeypatch):
     for name, count in zip(("QUERIES_AT_ONCE", "DOCUMENTS_AT_ONCE"), at_once, strict=True):
         monkeypatch.setattr(validation, name, count)
-    checkpoint = start(tiny_model_with_head, spec, RULES)
-    runs = validation.searched(checkpoint, given, torch.float32)
-    kinds = checkpoint.architecture.kinds
+    checkpoint = build_checkpoint(tiny_model_with_head, spec, RULES)
+    runs = validation.search_exact(checkpoint, given, torch.float32)
+    kinds = checkpoint.architecture.representation_kinds
     expected = by_loop(checkpoint, given, kinds)
     alone = len(kinds) == 1
     for (expert, query), hits in expected.items():
@@ -55,19 +55,19 @@ def test_what_is_searched_is_every_document_in_the_order_of_ranks(spec, at_once,
 
 def test_scores_that_are_trained_as_a_sum_are_added_before_the_cut(given, tiny_model_with_head, monkeypatch):
     monkeypatch.setattr(validation, "DEPTH", 2)
-    shallow = Development(given.queries, given.documents, given.qrels, "RR@2", 1)
-    checkpoint = start(tiny_model_with_head, "mote", RULES)
-    runs = validation.searched(checkpoint, shallow, torch.float32)
+    shallow = DevSet(given.queries, given.documents, given.qrels, "RR@2", 1)
+    checkpoint = build_checkpoint(tiny_model_with_head, "mote", RULES)
+    runs = validation.search_exact(checkpoint, shallow, torch.float32)
     queries, documents = checkpoint.encode(list(given.queries.values()), "query"), checkpoint.encode(list(given.documents.values()))
     summed_scores = (queries["global"].scores(documents["global"]) + queries["lexical"].scores(documents["lexical"])).tolist()
     for query, row in zip(given.queries, summed_scores, strict=True):
-        assert runs["fused"].documents_of(query) == ranked(dict(zip(given.documents, row, strict=True)))[:2]
+        assert runs["fused"].documents_of(query) == rank_order(dict(zip(given.documents, row, strict=True)))[:2]
 
 
 def test_the_measure_is_that_of_search_and_evaluate(given, came_checkpoint, index, toy, tmp_path, moeir):
     from moeir.architectures.checkpoint import open_checkpoint
 
-    values_by_metric = validation.evaluated(open_checkpoint(came_checkpoint), given, torch.float32)
+    values_by_metric = validation.evaluate(open_checkpoint(came_checkpoint), given, torch.float32)
     assert moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs").code == 0
     for name in ("lexical", "local", "global", "fused"):
         result = moeir("evaluate", "--run", tmp_path / f"runs/{name}.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "nDCG@10",
@@ -80,30 +80,30 @@ def test_the_measure_is_that_of_search_and_evaluate(given, came_checkpoint, inde
 
 
 def test_evaluating_leaves_the_architecture_in_training(given, tiny_model):
-    checkpoint = start(tiny_model, "dense", RULES)
+    checkpoint = build_checkpoint(tiny_model, "dense", RULES)
     checkpoint.architecture.train()
     state = torch.get_rng_state()
-    validation.evaluated(checkpoint, given, torch.float32)
+    validation.evaluate(checkpoint, given, torch.float32)
     assert checkpoint.architecture.training and torch.equal(torch.get_rng_state(), state)
 
 
 def test_of_equal_values_the_earlier_is_best_and_patience_counts_the_others():
-    best = Best()
-    assert [best.better(step, value) for step, value in ((2, 0.0), (4, 0.5), (6, 0.5), (8, 0.4))] == [True, True, False, False]
+    best = BestTracker()
+    assert [best.update(step, value) for step, value in ((2, 0.0), (4, 0.5), (6, 0.5), (8, 0.4))] == [True, True, False, False]
     assert (best.step, best.value, best.since, best.evaluations) == (4, 0.5, 2, 4)
-    assert best.exhausted(2) and not best.exhausted(3) and not best.exhausted(None)
+    assert best.should_stop(2) and not best.should_stop(3) and not best.should_stop(None)
 
 
 def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path, caplog):
-    queries = {text.id: text.content for text in read(toy / "test-queries.tsv")}
+    queries = {text.id: text.content for text in read_texts(toy / "test-queries.tsv")}
     files = (toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"])
-    dev_set = development(*files, training={"q1": queries["q1"], "q2": "another text", "t1": queries["q3"]}, measure="RR@10", every=3)
+    dev_set = load_dev_set(*files, training_queries={"q1": queries["q1"], "q2": "another text", "t1": queries["q3"]}, measure="RR@10", every=3)
     assert "1 of 6 queries are trained on, with the same id and text" in caplog.text
     assert dev_set.queries.keys() == dev_set.qrels.keys() and dev_set.measure == "RR@10" and dev_set.depth == 100
     (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n')
-    development(*files[:2], [tmp_path / "few.jsonl"], training={}, measure="RR@10", every=3)
+    load_dev_set(*files[:2], [tmp_path / "few.jsonl"], training_queries={}, measure="RR@10", every=3)
     assert "relevant documents are missing from the development corpus" in caplog.text
-    assert development(*files, training={}, measure="R@1000", every=1).depth == 1000
+    assert load_dev_set(*files, training_queries={}, measure="R@1000", every=1).depth == 1000
 
 
 def test_development_files_that_do_not_agree_are_refused(toy, tmp_path):
@@ -111,12 +111,12 @@ def test_development_files_that_do_not_agree_are_refused(toy, tmp_path):
     (tmp_path / "other.jsonl").write_text('{"_id": "yak", "text": "a yak"}\n')
     options = {"training": {}, "measure": "RR@10", "every": 1}
     with pytest.raises(DataError, match=r"other\.tsv: none of its queries is judged in .*test-qrels\.tsv; do the ids agree\?"):
-        development(tmp_path / "other.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], **options)
+        load_dev_set(tmp_path / "other.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], **options)
     with pytest.raises(DataError, match=r"other\.jsonl: holds no document that .*test-qrels\.tsv calls relevant"):
-        development(toy / "test-queries.tsv", toy / "test-qrels.tsv", [tmp_path / "other.jsonl"], **options)
+        load_dev_set(toy / "test-queries.tsv", toy / "test-qrels.tsv", [tmp_path / "other.jsonl"], **options)
 
 
 def test_half_precision_is_that_of_the_training(given, tiny_model):
-    checkpoint = start(tiny_model, "dense", RULES)
-    run = partial(validation.searched, checkpoint, given)
+    checkpoint = build_checkpoint(tiny_model, "dense", RULES)
+    run = partial(validation.search_exact, checkpoint, given)
     assert not torch.equal(*(torch.tensor(run(dtype)["fused"].scores) for dtype in (torch.float32, torch.bfloat16)))

@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from moeir.backbones.encoder import Encoder, FeedForward, PreNorm, Shape
+from moeir.backbones.encoder import Encoder, FeedForward, PreNormConfig, EncoderConfig
 from moeir.backbones.layers import GatedFeedForward
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups
 from moeir.mixtures import feedforward
-from moeir.mixtures.feedforward import RoutedFeedForward, specialise, specialised
+from moeir.mixtures.feedforward import RoutedFeedForward, insert_experts, select_expert_layers
 from tests.oracles import routing as oracles
 
-SHAPE = Shape(vocabulary=40, hidden=16, layers=4, heads=2, inner=24, positions=32, dropout=0.0, attention_dropout=0.0, spread=0.3)
+SHAPE = EncoderConfig(vocabulary=40, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 TEXTS = [[1, 7, 9, 2], [1, 8, 2], [1, 3, 4, 5, 6, 2], [1, 11, 2]]
 
 
 def tokens(side="query"):
-    return Tokens.pack(TEXTS, side)
+    return PackedTokens.from_lists(TEXTS, side)
 
 
 def mixture(routing, experts=3, seed=0, **options):
@@ -53,10 +53,10 @@ def test_a_role_is_a_group_of_experts(experts):
     x, block, packed = states()
     half = experts // 2
     for side, expert in (("query", 0), ("document", half)):
-        assert torch.equal(experts_layer(x, Tokens.pack(TEXTS, side), block), experts_layer.experts[expert](x, packed, block))
+        assert torch.equal(experts_layer(x, PackedTokens.from_lists(TEXTS, side), block), experts_layer.experts[expert](x, packed, block))
     experts_layer.train()
     torch.manual_seed(3)
-    output = experts_layer(x, Tokens.pack(TEXTS, "document"), block)
+    output = experts_layer(x, PackedTokens.from_lists(TEXTS, "document"), block)
     own = {tuple(row.tolist()) for expert in list(experts_layer.experts)[half:] for row in expert(x, packed, block).round(decimals=4)}
     assert all(tuple(row.tolist()) in own for row in output.round(decimals=4)), "a document's token comes from a document's expert"
 
@@ -70,11 +70,11 @@ def test_in_use_the_most_probable_expert_runs(routing, gate_input):
     gate_inputs = gate_inputs[packed.starts[:-1]] if routing == "sequence" else gate_inputs
     probabilities = (gate_inputs @ experts_layer.gate.weight.T + experts_layer.gate.bias).softmax(-1)
     choice = probabilities.argmax(-1)
-    choice = choice[packed.owners()] if routing == "sequence" else choice
+    choice = choice[packed.text_indices()] if routing == "sequence" else choice
     assert len(set(choice.tolist())) > 1, "the example is no example if one expert takes all"
-    assert torch.allclose(experts_layer(x, packed, block), oracles.feedforward(experts_layer.experts, x, choice), atol=1e-6)
-    assert torch.allclose(experts_layer.routed.probabilities, probabilities, atol=1e-6)
-    assert experts_layer.routed.starts.tolist() == ([0, 1, 2, 3, 4] if routing == "sequence" else packed.starts.tolist())
+    assert torch.allclose(experts_layer(x, packed, block), oracles.routed_feedforward(experts_layer.experts, x, choice), atol=1e-6)
+    assert torch.allclose(experts_layer.last_routing.probabilities, probabilities, atol=1e-6)
+    assert experts_layer.last_routing.starts.tolist() == ([0, 1, 2, 3, 4] if routing == "sequence" else packed.starts.tolist())
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
@@ -93,9 +93,9 @@ def test_only_the_chosen_expert_runs_and_its_gate_learns_as_its_part_of_all(rout
     gate_inputs = x[packed.starts[:-1]] if routing == "sequence" else x
     logits = gate_inputs @ chosen.gate.weight.T + chosen.gate.bias
     sampled = feedforward.gumbel_softmax(logits, 1.0, feedforward.uniform_like(logits))
-    sampled = sampled[packed.owners()] if routing == "sequence" else sampled
+    sampled = sampled[packed.text_indices()] if routing == "sequence" else sampled
     strength, choice = sampled.max(-1)
-    by_hand = oracles.feedforward(chosen.experts, x, choice, 1.0 + strength - strength.detach())
+    by_hand = oracles.routed_feedforward(chosen.experts, x, choice, 1.0 + strength - strength.detach())
     weights = torch.randn_like(one)
     expected = torch.autograd.grad((by_hand * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
     actual = torch.autograd.grad((one * weights).sum(), [chosen.gate.weight, chosen.experts[1].up.weight])
@@ -112,7 +112,7 @@ def test_without_straight_through_the_gate_gets_no_gradient():
 
 def test_straight_through_changes_no_bit_of_what_the_chosen_expert_says():
     torch.manual_seed(2)
-    x, packed, outputs = torch.randn(2000, SHAPE.hidden), Tokens.pack([[1] * 20] * 100, "query"), []
+    x, packed, outputs = torch.randn(2000, SHAPE.hidden), PackedTokens.from_lists([[1] * 20] * 100, "query"), []
     for gradient in ("chosen", "none"):
         experts_layer = mixture("token", gradient=gradient)
         torch.manual_seed(4)
@@ -147,7 +147,7 @@ def test_experts_share_a_normalisation_if_they_are_told_to():
 def test_one_gate_for_all_layers_or_one_for_each():
     for one, names in ((True, []), (False, ["1.feedforward.gate.weight", "3.feedforward.gate.weight"])):
         layers = Encoder(SHAPE).layers
-        gate = specialise(layers, [1, 3], experts=3, routing="token", one_gate=one)
+        gate = insert_experts(layers, [1, 3], experts=3, routing="token", one_gate=one)
         assert [name for name in layers.state_dict() if name.endswith("gate.weight")] == names
         assert (gate is not None) == one
         assert (layers[1].feedforward.chooser is layers[3].feedforward.chooser) == one
@@ -155,31 +155,31 @@ def test_one_gate_for_all_layers_or_one_for_each():
 
 def test_no_gate_no_cost():
     layers: nn.ModuleList = Encoder(SHAPE).layers
-    assert specialise(layers, [0], experts=2, routing="role", one_gate=True) is None
-    assert not [name for name in layers.state_dict() if "gate" in name] and feedforward.routers(layers) == {}
+    assert insert_experts(layers, [0], experts=2, routing="role", one_gate=True) is None
+    assert not [name for name in layers.state_dict() if "gate" in name] and feedforward.find_routers(layers) == {}
 
 
 def test_the_place_of_experts():
-    assert specialised(12, every=2) == [2, 5, 8, 11], "layers 3, 6, 9 and 12 of BERT: TASER with T = 2"
-    assert specialised(6, every=2) == [2, 5] and specialised(4, every=0) == [0, 1, 2, 3]
-    assert specialised(12, every=2, layers=("7", "4", "1")) == [0, 3, 6]
+    assert select_expert_layers(12, every=2) == [2, 5, 8, 11], "layers 3, 6, 9 and 12 of BERT: TASER with T = 2"
+    assert select_expert_layers(6, every=2) == [2, 5] and select_expert_layers(4, every=0) == [0, 1, 2, 3]
+    assert select_expert_layers(12, every=2, layers=("7", "4", "1")) == [0, 3, 6]
     for every, layers in ((12, ()), (-1, ()), (2, ("0",)), (2, ("13",)), (2, ("x",))):
         with pytest.raises(UsageError):
-            specialised(12, every=every, layers=layers)
+            select_expert_layers(12, every=every, layers=layers)
 
 
 @pytest.mark.parametrize("wrong", [{"experts": 1}, {"routing": "nobody"}, {"gate_input": "x"}, {"gradient": "x"}, {"temperature": 0.0}])
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(UsageError):
-        specialise(Encoder(SHAPE).layers, [0], **({"experts": 2, "routing": "token", "one_gate": True} | wrong))
+        insert_experts(Encoder(SHAPE).layers, [0], **({"experts": 2, "routing": "token", "one_gate": True} | wrong))
 
 
 def test_a_fresh_gate_forgets_what_all_inputs_share():
     torch.manual_seed(0)
-    gate = feedforward.started_gate(16, 3)
+    gate = feedforward.make_gate(16, 3)
     common = torch.randn(2, 16) * 50
     before = gate.weight.detach().clone()
-    feedforward.blind(gate, common)
+    feedforward.project_out_means(gate, common)
     assert float((gate.weight.detach() @ common.T).abs().max()) < 1e-4
     apart = torch.randn(16)
     apart -= common.T @ torch.linalg.lstsq(common.T, apart[:, None]).solution[:, 0]
@@ -191,7 +191,7 @@ def test_half_precision_routes_in_float32():
     x, block, packed = states()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         experts_layer(x, packed, block)
-    assert experts_layer.routed.probabilities.dtype == torch.float32
+    assert experts_layer.last_routing.probabilities.dtype == torch.float32
 
 
 @pytest.mark.parametrize("prenorm", [False, True])
@@ -199,7 +199,7 @@ def test_half_precision_routes_in_float32():
 def test_grouped_products_say_what_expert_by_expert_says(prenorm, learned):
     """The CUDA path under bfloat16 autocast, on a CPU: the same expert for each token, values and gradients within bfloat16."""
     torch.manual_seed(3)
-    plain = GatedFeedForward(SHAPE, PreNorm(windows=(None,) * 4, thetas=(10.0,) * 4)) if prenorm else FeedForward(SHAPE)
+    plain = GatedFeedForward(SHAPE, PreNormConfig(windows=(None,) * 4, thetas=(10.0,) * 4)) if prenorm else FeedForward(SHAPE)
     experts_layer = RoutedFeedForward(plain, experts=3, routing="token").train()
     for expert in experts_layer.experts:
         for parameter in expert.parameters():
@@ -212,7 +212,7 @@ def test_grouped_products_say_what_expert_by_expert_says(prenorm, learned):
     for grouped in (True, False):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             groups = ExpertGroups.from_choice(choice, 3)
-            out = experts_layer._grouped(states, groups, strength) if grouped else experts_layer._by_choice(states, choice, strength)
+            out = experts_layer._apply_grouped(states, groups, strength) if grouped else experts_layer._apply_choice(states, choice, strength)
         gradients = torch.autograd.grad((out.float() * slopes).sum(), leaves, allow_unused=True)
         results.append([out.detach().float(), *(one.float() for one in gradients if one is not None)])
     for one, other in zip(*results, strict=True):

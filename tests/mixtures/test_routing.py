@@ -4,13 +4,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.mixtures.routing import Routing, by_expert
+from moeir.mixtures.routing import RouterOutput, dispatch_to_experts
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
 def test_each_row_meets_the_expert_it_chose_and_comes_back_to_its_place(choices):
     states, choice = torch.arange(len(choices), dtype=torch.float32)[:, None], torch.tensor(choices)
-    output = by_expert(states, choice, 5, lambda expert, own, rows: own * 10 + expert)
+    output = dispatch_to_experts(states, choice, 5, lambda expert, own, rows: own * 10 + expert)
     assert output[:, 0].tolist() == [10 * row + expert for row, expert in enumerate(choices)]
 
 
@@ -23,14 +23,14 @@ def test_an_expert_is_told_its_rows(choices):
         rows_by_expert[expert] = list(range(len(choices))) if rows is None else rows.tolist()
         return own
 
-    by_expert(torch.zeros(len(choices), 2), choice, 3, apply)
+    dispatch_to_experts(torch.zeros(len(choices), 2), choice, 3, apply)
     assert rows_by_expert == {expert: [row for row, one in enumerate(choices) if one == expert] for expert in sorted(set(choices))}
 
 
 def test_texts_keep_their_decisions_when_they_move():
-    routing = Routing(torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 4, 6]))
+    routing = RouterOutput(torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 4, 6]))
     permuted = routing.select(torch.tensor([2, 0, 1]))
     assert permuted.probabilities[:, 0].tolist() == [8.0, 10.0, 0.0, 2.0, 4.0, 6.0] and permuted.starts.tolist() == [0, 2, 3, 6]
-    both = Routing.concatenate([routing, Routing.of_texts(torch.tensor([[1.0, 0.0]])), permuted])
+    both = RouterOutput.concatenate([routing, RouterOutput.from_text_probabilities(torch.tensor([[1.0, 0.0]])), permuted])
     assert len(both) == 7 and both.starts.tolist() == [0, 1, 4, 6, 7, 9, 10, 13]
     assert torch.equal(both.select(torch.tensor([1])).probabilities, routing.select(torch.tensor([1])).probabilities)

@@ -4,21 +4,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 
-def wins(values: Mapping[str, Mapping[str, float]], queries: Sequence[str], run: str) -> int:
+def count_wins(values: Mapping[str, Mapping[str, float]], queries: Sequence[str], run: str) -> int:
     """Number of queries on which every other run is worse."""
     return sum(all(values[other][query] < values[run][query] for other in values if other != run) for query in queries)
 
 
-def between(numbers: Sequence[float], low: float, high: float, last: bool) -> int:
+def count_between(numbers: Sequence[float], low: float, high: float, last: bool) -> int:
     return sum(low <= number < high or (last and number == high) for number in numbers)
 
 
-def spread(points: Sequence[Sequence[float]]) -> float:
+def sum_squared_distances(points: Sequence[Sequence[float]]) -> float:
     """Sum of squared distances of all pairs."""
     return sum(math.dist(one, other) ** 2 for one in points for other in points)
 
 
-def neighbours(points: Sequence[Sequence[float]], count: int, far: Callable[..., float] = math.dist) -> list[set[int]]:
+def nearest_neighbours(points: Sequence[Sequence[float]], count: int, far: Callable[..., float] = math.dist) -> list[set[int]]:
     """The `count` nearest neighbours of each point."""
     nearest = []
     for index, point in enumerate(points):

@@ -3,7 +3,7 @@
 import unicodedata
 
 
-def tokens(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     words: list[str] = []
     inside = False
     for letter in unicodedata.normalize("NFD", text):
@@ -18,11 +18,11 @@ def tokens(text: str) -> list[str]:
     return [token.lower() for token in words]
 
 
-def holds(text: str, answers: list[str]) -> bool:
+def contains_answer(text: str, answers: list[str]) -> bool:
     """Whether the text contains an answer's tokens in a row; an answer without tokens never matches."""
-    words = tokens(text)
+    words = tokenize(text)
     for answer in answers:
-        wanted = tokens(answer)
+        wanted = tokenize(answer)
         for start in range(len(words)):
             if wanted and words[start : start + len(wanted)] == wanted:
                 return True

@@ -5,7 +5,7 @@ import cmath
 from tests.oracles import representations
 
 
-def windowed(query, key, value, key_mask, window):
+def windowed_attention(query, key, value, key_mask, window):
     """Each token attends to the unmasked tokens at most `window` away, or to itself where there are none. Arguments are lists of rows."""
     mixed = []
     for position, query_row in enumerate(query):
@@ -15,7 +15,7 @@ def windowed(query, key, value, key_mask, window):
     return mixed
 
 
-def rotated(row, position, theta):
+def apply_rotary(row, position, theta):
     """Numbers i and i + width / 2 of a row are one complex number; it turns by position · theta^(-2 i / width)."""
     half = len(row) // 2
     turned = [complex(row[i], row[i + half]) * cmath.exp(1j * position * theta ** (-2 * i / len(row))) for i in range(half)]

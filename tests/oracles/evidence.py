@@ -10,7 +10,7 @@ def shared_terms(query, document):
     return {term: (weight, document[term], weight * document[term]) for term, weight in query.items() if document.get(term)}
 
 
-def best_tokens(query, document):
+def token_alignment(query, document):
     """For each query vector, the index of the document vector with the largest inner product, and the product.
 
     >>> best_tokens([[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.75]])

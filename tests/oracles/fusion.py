@@ -36,34 +36,34 @@ def zscore(lists: list[dict[int, float]]) -> dict[int, float]:
     return came_sum(standardised)
 
 
-def brought_to_1(hits: dict[int, float]) -> dict[int, float]:
+def minmax(hits: dict[int, float]) -> dict[int, float]:
     low, high = min(hits.values(), default=0.0), max(hits.values(), default=0.0)
     return {document: (score - low) / (high - low) if high > low else 0.0 for document, score in hits.items()}
 
 
 def normsum(lists: list[dict[int, float]]) -> dict[int, float]:
-    return combsum([brought_to_1(hits) for hits in lists])
+    return combsum([minmax(hits) for hits in lists])
 
 
 def normmax(lists: list[dict[int, float]]) -> dict[int, float]:
-    return largest([brought_to_1(hits) for hits in lists])
+    return keep_maximum([minmax(hits) for hits in lists])
 
 
-def largest(lists: list[dict[int, float]]) -> dict[int, float]:
+def keep_maximum(lists: list[dict[int, float]]) -> dict[int, float]:
     documents = {document for hits in lists for document in hits}
     return {document: max(hits.get(document, min(hits.values())) for hits in lists if hits) for document in documents}
 
 
-def reciprocal(hits: dict[int, float]) -> dict[int, float]:
+def reciprocal_ranks(hits: dict[int, float]) -> dict[int, float]:
     return {document: 1.0 / rank for rank, document in enumerate(hits, 1)}
 
 
 def sumrr(lists: list[dict[int, float]]) -> dict[int, float]:
-    return came_sum([reciprocal(hits) for hits in lists])
+    return came_sum([reciprocal_ranks(hits) for hits in lists])
 
 
 def maxrr(lists: list[dict[int, float]]) -> dict[int, float]:
-    return largest([reciprocal(hits) for hits in lists])
+    return keep_maximum([reciprocal_ranks(hits) for hits in lists])
 
 
 def combmnz(lists: list[dict[int, float]]) -> dict[int, float]:

@@ -3,7 +3,7 @@
 import math
 
 
-def of_a_hit(hits: dict[int, float], document: int) -> list[float]:
+def hit_features(hits: dict[int, float], document: int) -> list[float]:
     if document not in hits:
         return [0.0] * 4
     low, high = min(hits.values()), max(hits.values())
@@ -11,13 +11,13 @@ def of_a_hit(hits: dict[int, float], document: int) -> list[float]:
     return [(hits[document] - low) / (high - low) if high > low else 0.0, 61 / (60 + rank), 1 / rank, 1.0]
 
 
-def evidence(lists: list[dict[int, float]], document: int) -> list[float]:
-    each = [of_a_hit(hits, document) for hits in lists]
+def document_features(lists: list[dict[int, float]], document: int) -> list[float]:
+    each = [hit_features(hits, document) for hits in lists]
     levels = [one[0] for one in each]
     return [value for one in each for value in one] + [min(levels), max(levels), float(all(document in hits for hits in lists))]
 
 
-def of_a_list(hits: dict[int, float]) -> list[float]:
+def list_features(hits: dict[int, float]) -> list[float]:
     if not hits:
         return [0.0] * 5
     scores = list(hits.values())
@@ -28,7 +28,7 @@ def of_a_list(hits: dict[int, float]) -> list[float]:
     return [scores[0], scores[0] - scores[:2][-1], scores[0] - scores[:10][-1], scores[0] - scores[-1], entropy]
 
 
-def of_a_pair(first: dict[int, float], second: dict[int, float]) -> list[float]:
+def list_pair_features(first: dict[int, float], second: dict[int, float]) -> list[float]:
     def common(depth: int) -> int:
         return len({*list(first)[:depth]} & {*list(second)[:depth]})
 

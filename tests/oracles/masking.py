@@ -3,7 +3,7 @@
 WRAP = 2**64
 
 
-def bits(key, position):
+def random_bits(key, position):
     """SplitMix64's number at a position of a key's sequence."""
     mixed = (key + (position + 1) * 0x9E3779B97F4A7C15) % WRAP
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % WRAP
@@ -11,15 +11,15 @@ def bits(key, position):
     return mixed ^ (mixed >> 31)
 
 
-def key(seed, epoch, copy, text):
+def text_key(seed, epoch, copy, text):
     """The random key of a text."""
     mixed = 0
     for part in (seed, epoch, copy, text):
-        mixed = bits(mixed, part)
+        mixed = random_bits(mixed, part)
     return mixed
 
 
-def words(ids, begins, standalone):
+def word_positions(ids, begins, standalone):
     """The token positions of each word."""
     grouped = []
     for position, token in enumerate(ids):
@@ -29,11 +29,11 @@ def words(ids, begins, standalone):
     return grouped
 
 
-def hide(ids, key, rate, *, begins, alone, special, ordinary, mask):
+def mask_words(ids, key, rate, *, begins, alone, special, ordinary, mask):
     """The input ids of one text after masking, and its masked positions."""
-    candidates = [word for word in words(ids, begins, alone) if ids[word[0]] not in special]
+    candidates = [word for word in word_positions(ids, begins, alone) if ids[word[0]] not in special]
     budget = max(1, round(rate * len(ids)))
-    candidates.sort(key=lambda word: bits(key, 2 * word[0]))
+    candidates.sort(key=lambda word: random_bits(key, 2 * word[0]))
     masked = []
     for word in candidates:
         if len(masked) + len(word) <= budget:
@@ -42,7 +42,7 @@ def hide(ids, key, rate, *, begins, alone, special, ordinary, mask):
         masked = min(candidates, key=len)
     visible = list(ids)
     for position in masked:
-        number = bits(key, 2 * position + 1)
+        number = random_bits(key, 2 * position + 1)
         fraction, replacement = number >> 32, ordinary[(number % 2**32) * len(ordinary) >> 32]
         if fraction < int(0.8 * 2**32):
             visible[position] = mask

@@ -3,6 +3,6 @@
 import numpy as np
 
 
-def ranked(hits: dict[str, float]) -> list[str]:
+def rank_order(hits: dict[str, float]) -> list[str]:
     """Ids, best first: score descending as float32, then the id's bytes descending."""
     return sorted(hits, key=lambda document: (np.float32(hits[document]), document.encode()), reverse=True)

@@ -5,12 +5,12 @@ import math
 import torch
 import torch.nn.functional as F
 
-from moeir.backbones.tokens import Tokens
+from moeir.backbones.tokens import PackedTokens
 
 
-def read(encoder, ids, side="document"):
+def encode_text(encoder, ids, side="document"):
     """States [L, H] of one text alone: after the lower half of the layers, and after all."""
-    tokens = Tokens.pack([ids], side)
+    tokens = PackedTokens.from_lists([ids], side)
     states, middle = encoder.embeddings(tokens), []
     for number, layer in enumerate(encoder.layers):
         middle += [states] if number == len(encoder.layers) // 2 else []
@@ -18,22 +18,22 @@ def read(encoder, ids, side="document"):
     return middle[0], states
 
 
-def split(texts):
+def split_batch(texts):
     """(original ids, input ids, masked positions) of each text."""
     bounds = list(zip(texts.tokens.starts[:-1].tolist(), texts.tokens.starts[1:].tolist(), strict=True))
     plain, masked_ids, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
     return [(plain[a:b], masked_ids[a:b], [position - a for position in hidden if a <= position < b]) for a, b in bounds]
 
 
-def costs(encoder, states, targets):
+def token_losses(encoder, states, targets):
     """-log softmax over all words of states [n, H] at targets [n]."""
     return F.cross_entropy(encoder.logits(states), torch.tensor(targets), reduction="none")
 
 
-def masked(encoder, states, texts):
+def mlm_loss(encoder, states, texts):
     """Mean loss over all masked tokens; `states` holds the states of each text."""
     losses = [
-        costs(encoder, own[hidden], [plain[position] for position in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden
+        token_losses(encoder, own[hidden], [plain[position] for position in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden
     ]
     return torch.cat(losses).mean()
 
@@ -48,7 +48,7 @@ def window_mask(length, window):
     return mask
 
 
-def attended(query, key, value, mask, heads):
+def masked_attention(query, key, value, mask, heads):
     """query, key, value [B, L, H], mask [L, L] or [B, L, L] to be added -> [B, L, H]."""
     parts = []
     for q, k, v in zip(query.chunk(heads, -1), key.chunk(heads, -1), value.chunk(heads, -1), strict=True):
@@ -56,47 +56,47 @@ def attended(query, key, value, mask, heads):
     return torch.cat(parts, -1)
 
 
-def embedded(encoder, texts, vectors):
+def embed_padded(encoder, texts, vectors):
     """Embeddings of texts padded with word 0, each text's first one replaced by its vector: [B, L, H]."""
     longest = max(map(len, texts))
-    rows = [encoder.embeddings(Tokens.pack([ids + [0] * (longest - len(ids))], "document")) for ids in texts]
+    rows = [encoder.embeddings(PackedTokens.from_lists([ids + [0] * (longest - len(ids))], "document")) for ids in texts]
     return torch.stack([torch.cat([vector[None], row[1:]]) for vector, row in zip(vectors, rows, strict=True)])
 
 
-def causal(decoder, encoder, vectors, texts, window):
+def causal_decoder_loss(decoder, encoder, vectors, texts, window):
     """Mean loss of all tokens but the first, with GPT-2's block over a padded batch; no dropout."""
-    states = embedded(encoder, texts, vectors)
+    states = embed_padded(encoder, texts, vectors)
     mask = window_mask(states.shape[1], window)
     for block in decoder.blocks:
         parts = block.joint(block.before_attention(states)).chunk(3, -1)
-        states = states + block.output(attended(*parts, mask, block.heads))
+        states = states + block.output(masked_attention(*parts, mask, block.heads))
         states = states + block.down(F.gelu(block.up(block.before_feedforward(states))))
     logits = encoder.logits(decoder.norm(states))
     targets = torch.tensor([[*ids[1:], *[-100] * (states.shape[1] - len(ids) + 1)] for ids in texts])
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
 
-def bidirectional(layers, vector, states):
+def run_layers(layers, vector, states):
     """[vector; states but the first] of one text through layers like the encoder's."""
-    tokens = Tokens.pack([[0] * len(states)], "document")
+    tokens = PackedTokens.from_lists([[0] * len(states)], "document")
     mixed = torch.cat([vector[None], states[1:]])
     for layer in layers:
         mixed = layer(mixed, tokens, tokens.layout)
     return mixed
 
 
-def enhanced(decoder, encoder, vectors, texts, visibility):
+def retromae_loss(decoder, encoder, vectors, texts, visibility):
     """RetroMAE's decoder text by text; `visibility` has for each text [L, L], true where a token attends to another."""
     losses = []
     for vector, ids, visible in zip(vectors, texts, visibility, strict=True):
         positions = encoder.embeddings.places.weight[: len(ids)]
-        query_states, key_states = (vector + positions)[None], embedded(encoder, [ids], [vector])
+        query_states, key_states = (vector + positions)[None], embed_padded(encoder, [ids], [vector])
         mask = torch.where(visible, 0.0, -math.inf)
-        mixed = attended(decoder.query(query_states), decoder.key(key_states), decoder.value(key_states), mask, decoder.heads)
+        mixed = masked_attention(decoder.masked_attention(query_states), decoder.masked_attention(key_states), decoder.masked_attention(key_states), mask, decoder.heads)
         normed = decoder.norm(query_states + decoder.output(mixed))[0]
         feed = decoder.feedforward
         states = feed.norm(normed + feed.down(F.gelu(feed.up(normed))))
-        losses.append(costs(encoder, states[1:-1], ids[1:-1]))
+        losses.append(token_losses(encoder, states[1:-1], ids[1:-1]))
     return torch.cat(losses).mean()
 
 
@@ -106,7 +106,7 @@ def sparse_bottleneck(encoder, states):
     return weights @ encoder.embeddings.words.weight.detach() / (weights.sum() + 1e-4)
 
 
-def contrasted(vectors):
+def in_batch_contrastive(vectors):
     """Contrastive loss of each of 2 B vectors against all others, by loops."""
     count, losses = len(vectors), []
     for one in range(count):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 
-def shown(lists: Mapping[str, Sequence[tuple[str, float]]], grades: Mapping[str, int], depth: int) -> dict[str, list[int | None]]:
+def query_page_ranks(lists: Mapping[str, Sequence[tuple[str, float]]], grades: Mapping[str, int], depth: int) -> dict[str, list[int | None]]:
     """The rank in each list of every document in the first `depth` of a list and of every relevant document."""
     documents = {document for hits in lists.values() for document, _ in hits[:depth]} | {
         answer for answer, grade in grades.items() if grade > 0

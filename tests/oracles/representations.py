@@ -44,19 +44,19 @@ def exact_match(query, document):
     return math.fsum(max([0.0, *(dense(token, other) for name, other in document if name == term)]) for term, token in query)
 
 
-def summed_lexical(logits):
+def sum_pooled_lexical(logits):
     """term -> Σ over positions of log(1 + relu(logit)), where that is positive; logits is a list of rows."""
     sums = {term: math.fsum(math.log1p(max(row[term], 0.0)) for row in logits) for term in range(len(logits[0]))}
     return {term: value for term, value in sums.items() if value > 0}
 
 
-def heaviest(text, most, least):
+def prune_terms(text, most, least):
     """The heaviest terms of a text, term -> weight: at most `most`, each at least `least`, sorted by term."""
     order = sorted((term for term in text if least is None or text[term] >= least), key=lambda term: (-text[term], term))
     return {term: text[term] for term in sorted(order[:most])}
 
 
-def wards(points, count):
+def ward_clusters(points, count):
     """Clusters merged two at a time, the pair that adds least to the squared distances from the means (Ward 1963)."""
     groups = [[index] for index in range(len(points))]
 

@@ -3,16 +3,16 @@
 import math
 from statistics import mean, pstdev
 
-from tests.oracles.order import ranked
+from tests.oracles.order import rank_order
 
 
-def reranked(hits, depth, scores, *, rest=True):
+def rerank(hits, depth, scores, *, rest=True):
     """Documents of a list, best first: the first `depth` by their new scores, then the others in their order."""
-    head = ranked({document: scores[document] for document in hits[:depth]})
+    head = rank_order({document: scores[document] for document in hits[:depth]})
     return head + (list(hits[depth:]) if rest else [])
 
 
-def patient(scores, patience, best):
+def documents_before_exit(scores, patience, best):
     """Number of a query's documents scored until `patience` in a row are not among the first `best`."""
     scored = min(patience, len(scores))
     while scored < len(scores):
@@ -23,7 +23,7 @@ def patient(scores, patience, best):
     return scored
 
 
-def passages(size, window, stride):
+def passage_windows(size, window, stride):
     """(begin, end) of each passage of a text of `size` tokens: up to its end."""
     spans = [(0, min(size, window))]
     while spans[-1][1] < size:
@@ -32,21 +32,21 @@ def passages(size, window, stride):
     return spans
 
 
-def together(lists, method):
+def ensemble_scores(lists, method):
     """The combined scores of several rerankers for the same documents."""
-    transform = {"zscore": standardised, "mean": list, "softmax": chances, "rrf": reciprocals}[method]
+    transform = {"zscore": zscores, "mean": list, "softmax": softmax, "rrf": reciprocal_ranks}[method]
     columns = list(zip(*[transform(row) for row in lists], strict=True))
     return [math.fsum(column) if method == "rrf" else mean(column) for column in columns]
 
 
-def standardised(row):
+def zscores(row):
     return [0.0 if max(row) == min(row) else (score - mean(row)) / pstdev(row) for score in row]
 
 
-def chances(row):
+def softmax(row):
     powers = [math.exp(score) for score in row]
     return [power / math.fsum(powers) for power in powers]
 
 
-def reciprocals(row):
+def reciprocal_ranks(row):
     return [1 / (60 + 1 + sum(other > score for other in row) + (row.count(score) - 1) / 2) for score in row]

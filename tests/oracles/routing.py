@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 
-def feedforward(experts, states, choice, weight=None):
+def routed_feedforward(experts, states, choice, weight=None):
     """Each token through the expert chosen for it: norm(states + weight · change)."""
     rows = []
     for number, state in enumerate(states):
@@ -14,7 +14,7 @@ def feedforward(experts, states, choice, weight=None):
     return torch.stack(rows)
 
 
-def gated(mixture, vector, weights, combine, selected):
+def gated_block(mixture, vector, weights, combine, selected):
     """One vector [D] refined: by the experts in `selected` with their weights [n], combined as `combine` names."""
     outputs = {number: mixture.experts[number].down(F.relu(mixture.experts[number].up(vector))) for number in selected}
     if combine == "norm_expert":

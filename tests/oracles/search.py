@@ -4,7 +4,7 @@ import math
 import struct
 
 
-def single(number):
+def to_float32(number):
     """A number rounded to float32.
 
     >>> single(0.5)
@@ -20,7 +20,7 @@ def inner_product(left, right):
 
 def dense(query, documents):
     """{row: score} of every document."""
-    return {row: single(inner_product(query, document)) for row, document in enumerate(documents)}
+    return {row: to_float32(inner_product(query, document)) for row, document in enumerate(documents)}
 
 
 def maxsim(query, documents):
@@ -28,7 +28,7 @@ def maxsim(query, documents):
     if not query:
         return {}
     return {
-        row: single(math.fsum(max(inner_product(token, other) for other in document) for token in query))
+        row: to_float32(math.fsum(max(inner_product(token, other) for other in document) for token in query))
         for row, document in enumerate(documents)
         if document
     }
@@ -40,7 +40,7 @@ def sparse(query, documents):
     for row, document in enumerate(documents):
         shared = [term for term, weight in query.items() if weight and document.get(term)]
         if shared:
-            scores[row] = single(math.fsum(query[term] * document[term] for term in shared))
+            scores[row] = to_float32(math.fsum(query[term] * document[term] for term in shared))
     return scores
 
 
@@ -60,12 +60,12 @@ def bm25(query, documents, k1, b):
     return scores
 
 
-def ranking(scores, id_ranks, depth):
+def top_rows(scores, id_ranks, depth):
     """The first `depth` (row, score): score descending, then `id_ranks` descending."""
     return sorted(scores.items(), key=lambda hit: (hit[1], id_ranks[hit[0]]), reverse=True)[:depth]
 
 
-def hits(rows, scores):
+def result_hits(rows, scores):
     """One line of an index's result as (row, score), without the padding at its end."""
     row_scores = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
     assert all(row == -1 and score == -math.inf for row, score in list(zip(rows, scores, strict=True))[len(row_scores) :])
@@ -77,12 +77,12 @@ def exact_match(query, documents):
     scores = {}
     for row, document in enumerate(documents):
         best = (max([0.0, *(inner_product(token, other) for name, other in document if name == term)]) for term, token in query)
-        if (score := single(math.fsum(best))) > 0:
+        if (score := to_float32(math.fsum(best))) > 0:
             scores[row] = score
     return scores
 
 
-def summed(experts, unfound):
+def sum_experts(experts, floor_scores):
     """{row: sum} over the documents that any expert retrieves; experts are {row: score}, `floor_scores` each one's score of all others."""
     rows = sorted({row for scores in experts for row in scores})
-    return {row: single(math.fsum(scores.get(row, floor) for scores, floor in zip(experts, unfound, strict=True))) for row in rows}
+    return {row: to_float32(math.fsum(scores.get(row, floor) for scores, floor in zip(experts, floor_scores, strict=True))) for row in rows}

@@ -1,14 +1,14 @@
 """All contexts that a span may have."""
 
-REACH = 100
+MAX_DISTANCE = 100
 
 
-def others(span, spans, reach=REACH):
+def spans_within(span, spans, reach=MAX_DISTANCE):
     """The other spans of a document (their numbers) at most `reach` away."""
     return [other for other in spans if other != span and abs(other - span) <= reach]
 
 
-def overlaps(span, document, maximum):
+def overlapping_contexts(span, document, maximum):
     """The token bounds of every context that overlaps a span; a document is a list of spans, a span of sentences (begin, end)."""
     sentences = [sentence for one_span in document for sentence in one_span]
     own = document[span]

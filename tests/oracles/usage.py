@@ -3,7 +3,7 @@
 import math
 
 
-def counted(probabilities: list[list[float]]) -> tuple[list[int], list[float], float]:
+def count_usage(probabilities: list[list[float]]) -> tuple[list[int], list[float], float]:
     """Each expert's number of wins (largest probability) and its mean probability; the entropy of usage in nats."""
     experts = range(len(probabilities[0]))
     counts = [0 for _ in experts]

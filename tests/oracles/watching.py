@@ -1,7 +1,7 @@
 """Slow, obvious training alarms: each step's window is recomputed."""
 
 
-def alarms(steps, window):
+def find_alarms(steps, window):
     """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal share; it clears at 0.90 or 0.02."""
     alarm_list, active = [], set()
     for end in range(1, len(steps) + 1):
@@ -24,7 +24,7 @@ def alarms(steps, window):
     return alarm_list
 
 
-def stretches(values, most):
+def average_blocks(values, most):
     """(last step from 1, mean) of equal blocks, the last maybe shorter; the block length doubles until there are fewer than `most`."""
     length = 1
     while len(values) // length >= most:

@@ -5,25 +5,25 @@ import torch
 from moeir.architectures.dense import Dense
 from moeir.architectures.mote import Mote
 from moeir.backbones.encoder import Encoder, VocabularyHead
-from moeir.backbones.shape import PreNorm, Shape
-from moeir.backbones.tokens import Signs, Tokens
-from moeir.pretraining.batches import Batch, MaskedTexts
+from moeir.backbones.shape import PreNormConfig, EncoderConfig
+from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.pretraining.batches import PretrainingBatch, MaskedTexts
 
 CLS, SEP, MASK = 1, 2, 3
-SIGNS = Signs(beginning=CLS, separator=SEP, mask=MASK, query_marker=None, document_marker=None, punctuation=())
+SIGNS = SpecialTokens(beginning=CLS, separator=SEP, mask=MASK, query_marker=None, document_marker=None, punctuation=())
 SIZES = {"vocabulary": 40, "hidden": 16, "layers": 4, "heads": 2, "inner": 24, "positions": 32, "spread": 0.3}
-QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
-BERT = Shape(**SIZES, **QUIET)
-NARROW = Shape(**SIZES, **QUIET, embedding=10)
-MODERN = Shape(**SIZES, **QUIET, prenorm=PreNorm(windows=(None, 4, 4, None), thetas=(160.0, 10.0, 10.0, 160.0)))
-SHAPES = {"bert": BERT, "narrow": NARROW, "modern": MODERN}
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+BERT = EncoderConfig(**SIZES, **NO_DROPOUT)
+NARROW_EMBEDDINGS = EncoderConfig(**SIZES, **NO_DROPOUT, factorized_embedding_size=10)
+MODERN = EncoderConfig(**SIZES, **NO_DROPOUT, prenorm=PreNormConfig(windows=(None, 4, 4, None), thetas=(160.0, 10.0, 10.0, 160.0)))
+SHAPES = {"bert": BERT, "narrow": NARROW_EMBEDDINGS, "modern": MODERN}
 FAMILIES = {"dense": Dense, "mote": Mote}
 
 SPANS = [[1, 7, 9, 11, 6, 2], [1, 8, 5, 2], [1, 13, 14, 5, 15, 16, 2], [1, 17, 20, 2]]
-OTHERS = [[1, 9, 21, 2], [1, 22, 23, 8, 24, 5, 2], [1, 25, 2], [1, 26, 27, 28, 29, 2]]
+CONTEXTS = [[1, 9, 21, 2], [1, 22, 23, 8, 24, 5, 2], [1, 25, 2], [1, 26, 27, 28, 29, 2]]
 
 
-def masked(texts, side, *hidden):
+def mask_texts(texts, side, *hidden):
     """Texts with the positions `hidden` of each text replaced by [MASK]."""
     input_ids = [
         [MASK if position in masked_positions else word for position, word in enumerate(text)]
@@ -32,16 +32,16 @@ def masked(texts, side, *hidden):
     starts = torch.tensor([0, *map(len, texts)]).cumsum(0).tolist()
     flat_positions = [start + position for start, masked_positions in zip(starts, hidden) for position in sorted(masked_positions)]
     plain = torch.tensor([word for text in texts for word in text])
-    return MaskedTexts(Tokens.pack(input_ids, side), plain, torch.tensor(flat_positions, dtype=torch.int64))
+    return MaskedTexts(PackedTokens.from_lists(input_ids, side), plain, torch.tensor(flat_positions, dtype=torch.int64))
 
 
 def batch(context="span", again=True):
     """Four spans, and for each another span or a query."""
     side = "query" if context == "query" else "document"
-    anchors, contexts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1}), masked(OTHERS, side, {1}, {3, 5}, {1}, set())
-    decoder_anchors = masked(SPANS, "document", {1, 3}, {1}, {2, 4, 5}, {1, 2}) if again else None
-    decoder_contexts = masked(OTHERS, side, {2}, {1, 2}, {1}, {2, 4}) if again else None
-    return Batch(anchors, contexts, decoder_anchors, decoder_contexts, 0, 10)
+    anchors, contexts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1}), mask_texts(CONTEXTS, side, {1}, {3, 5}, {1}, set())
+    decoder_anchors = mask_texts(SPANS, "document", {1, 3}, {1}, {2, 4, 5}, {1, 2}) if again else None
+    decoder_contexts = mask_texts(CONTEXTS, side, {2}, {1, 2}, {1}, {2, 4}) if again else None
+    return PretrainingBatch(anchors, contexts, decoder_anchors, decoder_contexts, 0, 10)
 
 
 def architecture(name="dense", shape=BERT, seed=0, **options):

@@ -9,30 +9,30 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import ReadingRules
-from moeir.architectures.starting import start
-from moeir.backbones.tokenizer import TextReader
+from moeir.architectures.base import InputConfig
+from moeir.architectures.starting import build_checkpoint
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import DataError, UsageError
 from moeir.pretraining import batches, corpus, queries
-from moeir.pretraining.batches import Batch, Needs, Plan, Reading, ahead
-from moeir.pretraining.masking import Words, hide
-from tests.pretraining.test_corpus import generated, made, many, written
+from moeir.pretraining.batches import PretrainingBatch, BatchRequirements, SpanSampler, InputTemplate, prefetch_batches
+from moeir.pretraining.masking import WordVocabulary, mask_tokens
+from tests.pretraining.test_corpus import write_queries, build_cache, make_documents, write_corpus
 
 LAST = ("bee", "fox", "hen", "oak", "eel")
-PARTS = ANCHORS, CONTEXTS, DECODER_ANCHORS, DECODER_CONTEXTS = tuple(item.name for item in fields(Batch)[:4])
+PARTS = ANCHORS, CONTEXTS, DECODER_ANCHORS, DECODER_CONTEXTS = tuple(item.name for item in fields(PretrainingBatch)[:4])
 
 
 @pytest.fixture(scope="module")
-def reader(tiny_model: Path) -> TextReader:
+def reader(tiny_model: Path) -> TextTokenizer:
     """The tokenizer of the toy texts."""
-    return TextReader(tiny_model)
+    return TextTokenizer(tiny_model)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory, reader) -> corpus.TokenCache:
+def cache(tmp_path_factory, reader) -> corpus.SpanCache:
     """Thirty documents, of which the last has one span."""
     folder = tmp_path_factory.mktemp("tokens")
-    return made(folder, written(folder / "c.jsonl", [*many(29), ("last", "", "The owl.")]), reader)
+    return build_cache(folder, write_corpus(folder / "c.jsonl", [*make_documents(29), ("last", "", "The owl.")]), reader)
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +40,20 @@ def questions(cache, reader) -> queries.QueryCache:
     """Two queries for each of five documents."""
     folder = cache.folder.parent
     queries_by_document = [(f"d{row}", ["the owl hunts the bat", f"a {LAST[row]}"]) for row in range(5)]
-    return queries.cached(folder, cache, [generated(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]})
+    return queries.build_query_cache(folder, cache, [write_queries(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]})
 
 
-def reading(reader, length=8, **before):
-    return Reading(reader.signs, Words.of(reader), length, before)
+def make_template(reader, length=8, **before):
+    return InputTemplate(reader.signs, WordVocabulary.from_tokenizer(reader), length, before)
 
 
-def plan(cache, reader, needs=None, questions=None, **options):
-    needs = needs or Needs("mixed", 0.3, 0.45)
-    template = options.pop("template", None) or reading(reader)
-    return Plan(cache, questions, template, needs, **({"size": 16, "steps": 50, "seed": 3} | options))
+def make_sampler(cache, reader, needs=None, questions=None, **options):
+    needs = needs or BatchRequirements("mixed", 0.3, 0.45)
+    template = options.pop("template", None) or make_template(reader)
+    return SpanSampler(cache, questions, template, needs, **({"size": 16, "steps": 50, "seed": 3} | options))
 
 
-def said(texts):
+def to_lists(texts):
     """The texts of a batch as lists: masked ids, original ids, masked positions."""
     if texts is None:
         return None
@@ -66,15 +66,15 @@ def said(texts):
     return entries
 
 
-def all_of(batch):
-    return {name: said(getattr(batch, name)) for name in PARTS}
+def batch_to_lists(batch):
+    return {name: to_lists(getattr(batch, name)) for name in PARTS}
 
 
 def epoch(made_plan, number=0):
     """All texts of an epoch, by span."""
     by_span = {}
     for step in range(number * made_plan.steps_per_epoch, (number + 1) * made_plan.steps_per_epoch):
-        whole = all_of(made_plan.at(step))
+        whole = batch_to_lists(made_plan.batch_to_lists(step))
         for row, span in enumerate(made_plan.anchors(step).tolist()):
             by_span[span] = {name: texts and texts[row] for name, texts in whole.items()}
     return by_span
@@ -83,7 +83,7 @@ def epoch(made_plan, number=0):
 def check_alignment(cache, reader):
     """Every text equals the cache's except at its masked positions."""
     signs, parts = reader.signs, cache.parts
-    for span, texts in epoch(plan(cache, reader)).items():
+    for span, texts in epoch(make_sampler(cache, reader)).items():
         begin, end = (int(bound[0]) for bound in parts.bounds(np.array([span])))
         own = [signs.beginning, *cache.ids[begin:end].tolist(), signs.separator]
         for name, (masked_ids, plain, positions) in texts.items():
@@ -112,7 +112,7 @@ def test_texts_are_what_the_cache_holds_and_masks_lie_on_their_own_tokens(cache,
 def test_masks_of_another_cut_of_the_text_would_be_seen(cache, reader, monkeypatch):
     def elsewhere(ids, starts, keys, rate, words):
         """The fault of the released scripts: masks and ids come from differently truncated texts."""
-        masked_ids, hidden = hide(ids, starts, keys, rate, words)
+        masked_ids, hidden = mask_tokens(ids, starts, keys, rate, words)
         return np.roll(masked_ids, 1), hidden
 
     monkeypatch.setattr(batches, "hide", elsewhere)
@@ -121,7 +121,7 @@ def test_masks_of_another_cut_of_the_text_would_be_seen(cache, reader, monkeypat
 
 
 def test_the_rates_are_the_encoders_and_the_decoders(cache, reader):
-    by_span = epoch(plan(cache, reader, size=1)).values()
+    by_span = epoch(make_sampler(cache, reader, make_sampler=1)).values()
     for name, rate in zip(PARTS, (0.3, 0.3, 0.45, 0.45), strict=True):
         budgets = [max(1, round(rate * (len(one[name][1]) - 2))) for one in by_span]
         hidden = [len(one[name][2]) for one in by_span]
@@ -130,19 +130,19 @@ def test_the_rates_are_the_encoders_and_the_decoders(cache, reader):
 
 
 def test_a_step_is_the_same_whenever_and_however_it_is_asked_for(cache, reader):
-    first, second = plan(cache, reader), plan(cache, reader)
+    first, second = make_sampler(cache, reader), make_sampler(cache, reader)
     steps = range(2 * first.steps_per_epoch + 1)
-    forward = [all_of(first.at(step)) for step in steps]
-    assert [all_of(second.at(step)) for step in reversed(steps)] == forward[::-1]
-    assert [all_of(batch) for batch in ahead(second, 0, len(steps))] == forward
-    assert [batch.step for batch in ahead(second, 3, 6, depth=9)] == [3, 4, 5]
-    assert list(islice(ahead(second, 0, 50), 2))[1].steps == 50
+    forward = [batch_to_lists(first.batch_at(step)) for step in steps]
+    assert [batch_to_lists(second.batch_at(step)) for step in reversed(steps)] == forward[::-1]
+    assert [batch_to_lists(batch) for batch in prefetch_batches(second, 0, len(steps))] == forward
+    assert [batch.step for batch in prefetch_batches(second, 3, 6, depth=9)] == [3, 4, 5]
+    assert list(islice(prefetch_batches(second, 0, 50), 2))[1].steps == 50
 
 
 def test_what_a_span_meets_depends_on_nothing_but_seed_and_epoch(cache, reader):
-    alone, together = epoch(plan(cache, reader, size=1)), epoch(plan(cache, reader))
+    alone, together = epoch(make_sampler(cache, reader, make_sampler=1)), epoch(make_sampler(cache, reader))
     assert all(alone[span] == texts for span, texts in together.items())
-    later, other = epoch(plan(cache, reader, size=1), 1), epoch(plan(cache, reader, size=1, seed=4))
+    later, other = epoch(make_sampler(cache, reader, make_sampler=1), 1), epoch(make_sampler(cache, reader, make_sampler=1, seed=4))
     for different in (later, other):
         assert different.keys() == alone.keys()
         assert sum(different[span]["anchors"] == alone[span]["anchors"] for span in alone) < len(alone) / 4
@@ -150,33 +150,33 @@ def test_what_a_span_meets_depends_on_nothing_but_seed_and_epoch(cache, reader):
 
 
 def test_processes_share_a_batch(cache, reader):
-    made_plan = plan(cache, reader)
-    whole, shares = all_of(made_plan.at(1)), [all_of(made_plan.at(1, rank, 3)) for rank in range(3)]
+    made_plan = make_sampler(cache, reader)
+    whole, shares = batch_to_lists(made_plan.batch_at(1)), [batch_to_lists(made_plan.batch_at(1, rank, 3)) for rank in range(3)]
     assert [len(share["anchors"]) for share in shares] == [6, 5, 5]
     assert {name: [text for share in shares for text in share[name]] for name in PARTS} == whole
 
 
 def test_an_epoch_meets_every_span_that_has_companions_once(cache, reader):
-    made_plan = plan(cache, reader, size=1)
-    assert made_plan.spans == len(cache) - 1
+    made_plan = make_sampler(cache, reader, make_sampler=1)
+    assert made_plan.anchor_count == len(cache) - 1
     assert sorted(epoch(made_plan)) == list(range(len(cache) - 1))
-    assert plan(cache, reader, Needs("none", 0.15), size=1).spans == len(cache)
-    assert plan(cache, reader, size=10**6).steps_per_epoch == 1
+    assert make_sampler(cache, reader, BatchRequirements("none", 0.15), make_sampler=1).anchor_count == len(cache)
+    assert make_sampler(cache, reader, make_sampler=10**6).steps_per_epoch == 1
 
 
 def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
-    assert [name for name, texts in all_of(plan(cache, reader, Needs("none", 0.15)).at(0)).items() if texts] == ["anchors"]
+    assert [name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15)).batch_at(0)).items() if texts] == ["anchors"]
     expected = [ANCHORS, DECODER_ANCHORS]
-    assert [name for name, texts in all_of(plan(cache, reader, Needs("none", 0.15, 0.5)).at(0)).items() if texts] == expected
-    assert [name for name, texts in all_of(plan(cache, reader, Needs("random", 0.15)).at(0)).items() if texts] == ["anchors", "contexts"]
+    assert [name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15, 0.5)).batch_at(0)).items() if texts] == expected
+    assert [name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("random", 0.15)).batch_at(0)).items() if texts] == ["anchors", "contexts"]
 
 
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
-    made_plan = plan(cache, reader, Needs("query", 0.3), questions, size=1, template=reading(reader, 5))
+    made_plan = make_sampler(cache, reader, BatchRequirements("query", 0.3), questions, make_sampler=1, template=make_template(reader, 5))
     by_span, signs = epoch(made_plan), reader.signs
-    assert made_plan.spans == int(cache.parts.documents[5])
-    assert made_plan.at(0).contexts.tokens.side == "query"
-    assert made_plan.at(0).anchors.tokens.side == "document"
+    assert made_plan.anchor_count == int(cache.parts.documents[5])
+    assert made_plan.batch_at(0).contexts.tokens.side == "query"
+    assert made_plan.batch_at(0).anchors.tokens.side == "document"
     for span, one in by_span.items():
         row = int(cache.parts.owners(np.array([span]))[0])
         last = [reader.ids([text])[0][1:-1] for text in ("the owl hunts", f"a {LAST[row]}")]  # cut at 3 tokens
@@ -187,8 +187,8 @@ def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
 
 
 def test_what_stands_before_a_text_counts_and_is_never_hidden(cache, reader, questions):
-    template = reading(reader, 6, query=(1, 90, 91), document=(2,))
-    batch = all_of(plan(cache, reader, Needs("query", 0.9), questions, template=template).at(0))
+    template = make_template(reader, 6, make_template=(1, 90, 91), make_template=(2,))
+    batch = batch_to_lists(make_sampler(cache, reader, BatchRequirements("query", 0.9), questions, template=template).batch_at(0))
     for name, before in (("anchors", [2]), ("contexts", [1, 90, 91])):
         for ids, plain, positions in batch[name]:
             assert ids[1 : 1 + len(before)] == plain[1 : 1 + len(before)] == before
@@ -197,46 +197,46 @@ def test_what_stands_before_a_text_counts_and_is_never_hidden(cache, reader, que
 
 
 def test_a_checkpoints_rules_say_what_stands_before_a_text(tiny_model, reader):
-    rules = ReadingRules(query_prefix="owl: ", query_length=9, document_length=32)
-    plain = start(tiny_model, "dense", asdict(rules), [], 1)
-    with_markers = start(tiny_model, "colbert:markers=true,augmentation=false", asdict(rules), [], 1)
+    rules = InputConfig(query_prefix="owl: ", query_length=9, document_length=32)
+    plain = build_checkpoint(tiny_model, "dense", asdict(rules), [], 1)
+    with_markers = build_checkpoint(tiny_model, "colbert:markers=true,augmentation=false", asdict(rules), [], 1)
     prefix = reader.ids(["owl:"])[0][1:-1]
-    assert Reading.of(plain).ahead == {"query": prefix, "document": []}
-    assert Reading.of(with_markers).ahead == {"query": [reader.signs.query_marker, *prefix], "document": [reader.signs.document_marker]}
+    assert InputTemplate.from_model(plain).prefix_ids == {"query": prefix, "document": []}
+    assert InputTemplate.from_model(with_markers).prefix_ids == {"query": [reader.signs.query_marker, *prefix], "document": [reader.signs.document_marker]}
     for checkpoint in (plain, with_markers):
-        template = Reading.of(checkpoint)
-        [expected_ids], _ = checkpoint.ids(["the owl hunts the bat and the bee"], "query")
-        size = template.room("query", rules.query_length)
+        template = InputTemplate.from_model(checkpoint)
+        [expected_ids], _ = checkpoint.token_ids(["the owl hunts the bat and the bee"], "query")
+        size = template.content_budget("query", rules.query_length)
         own = reader.ids(["the owl hunts the bat and the bee"])[0][1:-1][:size]
-        assert [reader.signs.beginning, *template.ahead["query"], *own, reader.signs.separator] == expected_ids[
-            : size + 2 + len(template.ahead["query"])
+        assert [reader.signs.beginning, *template.prefix_ids["query"], *own, reader.signs.separator] == expected_ids[
+            : size + 2 + len(template.prefix_ids["query"])
         ]
 
 
 def test_a_batch_moves_as_a_whole(cache, reader):
-    batch = plan(cache, reader).at(0)
-    assert all_of(batch.to("cpu")) == all_of(batch)
-    assert batch.to("meta").contexts_again.hidden.device == torch.device("meta")
-    assert plan(cache, reader, Needs("none", 0.2)).at(0).to("meta").contexts is None
+    batch = make_sampler(cache, reader).batch_at(0)
+    assert batch_to_lists(batch.to("cpu")) == batch_to_lists(batch)
+    assert batch.to("meta").decoder_contexts.masked_positions.device == torch.device("meta")
+    assert make_sampler(cache, reader, BatchRequirements("none", 0.2)).batch_at(0).to("meta").contexts is None
 
 
 def test_what_cannot_be_planned_is_refused(tmp_path, cache, reader, questions):
     for fault, words in (
-        (lambda: plan(cache, reader, size=0), "--batch-size 0"),
-        (lambda: Needs("far", 0.3), "contexts far: expected none, query, random, nearby, overlap, mixed"),
-        (lambda: plan(cache, reader, Needs("query", 0.3)), "--queries: missing"),
-        (lambda: plan(cache, reader, questions=questions), "--queries: given"),
-        (lambda: plan(cache, reader, template=reading(reader, 4, query=(1, 2))), "--query-length 4: no room"),
+        (lambda: make_sampler(cache, reader, make_sampler=0), "--batch-size 0"),
+        (lambda: BatchRequirements("far", 0.3), "contexts far: expected none, query, random, nearby, overlap, mixed"),
+        (lambda: make_sampler(cache, reader, BatchRequirements("query", 0.3)), "--queries: missing"),
+        (lambda: make_sampler(cache, reader, questions=questions), "--queries: given"),
+        (lambda: make_sampler(cache, reader, template=make_template(reader, 4, make_template=(1, 2))), "--query-length 4: no room"),
     ):
         with pytest.raises(UsageError, match=words):
             fault()
-    single = made(tmp_path, written(tmp_path / "s.jsonl", [("a", "", "The owl."), ("b", "", "The bee.")]), reader)
+    single = build_cache(tmp_path, write_corpus(tmp_path / "s.jsonl", [("a", "", "The owl."), ("b", "", "The bee.")]), reader)
     with pytest.raises(DataError, match="no document has two spans"):
-        plan(single, reader)
+        make_sampler(single, reader)
 
 
 def test_a_fault_in_the_thread_is_the_callers(cache, reader, monkeypatch):
-    made_plan = plan(cache, reader)
+    made_plan = make_sampler(cache, reader)
     monkeypatch.setattr(made_plan, "_texts", lambda *_: json.loads("{"))
     with pytest.raises(json.JSONDecodeError):
-        list(ahead(made_plan, 0, 3))
+        list(prefetch_batches(made_plan, 0, 3))

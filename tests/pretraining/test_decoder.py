@@ -7,23 +7,23 @@ import pytest
 import torch
 
 from moeir.backbones.encoder import VocabularyHead
-from moeir.backbones.shape import Shape
+from moeir.backbones.shape import EncoderConfig
 from moeir.errors import UsageError
 from moeir.pretraining import enhanced
-from moeir.pretraining.base import aligned, by_length, joined, masked_loss, predicted
-from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder, placed
+from moeir.pretraining.base import align_by_length, sort_texts_by_length, concatenate_texts, mlm_loss, vocabulary_loss
+from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder, insert_vectors
 from moeir.pretraining.enhanced import EnhancedDecoder
 from tests.oracles import pretraining as oracles
-from tests.pretraining.made import BERT, OTHERS, SHAPES, SPANS, architecture, masked
+from tests.pretraining.made import BERT, CONTEXTS, SHAPES, SPANS, architecture, mask_texts
 
-BASE = Shape(vocabulary=30522, hidden=768, layers=12, heads=12, inner=3072)
+BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
 
 
 def vectors(count=4, seed=3):
     return torch.randn(count, BERT.hidden, generator=torch.Generator().manual_seed(seed))
 
 
-def shaken(decoder, seed=4):
+def perturb(decoder, seed=4):
     torch.manual_seed(seed)
     for parameter in decoder.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
@@ -32,66 +32,66 @@ def shaken(decoder, seed=4):
 
 def test_the_input_of_a_decoder_by_hand():
     """Two texts of 3 and 2 tokens: positions 0 and 3 hold the vectors."""
-    texts = masked([[1, 7, 2], [1, 2]], "document", {1}, set())
-    assert texts.tokens.ids.tolist() == [1, 3, 2, 1, 2] and texts.hidden.tolist() == [1]
+    texts = mask_texts([[1, 7, 2], [1, 2]], "document", {1}, set())
+    assert texts.tokens.ids.tolist() == [1, 3, 2, 1, 2] and texts.masked_positions.tolist() == [1]
     states = torch.arange(5.0)[:, None].expand(5, 2)
-    actual = placed(torch.tensor([[70.0, 71.0], [80.0, 81.0]]), states, texts.tokens)
+    actual = insert_vectors(torch.tensor([[70.0, 71.0], [80.0, 81.0]]), states, texts.tokens)
     assert actual.tolist() == [[70, 71], [1, 1], [2, 2], [80, 81], [4, 4]]
 
 
 def test_sorted_by_length_the_hidden_tokens_are_the_same():
-    texts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    ordered, back = by_length(texts)
+    texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
+    ordered, back = sort_texts_by_length(texts)
     assert ordered.tokens.lengths == (4, 4, 6, 7) and back.tolist() == [2, 0, 3, 1]
-    assert ordered.plain.tolist() == SPANS[1] + SPANS[3] + SPANS[0] + SPANS[2]
-    assert ordered.hidden.tolist() == [2, 5, 9, 17, 18] and ordered.plain[ordered.hidden].tolist() == [5, 17, 7, 5, 15]
-    rows, same = aligned(torch.arange(4)[:, None], texts)
-    assert rows[:, 0].tolist() == [1, 3, 0, 2] and torch.equal(same.plain, ordered.plain)
+    assert ordered.original_ids.tolist() == SPANS[1] + SPANS[3] + SPANS[0] + SPANS[2]
+    assert ordered.masked_positions.tolist() == [2, 5, 9, 17, 18] and ordered.original_ids[ordered.masked_positions].tolist() == [5, 17, 7, 5, 15]
+    rows, same = align_by_length(torch.arange(4)[:, None], texts)
+    assert rows[:, 0].tolist() == [1, 3, 0, 2] and torch.equal(same.original_ids, ordered.original_ids)
 
 
 def test_two_batches_end_to_end():
-    both = joined(masked(SPANS, "document", {1}, {2}, {3, 4}, {1}), masked(OTHERS, "document", {1}, {3, 5}, {1}, set()))
+    both = concatenate_texts(mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1}), mask_texts(CONTEXTS, "document", {1}, {3, 5}, {1}, set()))
     assert both.tokens.lengths == (6, 4, 7, 4, 4, 7, 3, 6) and both.tokens.starts.tolist()[-2:] == [35, 41]
-    assert both.plain[both.hidden].tolist() == [7, 5, 5, 15, 17, 9, 8, 5, 25]
+    assert both.original_ids[both.masked_positions].tolist() == [7, 5, 5, 15, 17, 9, 8, 5, 25]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("window, layers", [(1, 1), (3, 1), (-1, 1), (2, 2)])
 def test_one_changed_token_moves_what_sees_it_and_nothing_else(shape, window, layers):
     """Token j is visible from j to j + window - 1, through two blocks to j + 2 (window - 1), or from every later position."""
-    model, decoder = architecture(shape=shape), shaken(CausalDecoder(shape, layers=layers, window=window))
-    texts = masked([SPANS[2], SPANS[0]], "document", set(), set())
-    before = decoder.states(vectors(2), texts, model.encoder)
+    model, decoder = architecture(shape=shape), perturb(CausalDecoder(shape, layers=layers, window=window))
+    texts = mask_texts([SPANS[2], SPANS[0]], "document", set(), set())
+    before = decoder.decode_states(vectors(2), texts, model.encoder)
     for index in range(1, 7):  # of the first text
-        plain = texts.plain.clone()
+        plain = texts.original_ids.clone()
         plain[index] = 33
-        affected = (decoder.states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
+        affected = (decoder.decode_states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
         reach = 7 if window == -1 else layers * (window - 1)
         assert affected.nonzero()[:, 0].tolist() == list(range(index, min(7, index + reach + 1))), index
     changed = vectors(2)
     changed[0] *= -1.0  # a shift would be normalised away
-    affected = (decoder.states(changed, texts, model.encoder) - before).abs().amax(1) > 1e-6
+    affected = (decoder.decode_states(changed, texts, model.encoder) - before).abs().amax(1) > 1e-6
     assert affected.nonzero()[:, 0].tolist() == list(range(7)), "the vector is seen from everywhere in its text"
-    plain = texts.plain.clone()
+    plain = texts.original_ids.clone()
     plain[0] = 33
-    assert torch.equal(decoder.states(vectors(2), replace(texts, plain=plain), model.encoder), before), "the first word is not"
+    assert torch.equal(decoder.decode_states(vectors(2), replace(texts, plain=plain), model.encoder), before), "the first word is not"
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_in_a_window_the_order_of_words_matters(shape):
     """Also for embeddings without positions."""
-    model, decoder = architecture(shape=shape), shaken(CausalDecoder(shape, window=3))
-    one, other = (decoder.states(vectors(1), masked([text], "document", set()), model.encoder) for text in ([1, 7, 9, 8], [1, 9, 7, 8]))
+    model, decoder = architecture(shape=shape), perturb(CausalDecoder(shape, window=3))
+    one, other = (decoder.decode_states(vectors(1), mask_texts([text], "document", set()), model.encoder) for text in ([1, 7, 9, 8], [1, 9, 7, 8]))
     assert (one[3] - other[3]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("window", [-1, 1, 3])
 def test_the_causal_loss_is_that_of_a_padded_batch(window):
-    model, decoder = architecture(), shaken(CausalDecoder(BERT, window=window))
+    model, decoder = architecture(), perturb(CausalDecoder(BERT, window=window))
     results = []
     for loss in (
-        lambda rows: oracles.causal(decoder, model.encoder, rows, SPANS, window),
-        lambda rows: decoder(rows, masked(SPANS, "document", *[set()] * 4), model.encoder).value,
+        lambda rows: oracles.causal_decoder_loss(decoder, model.encoder, rows, SPANS, window),
+        lambda rows: decoder(rows, mask_texts(SPANS, "document", *[set()] * 4), model.encoder).value,
     ):
         rows = vectors().requires_grad_()
         value = loss(rows)
@@ -102,13 +102,13 @@ def test_the_causal_loss_is_that_of_a_padded_batch(window):
 
 
 def test_every_token_but_the_first_is_told_from_the_one_before():
-    model, decoder = architecture(), shaken(CausalDecoder(BERT))
-    loss = decoder(vectors(), masked(SPANS, "document", *[set()] * 4), model.encoder)
-    alone = [decoder(vectors()[[row]], masked([text], "document", set()), model.encoder) for row, text in enumerate(SPANS)]
+    model, decoder = architecture(), perturb(CausalDecoder(BERT))
+    loss = decoder(vectors(), mask_texts(SPANS, "document", *[set()] * 4), model.encoder)
+    alone = [decoder(vectors()[[row]], mask_texts([text], "document", set()), model.encoder) for row, text in enumerate(SPANS)]
     assert loss.count == sum(map(len, SPANS)) - 4 and [part.count for part in alone] == [5, 3, 6, 3]
     assert int(loss.correct) == sum(int(part.correct) for part in alone)
     assert torch.allclose(loss.value * loss.count, sum(part.value * part.count for part in alone), atol=1e-4)
-    assert decoder(vectors(1), masked([[1]], "document", set()), model.encoder).count == 0
+    assert decoder(vectors(1), mask_texts([[1]], "document", set()), model.encoder).count == 0
 
 
 def test_sizes_are_those_of_bert_base():
@@ -131,12 +131,12 @@ def test_weights_start_as_the_release_draws_them():
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(shape):
-    model, decoder = architecture(shape=shape), shaken(BidirectionalDecoder(shape, layers=2))
-    texts = masked(SPANS, "document", *[set()] * 4)
+    model, decoder = architecture(shape=shape), perturb(BidirectionalDecoder(shape, layers=2))
+    texts = mask_texts(SPANS, "document", *[set()] * 4)
     actual = decoder(vectors(), model.encoder.embeddings(texts.tokens), texts.tokens).split(texts.tokens.lengths)
     for row, (text, states) in enumerate(zip(SPANS, actual, strict=True)):
-        alone = model.encoder.embeddings(masked([text], "document", set()).tokens)
-        assert torch.allclose(states, oracles.bidirectional(decoder.layers, vectors()[row], alone), atol=1e-5)
+        alone = model.encoder.embeddings(mask_texts([text], "document", set()).tokens)
+        assert torch.allclose(states, oracles.run_layers(decoder.layers, vectors()[row], alone), atol=1e-5)
     assert type(decoder.layers[0].attention) is type(model.encoder.layers[1].attention)
     assert (decoder.layers[1].closing is None) == (shape.prenorm is None)
 
@@ -144,8 +144,8 @@ def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(
 def test_samples_of_the_enhanced_decoder_leave_out_half_and_the_token_itself():
     ids = [[1, *range(3, 33), 2]] * 30
     hidden = [{1 + number % 30, 1 + number * 7 % 30} for number in range(30)]
-    numbers = enhanced.seeds(masked(ids, "document", *hidden))
-    visible = enhanced.sampled(numbers, 0.5)(torch.arange(30), 32)
+    numbers = enhanced.mask_keys(mask_texts(ids, "document", *hidden))
+    visible = enhanced.random_visibility(numbers, 0.5)(torch.arange(30), 32)
     assert visible[:, :, 0].all() and not visible[:, range(1, 32), range(1, 32)].any()
     others = ~torch.eye(32, dtype=torch.bool)
     others[:, 0] = False
@@ -153,37 +153,37 @@ def test_samples_of_the_enhanced_decoder_leave_out_half_and_the_token_itself():
     assert visible[:, others].float().mean(1).std() < 0.05 and len({tuple(row.flatten().tolist()) for row in visible}) == len(
         set(numbers.tolist())
     )
-    assert enhanced.sampled(numbers, 0.9)(torch.arange(30), 32)[:, others].float().mean().item() == pytest.approx(0.1, abs=0.02)
-    padded = enhanced.sampled(numbers, 0.5)(torch.tensor([4, 2]), 9)
+    assert enhanced.random_visibility(numbers, 0.9)(torch.arange(30), 32)[:, others].float().mean().item() == pytest.approx(0.1, abs=0.02)
+    padded = enhanced.random_visibility(numbers, 0.5)(torch.tensor([4, 2]), 9)
     assert torch.equal(padded, visible[[4, 2], :9, :9]), "neither batch nor padding changes a sample"
 
 
 def test_samples_follow_from_the_text_and_what_is_hidden_of_it():
-    one, other = (enhanced.seeds(masked(SPANS, "document", {1}, {2}, positions, {1})) for positions in ({3, 4}, {3, 5}))
+    one, other = (enhanced.mask_keys(mask_texts(SPANS, "document", {1}, {2}, positions, {1})) for positions in ({3, 4}, {3, 5}))
     assert (one == other).tolist() == [True, True, False, True] and len(set(one.tolist())) == 4
-    assert enhanced.seeds(masked(SPANS[2:3], "document", {3, 4})).tolist() == one[2:3].tolist()
+    assert enhanced.mask_keys(mask_texts(SPANS[2:3], "document", {3, 4})).tolist() == one[2:3].tolist()
 
 
 def test_the_enhanced_loss_is_that_of_text_by_text():
-    model, decoder = architecture(), shaken(EnhancedDecoder(BERT, rate=0.5))
-    texts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    visibility = enhanced.sampled(enhanced.seeds(texts), 0.5)
+    model, decoder = architecture(), perturb(EnhancedDecoder(BERT, rate=0.5))
+    texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
+    visibility = enhanced.random_visibility(enhanced.mask_keys(texts), 0.5)
     visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
-    expected = oracles.enhanced(decoder, model.encoder, vectors(), SPANS, visible)
+    expected = oracles.retromae_loss(decoder, model.encoder, vectors(), SPANS, visible)
     loss = decoder(vectors(), texts, model.encoder, model.signs)
     assert torch.allclose(loss.value, expected, atol=1e-5) and loss.count == sum(map(len, SPANS)) - 8
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_enhanced_decoder_tells_no_token_from_itself(shape):
-    model, decoder = architecture(shape=shape), shaken(EnhancedDecoder(shape, rate=0.0))
-    texts = masked([SPANS[2], SPANS[0]], "document", set(), set())
-    before = decoder.states(vectors(2), texts, model.encoder)
-    assert (decoder.places is None) == (shape is BERT)
+    model, decoder = architecture(shape=shape), perturb(EnhancedDecoder(shape, rate=0.0))
+    texts = mask_texts([SPANS[2], SPANS[0]], "document", set(), set())
+    before = decoder.decode_states(vectors(2), texts, model.encoder)
+    assert (decoder.position_embeddings is None) == (shape is BERT)
     for index in range(1, 7):
-        plain = texts.plain.clone()
+        plain = texts.original_ids.clone()
         plain[index] = 33
-        affected = (decoder.states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
+        affected = (decoder.decode_states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
         assert affected.nonzero()[:, 0].tolist() == [other for other in range(7) if other != index]
 
 
@@ -191,11 +191,11 @@ def test_only_hidden_positions_meet_the_vocabulary_head():
     model = architecture()
     row_counts = []
     model.encoder.vocabulary_head.register_forward_pre_hook(lambda _, states: row_counts.append(len(states[0])))
-    texts = masked(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    states = torch.randn(len(texts.plain), BERT.hidden)
-    loss = masked_loss(states, texts, model.encoder)
+    texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
+    states = torch.randn(len(texts.original_ids), BERT.hidden)
+    loss = mlm_loss(states, texts, model.encoder)
     assert row_counts == [5] and loss.count == 5
-    assert torch.allclose(loss.value, predicted(states[texts.hidden], torch.tensor([7, 5, 5, 15, 17]), model.encoder).value)
+    assert torch.allclose(loss.value, vocabulary_loss(states[texts.masked_positions], torch.tensor([7, 5, 5, 15, 17]), model.encoder).value)
 
 
 @pytest.mark.parametrize("wrong", [{"window": 0}, {"window": -2}, {"layers": 0}])

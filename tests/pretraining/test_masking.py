@@ -8,27 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from moeir.backbones.tokenizer import TextReader
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
-from moeir.pretraining.draws import keys
-from moeir.pretraining.masking import Words, hide
+from moeir.pretraining.draws import text_keys
+from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from tests.oracles import masking as oracle
 
 # A vocabulary of 40: 0-4 special (4 hides), 5-24 begin words, 25-29 are words alone, 30-39 continue one.
 NUMBERS = np.arange(40)
-WORDS = Words((NUMBERS >= 5) & (NUMBERS < 30), (NUMBERS < 5) | ((NUMBERS >= 25) & (NUMBERS < 30)), NUMBERS < 5, NUMBERS[5:], 4)
+WORDS = WordVocabulary((NUMBERS >= 5) & (NUMBERS < 30), (NUMBERS < 5) | ((NUMBERS >= 25) & (NUMBERS < 30)), NUMBERS < 5, NUMBERS[5:], 4)
 TEXTS = st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=30), min_size=1, max_size=8)
 
 
-def packed(texts):
+def pack(texts):
     return np.array([token for text in texts for token in text]), np.cumsum([0, *map(len, texts)])
 
 
-def hidden(texts, rate, *, seed=1, epoch=0, copy=0, numbers=None):
+def mask(texts, rate, *, seed=1, epoch=0, copy=0, numbers=None):
     """The masked ids and masked positions of each text."""
-    ids, starts = packed(texts)
-    random_keys = keys(seed, epoch, copy, np.arange(len(texts)) if numbers is None else np.array(numbers))
-    masked_ids, is_masked = hide(ids, starts, random_keys, rate, WORDS)
+    ids, starts = pack(texts)
+    random_keys = text_keys(seed, epoch, copy, np.arange(len(texts)) if numbers is None else np.array(numbers))
+    masked_ids, is_masked = mask_tokens(ids, starts, random_keys, rate, WORDS)
     cuts = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
     return [(masked_ids[begin:end].tolist(), np.flatnonzero(is_masked[begin:end]).tolist()) for begin, end in cuts]
 
@@ -36,28 +36,28 @@ def hidden(texts, rate, *, seed=1, epoch=0, copy=0, numbers=None):
 def test_a_worked_example():
     # "owl ##s , sleep ##ing [UNK] day": words 0-1, 2, 3-4, 6; the unknown word 5 is never masked; half of 7 tokens is a budget of 4.
     text = [5, 30, 25, 6, 31, 1, 7]
-    assert oracle.words(text, set(range(5, 30)), {0, 1, 2, 3, 4, 25}) == [[0, 1], [2], [3, 4], [5], [6]]
-    key = oracle.key(293, 0, 0, 0)
-    order = sorted([0, 2, 3, 6], key=lambda first: oracle.bits(key, 2 * first))
+    assert oracle.word_positions(text, set(range(5, 30)), {0, 1, 2, 3, 4, 25}) == [[0, 1], [2], [3, 4], [5], [6]]
+    key = oracle.text_key(293, 0, 0, 0)
+    order = sorted([0, 2, 3, 6], key=lambda first: oracle.random_bits(key, 2 * first))
     assert order == [2, 0, 3, 6]  # one token, then two, then two that do not fit into what is left, then one that does
-    shares = [round(oracle.bits(key, 2 * index + 1) / 2**64, 2) for index in (0, 1, 2, 6)]
+    shares = [round(oracle.random_bits(key, 2 * index + 1) / 2**64, 2) for index in (0, 1, 2, 6)]
     assert shares == [0.03, 0.99, 0.0, 0.83]  # a mask, the token as it was, a mask, a random token:
-    assert oracle.bits(key, 2 * 6 + 1) % 2**32 * 35 >> 32 == 13  # the 13th of the ordinary ones, which begin at 5
-    assert hidden([text], 0.5, seed=293) == [([4, 30, 4, 6, 31, 1, 18], [0, 1, 2, 6])]
+    assert oracle.random_bits(key, 2 * 6 + 1) % 2**32 * 35 >> 32 == 13  # the 13th of the ordinary ones, which begin at 5
+    assert mask([text], 0.5, seed=293) == [([4, 30, 4, 6, 31, 1, 18], [0, 1, 2, 6])]
 
 
 @settings(max_examples=200)
 @given(TEXTS, st.floats(0.01, 1), st.integers(0, 10**6), st.integers(0, 50), st.integers(0, 3))
 def test_all_texts_at_once_are_as_each_by_itself_in_a_loop(texts, rate, seed, epoch, copy):
     sets = {"begins": set(range(5, 30)), "alone": {*range(5), *range(25, 30)}, "special": set(range(5)), "ordinary": list(range(5, 40))}
-    expected = [oracle.hide(text, oracle.key(seed, epoch, copy, row), rate, **sets, mask=4) for row, text in enumerate(texts)]
-    assert hidden(texts, rate, seed=seed, epoch=epoch, copy=copy) == expected
+    expected = [oracle.mask_words(text, oracle.text_key(seed, epoch, copy, row), rate, **sets, mask=4) for row, text in enumerate(texts)]
+    assert mask(texts, rate, seed=seed, epoch=epoch, copy=copy) == expected
 
 
 @given(TEXTS, st.floats(0.01, 1))
 def test_whole_words_are_hidden_and_never_a_special_token(texts, rate):
-    for text, (masked_ids, positions) in zip(texts, hidden(texts, rate), strict=True):
-        for word in oracle.words(text, set(range(5, 30)), {*range(5), *range(25, 30)}):
+    for text, (masked_ids, positions) in zip(texts, mask(texts, rate), strict=True):
+        for word in oracle.word_positions(text, set(range(5, 30)), {*range(5), *range(25, 30)}):
             assert len(set(word) & set(positions)) in (0, len(word))
         assert all(text[index] >= 5 for index in positions)
         assert all(masked_ids[index] >= 4 for index in positions)  # the mask, or an ordinary token
@@ -69,16 +69,16 @@ def test_whole_words_are_hidden_and_never_a_special_token(texts, rate):
 def test_what_is_hidden_of_a_text_does_not_depend_on_its_neighbours(texts, dice):
     rows = list(range(len(texts)))
     dice.shuffle(rows)
-    together = hidden(texts, 0.3)
-    assert hidden([texts[row] for row in rows], 0.3, numbers=rows) == [together[row] for row in rows]
-    assert [hidden([text], 0.3, numbers=[row])[0] for row, text in enumerate(texts)] == together
+    together = mask(texts, 0.3)
+    assert mask([texts[row] for row in rows], 0.3, numbers=rows) == [together[row] for row in rows]
+    assert [mask([text], 0.3, numbers=[row])[0] for row, text in enumerate(texts)] == together
 
 
 def test_the_shares_are_those_promised():
     dice = np.random.default_rng(5)
     texts = [dice.integers(5, 40, size=100).tolist() for _ in range(2000)]
-    ids, starts = packed(texts)
-    masked_ids, is_masked = hide(ids, starts, keys(1, 0, 0, np.arange(2000)), 0.3, WORDS)
+    ids, starts = pack(texts)
+    masked_ids, is_masked = mask_tokens(ids, starts, text_keys(1, 0, 0, np.arange(2000)), 0.3, WORDS)
     assert np.diff(np.concatenate([[0], np.cumsum(is_masked)])[starts]).max() == 30
     assert 0.295 < is_masked.mean() <= 0.3
     count = is_masked.sum()
@@ -92,15 +92,15 @@ def test_the_shares_are_those_promised():
 
 def test_the_same_seed_hides_the_same_and_another_epoch_or_copy_does_not():
     texts = [[*range(5, 25), 30, 31] * 3] * 4
-    first = hidden(texts, 0.3)
-    assert hidden(texts, 0.3) == first
-    others = [hidden(texts, 0.3, **change) for change in ({"seed": 2}, {"epoch": 1}, {"copy": 1})]
+    first = mask(texts, 0.3)
+    assert mask(texts, 0.3) == first
+    others = [mask(texts, 0.3, **change) for change in ({"seed": 2}, {"epoch": 1}, {"copy": 1})]
     assert all(one != other for group in others for one, other in zip(group, first, strict=True))
     assert len({str(one) for one in first}) == 4
 
 
 def test_a_text_whose_words_are_all_too_long_gives_its_shortest():
-    assert [positions for _, positions in hidden([[5, 30, 30, 6, 30, 7, 30, 30]], 0.1)] == [[3, 4]]
+    assert [positions for _, positions in mask([[5, 30, 30, 6, 30, 7, 30, 30]], 0.1)] == [[3, 4]]
 
 
 def vocabulary(folder, tokenizer):
@@ -110,22 +110,22 @@ def vocabulary(folder, tokenizer):
     ends = [(token, tokenizer.token_to_id(token)) for token in special[:2]]
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
     tokenizer.save(str(folder / "tokenizer.json"))
-    return TextReader(folder)
+    return TextTokenizer(folder)
 
 
 def words_of(reader, text):
     """The words of a text, as the pieces that make them up."""
     ids = reader.ids([text])[0][1:-1]
-    firsts = np.flatnonzero(Words.of(reader).firsts(np.array(ids), np.array([0, len(ids)])))
+    firsts = np.flatnonzero(WordVocabulary.from_tokenizer(reader).find_word_starts(np.array(ids), np.array([0, len(ids)])))
     return ["".join(reader.token(number) for number in part) for part in np.split(ids, firsts[1:])]
 
 
 def test_words_of_word_pieces(tiny_model):
-    reader = TextReader(tiny_model)
+    reader = TextTokenizer(tiny_model)
     assert words_of(reader, "Owls hunts.") == ["owl##s", "hunts", "."]
-    words = Words.of(reader)
-    assert not {reader.token(number) for number in words.ordinary} & {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"}
-    assert words.mask == reader.signs.mask
+    words = WordVocabulary.from_tokenizer(reader)
+    assert not {reader.id_to_token(number) for number in words.ordinary_ids} & {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"}
+    assert words.mask_id == reader.special_tokens.mask
 
 
 def test_words_of_byte_pairs(tmp_path: Path):
@@ -153,4 +153,4 @@ def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path):
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UsageError, match=r"has no \[MASK\]"):
-        Words.of(TextReader(tmp_path))
+        WordVocabulary.from_tokenizer(TextTokenizer(tmp_path))

@@ -8,7 +8,7 @@ import torch
 from moeir.architectures.came import Came
 from moeir.backbones.encoder import Encoder
 from moeir.errors import UsageError
-from moeir.pretraining.base import Read
+from moeir.pretraining.base import EncodedTexts
 from moeir.pretraining.cocondenser import Cocondenser
 from moeir.pretraining.condenser import Condenser
 from moeir.pretraining.cotmae import Cotmae
@@ -16,7 +16,7 @@ from moeir.pretraining.cotmae_qc import CotmaeQc
 from moeir.pretraining.mlm import Mlm
 from moeir.pretraining.mote import Mote
 from moeir.pretraining.retromae import Retromae
-from tests.pretraining.made import BERT, OTHERS, SIGNS, SPANS, architecture, batch, masked, objective
+from tests.pretraining.made import BERT, CONTEXTS, SIGNS, SPANS, architecture, batch, mask_texts, objective
 
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
 
@@ -35,12 +35,12 @@ def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, 
     """Nothing is masked for the encoder, so all loss is the decoder's: with the vectors detached no layer gets a gradient."""
     model, texts = objective(kind, architecture("mote")), batch(kind.context)
     side = "query" if kind.context == "query" else "document"
-    open_texts = {"anchors": masked(SPANS, "document", *[set()] * 4), "contexts": masked(OTHERS, side, *[set()] * 4)}
+    open_texts = {"anchors": mask_texts(SPANS, "document", *[set()] * 4), "contexts": mask_texts(CONTEXTS, side, *[set()] * 4)}
     texts = replace(texts, **open_texts)
     layers, shared, decoder = gradients(model, texts)
     assert sum(part.abs().sum() for part in layers if part is not None) > 0.1
-    monkeypatch.setattr(Read, "vectors", property(lambda read: read.pooled.index_select(0, read.back).detach()))
-    bottleneck = Mote.bottleneck
+    monkeypatch.setattr(EncodedTexts, "vectors", property(lambda read: read.pooled.index_select(0, read.back).detach()))
+    bottleneck = Mote.sparse_bottleneck
     monkeypatch.setattr(Mote, "bottleneck", lambda self, read: bottleneck(self, read).detach())
     apart, still, own = gradients(model, texts)
     assert all(part is None or not part.any() for part in apart)
@@ -83,7 +83,7 @@ def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
     saved_shapes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_shapes.append(tuple(tensor.shape)) or tensor, lambda tensor: tensor):
         model(texts)
-    positions = {sum(map(len, SPANS)), sum(map(len, OTHERS)), sum(map(len, OTHERS)) - 4}
+    positions = {sum(map(len, SPANS)), sum(map(len, CONTEXTS)), sum(map(len, CONTEXTS)) - 4}
     assert not [shape for shape in saved_shapes if len(shape) > 1 and shape[-1] == BERT.vocabulary and shape[0] in positions]
 
 
@@ -92,7 +92,7 @@ def test_routers_keep_no_graph_of_a_past_step():
     came.encoder.vocabulary_head = architecture().encoder.vocabulary_head
     model = Mlm(came)
     model(batch())
-    assert came.routers() and all(router.routed is None for router in came.routers().values())
+    assert came.routers() and all(router.last_routing is None for router in came.routers().values())
 
 
 WRONG = [

@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from moeir.learning.loop import read_facts
+from moeir.learning.loop import metrics_to_floats
 from moeir.pretraining import enhanced
-from moeir.pretraining.cocondenser import Cocondenser, contrasted
+from moeir.pretraining.cocondenser import Cocondenser, span_contrastive_loss
 from moeir.pretraining.condenser import Condenser
 from moeir.pretraining.cotmae import Cotmae
 from moeir.pretraining.cotmae_qc import CotmaeQc
@@ -15,103 +15,103 @@ from moeir.pretraining.mlm import Mlm
 from moeir.pretraining.mote import Mote
 from moeir.pretraining.retromae import Retromae
 from tests.oracles import pretraining as oracles
-from tests.pretraining.made import BERT, OTHERS, SHAPES, SPANS, architecture, batch, masked, objective
+from tests.pretraining.made import BERT, CONTEXTS, SHAPES, SPANS, architecture, batch, mask_texts, objective
 
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
 ARCHITECTURES = {"dense": ("dense", {}), "mote": ("mote", {}), "separate": ("mote", {"encoders": "separate"})}
 ARCHITECTURES |= {"siamese": ("mote", {"encoders": "siamese"}), "dense-separate": ("dense", {"encoders": "separate"})}
 
 
-def encoded(encoder, texts, side):
+def encode_texts(encoder, texts, side):
     """(middle, last) states of each text, from its masked ids."""
-    return [oracles.read(encoder, masked_ids, side) for _, masked_ids, _ in oracles.split(texts)]
+    return [oracles.encode_text(encoder, masked_ids, side) for _, masked_ids, _ in oracles.split_batch(texts)]
 
 
-def tops(states):
+def cls_states(states):
     return [last[0] for _, last in states]
 
 
 def mlm(encoder, states, texts):
-    return oracles.masked(encoder, [last for _, last in states], oracles.split(texts))
+    return oracles.mlm_loss(encoder, [last for _, last in states], oracles.split_batch(texts))
 
 
-def read(model, texts, side="document"):
+def encode(model, texts, side="document"):
     encoder = model.architecture.encoder_of(side)
-    return encoder, encoded(encoder, texts, side)
+    return encoder, encode_texts(encoder, texts, side)
 
 
 def plain_mlm(model, texts):
-    encoder, states = read(model, texts.anchors)
+    encoder, states = encode(model, texts.encode)
     return mlm(encoder, states, texts.anchors)
 
 
 def plain_cotmae(model, inputs):
-    encoder, anchors = read(model, inputs.anchors)
-    _, contexts = read(model, inputs.contexts)
-    texts = oracles.split(inputs.anchors) + oracles.split(inputs.contexts)
-    again = oracles.split(inputs.contexts_again) + oracles.split(inputs.anchors_again)
+    encoder, anchors = encode(model, inputs.encode)
+    _, contexts = encode(model, inputs.encode)
+    texts = oracles.split_batch(inputs.split_batch) + oracles.split_batch(inputs.split_batch)
+    again = oracles.split_batch(inputs.split_batch) + oracles.split_batch(inputs.split_batch)
     decoded = []
-    for vector, (_, ids, _) in zip(tops(anchors + contexts), again, strict=True):
-        embedded = encoder.embeddings(masked([ids], "document", set()).tokens)
-        decoded.append(oracles.bidirectional(model.decoder.layers, vector, embedded))
-    return oracles.masked(encoder, [last for _, last in anchors + contexts], texts) + oracles.masked(encoder, decoded, again)
+    for vector, (_, ids, _) in zip(cls_states(anchors + contexts), again, strict=True):
+        embedded = encoder.embeddings(mask_texts([ids], "document", set()).tokens)
+        decoded.append(oracles.run_layers(model.decoder.layers, vector, embedded))
+    return oracles.mlm_loss(encoder, [last for _, last in anchors + contexts], texts) + oracles.mlm_loss(encoder, decoded, again)
 
 
 def plain_cotmae_qc(model, texts):
-    encoder, states = read(model, texts.anchors)
-    return mlm(encoder, states, texts.anchors) + oracles.causal(model.decoder, encoder, tops(states), OTHERS, 3)
+    encoder, states = encode(model, texts.encode)
+    return mlm(encoder, states, texts.anchors) + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), CONTEXTS, 3)
 
 
 def plain_mote(model, inputs, other="query", switched=False, sparse=True):
     sides = ("query", "document") if switched else ("document", "query")
     total = 0.0
     for side, texts, expected in zip(
-        sides, (inputs.anchors, inputs.contexts), (OTHERS, {"query": OTHERS, "passage": SPANS, "none": None}[other])
+        sides, (inputs.anchors, inputs.contexts), (CONTEXTS, {"query": CONTEXTS, "passage": SPANS, "none": None}[other])
     ):
-        encoder, states = read(model, texts, side)
+        encoder, states = encode(model, texts, side)
         total = total + mlm(encoder, states, texts)
         if expected is not None:
-            total = total + oracles.causal(model.decoder, encoder, tops(states), expected, 3)
+            total = total + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), expected, 3)
         if expected is not None and sparse:
             mixed = [oracles.sparse_bottleneck(encoder, last) for _, last in states]
-            total = total + oracles.causal(model.decoder, encoder, mixed, expected, 3)
+            total = total + oracles.causal_decoder_loss(model.decoder, encoder, mixed, expected, 3)
     return total
 
 
 def head(model, encoder, states, texts):
-    decoded = [oracles.bidirectional(model.decoder.layers, last[0], middle) for middle, last in states]
-    return oracles.masked(encoder, decoded, texts)
+    decoded = [oracles.run_layers(model.decoder.layers, last[0], middle) for middle, last in states]
+    return oracles.mlm_loss(encoder, decoded, texts)
 
 
 def plain_condenser(model, texts):
-    encoder, states = read(model, texts.anchors)
-    return mlm(encoder, states, texts.anchors) + head(model, encoder, states, oracles.split(texts.anchors))
+    encoder, states = encode(model, texts.encode)
+    return mlm(encoder, states, texts.anchors) + head(model, encoder, states, oracles.split_batch(texts.split_batch))
 
 
 def plain_cocondenser(model, inputs):
-    encoder, anchors = read(model, inputs.anchors)
-    states = anchors + read(model, inputs.contexts)[1]
-    texts = oracles.split(inputs.anchors) + oracles.split(inputs.contexts)
-    late = oracles.masked(encoder, [last for _, last in states], texts)
-    return late + head(model, encoder, states, texts) + oracles.contrasted(tops(states))
+    encoder, anchors = encode(model, inputs.encode)
+    states = anchors + encode(model, inputs.encode)[1]
+    texts = oracles.split_batch(inputs.split_batch) + oracles.split_batch(inputs.split_batch)
+    late = oracles.mlm_loss(encoder, [last for _, last in states], texts)
+    return late + head(model, encoder, states, texts) + oracles.in_batch_contrastive(cls_states(states))
 
 
 def plain_retromae(model, texts):
-    encoder, states = read(model, texts.anchors)
-    visibility = enhanced.sampled(enhanced.seeds(texts.anchors), 0.5)
+    encoder, states = encode(model, texts.encode)
+    visibility = enhanced.random_visibility(enhanced.mask_keys(texts.mask_keys), 0.5)
     visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
-    return mlm(encoder, states, texts.anchors) + oracles.enhanced(model.decoder, encoder, tops(states), SPANS, visible)
+    return mlm(encoder, states, texts.anchors) + oracles.retromae_loss(model.decoder, encoder, cls_states(states), SPANS, visible)
 
 
 ORACLES = dict(zip(KINDS, (plain_mlm, plain_cotmae, plain_cotmae_qc, plain_mote, plain_condenser, plain_cocondenser, plain_retromae)))
 VARIANTS = {"query": {}, "passage": {"decode_from_query": "passage"}, "none": {"decode_from_query": "none"}}
 
 
-def compared(model, texts, expected):
+def check_gradients(model, texts, expected):
     """Check the loss, and the gradient of every parameter, against the expected loss."""
     parameters = list(model.parameters())
     actual, facts = model(texts)
-    (facts,) = read_facts([facts])
+    (facts,) = metrics_to_floats([facts])
     assert facts["loss"] == pytest.approx(expected.item(), abs=1e-5)
     pairs = (torch.autograd.grad(loss, parameters, allow_unused=True) for loss in (expected, actual))
     for (name, parameter), left, right in zip(model.named_parameters(), *pairs, strict=True):
@@ -126,7 +126,7 @@ def compared(model, texts, expected):
 def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
     name, options = ARCHITECTURES[arch]
     model, texts = objective(kind, architecture(name, **options)).eval(), batch(kind.context)
-    facts = compared(model, texts, ORACLES[kind](model, texts))
+    facts = check_gradients(model, texts, ORACLES[kind](model, texts))
     parts = [key.removeprefix("loss.") for key in facts if key.startswith("loss.")]
     assert facts["loss"] == pytest.approx(sum(facts[f"loss.{part}"] for part in parts), abs=1e-5)
     assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts)
@@ -139,7 +139,7 @@ def test_queries_decode_and_change_experts_as_told(arch, switched, other):
     name, options = ARCHITECTURES[arch]
     model = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=other != "none", **VARIANTS[other]).eval()
     texts = batch("query")
-    facts = compared(model, texts, plain_mote(model, texts, other, switched, other != "none"))
+    facts = check_gradients(model, texts, plain_mote(model, texts, other, switched, other != "none"))
     kinds = {"query": ["dense", "sparse"], "passage": ["dense", "sparse"], "none": ["dense"]}[other]
     sides = ["document"] if other == "none" else ["document", "query"]
     assert {key for key in facts if key.startswith("loss.")} == {
@@ -151,7 +151,7 @@ def test_queries_decode_and_change_experts_as_told(arch, switched, other):
 def test_weights_of_parts_are_those_said():
     model = objective(Mote, architecture("mote"), decoder_weight=0.5, sparse_weight=0.25).eval()
     loss, facts = model(batch("query"))
-    (facts,) = read_facts([facts])
+    (facts,) = metrics_to_floats([facts])
     expected = sum(
         facts[f"loss.mlm.{side}"] + 0.5 * facts[f"loss.dense.{side}"] + 0.25 * facts[f"loss.sparse.{side}"]
         for side in ("document", "query")
@@ -162,18 +162,18 @@ def test_weights_of_parts_are_those_said():
 def test_spans_meet_by_hand():
     """Four unit vectors: partners 0-2 and 1-3; the pair 0-2 is alike, 1 and 3 are not."""
     vectors = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, -1]])
-    loss = contrasted(vectors)
+    loss = span_contrastive_loss(vectors)
     e = torch.tensor(1.0).exp()
     by_hand = torch.stack([(e + 2).log() - 1, (1 / e + 2).log() + 1, (e + 2).log() - 1, (1 / e + 2).log() + 1]).mean()
     assert loss.value.item() == pytest.approx(by_hand.item()) and int(loss.correct) == 2 and loss.count == 4
-    assert oracles.contrasted(vectors).item() == pytest.approx(by_hand.item())
+    assert oracles.in_batch_contrastive(vectors).item() == pytest.approx(by_hand.item())
 
 
 def test_the_vector_is_pooled_as_the_architecture_pools():
     texts = batch().anchors
     for pooling in ("cls", "mean"):
         model = objective(Mlm, architecture("dense", pooling=pooling, normalise=True)).eval()
-        states = [last for _, last in encoded(model.architecture.encoder, texts, "document")]
+        states = [last for _, last in encode_texts(model.architecture.encoder, texts, "document")]
         expected = torch.stack([state[0] if pooling == "cls" else state.mean(0) for state in states])
         assert torch.allclose(model.encode(texts).vectors, expected, atol=1e-5)
 
@@ -183,24 +183,24 @@ def test_the_vector_is_pooled_as_the_architecture_pools():
 def test_every_family_runs_in_half_precision_and_the_order_of_texts_is_nothing(kind, shape):
     model, texts = objective(kind, architecture("mote", shape)).eval(), batch(kind.context)
     loss, facts = model(texts)
-    (facts,) = read_facts([facts])
+    (facts,) = metrics_to_floats([facts])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half, _ = model(texts)
     half.backward()
     assert half.dtype == torch.float32 and half.item() == pytest.approx(loss.item(), rel=0.05)
     assert all(parameter.grad is None or bool(parameter.grad.isfinite().all()) for parameter in model.parameters())
-    (reversed_metrics,) = read_facts([model(turned_round(texts))[1]])
+    (reversed_metrics,) = metrics_to_floats([model(reverse_texts(texts))[1]])
     assert reversed_metrics == pytest.approx(facts, abs=1e-4)
 
 
-def turned_round(inputs):
+def reverse_texts(inputs):
     """The same texts in the opposite order."""
 
     def turned(texts):
         if texts is None:
             return None
-        rows = oracles.split(texts)[::-1]
-        return masked([plain for plain, _, _ in rows], texts.tokens.side, *(set(hidden) for _, _, hidden in rows))
+        rows = oracles.split_batch(texts)[::-1]
+        return mask_texts([plain for plain, _, _ in rows], texts.mask_texts.side, *(set(hidden) for _, _, hidden in rows))
 
     parts = (turned(getattr(inputs, name)) for name in (item.name for item in fields(inputs)[:4]))
     return type(inputs)(*parts, inputs.step, inputs.steps)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.pretraining.sentences import breaks, split
+from moeir.pretraining.sentences import find_sentence_starts, split_sentences
 
-PARTED = [
+EXAMPLES = [
     "An owl hunts at night.| It sleeps by day!| Does it dream?| Nobody knows…| So we asked.",
     "Dr. Owl met Mrs. Bat, e.g. in Fig. 3, at 3.5 km.| They flew on.",
     "J. R. Hen wrote No. 5 of Vol. 2.| The answer was no.| It still is.",
@@ -23,9 +23,9 @@ PARTED = [
 ]
 
 
-@pytest.mark.parametrize("marked_text", PARTED)
+@pytest.mark.parametrize("marked_text", EXAMPLES)
 def test_a_text_parts_where_a_reader_would_part_it(marked_text):
-    assert split(marked_text.replace("|", "")) == marked_text.split("|")
+    assert split_sentences(marked_text.replace("|", "")) == marked_text.split("|")
 
 
 @given(
@@ -34,8 +34,8 @@ def test_a_text_parts_where_a_reader_would_part_it(marked_text):
     | st.text(max_size=60)
 )
 def test_no_character_is_lost_and_the_order_is_kept(text):
-    assert "".join(split(text)) == text
-    starts = breaks(text)
+    assert "".join(split_sentences(text)) == text
+    starts = find_sentence_starts(text)
     assert starts[0] == 0
     assert starts == sorted(set(starts))
 
@@ -43,5 +43,5 @@ def test_no_character_is_lost_and_the_order_is_kept(text):
 @pytest.mark.parametrize("unit", [".", "\n", " ", "\n ", ". ", "a.", "。", '."', "(", "A. "])
 def test_odd_texts_take_linear_time(unit):
     began = time.perf_counter()
-    breaks(unit * 50_000)
+    find_sentence_starts(unit * 50_000)
     assert time.perf_counter() - began < 5

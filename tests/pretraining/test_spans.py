@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.pretraining.draws import bits, keys, lower, upper
-from moeir.pretraining.spans import CONTEXTS, Spans, cut, packed
+from moeir.pretraining.draws import random_bits, text_keys, randint_low, randint_high
+from moeir.pretraining.spans import CONTEXTS, SpanBoundaries, split_long_sentences, pack_sentences
 from tests.oracles import masking as oracle_of_bits
 from tests.oracles import spans as oracle
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=30)
 
 
-def laid(documents, maximum):
+def make_spans(documents, maximum):
     """Spans from lists of lists of sentence lengths: documents -> spans -> sentences."""
     lengths = [length for document in documents for span in document for length in span]
     counts = [len(span) for document in documents for span in document]
     sizes = [len(document) for document in documents]
-    return Spans(*(np.concatenate([[0], np.cumsum(np.array(part, dtype=np.int64))]) for part in (lengths, counts, sizes)), maximum)
+    return SpanBoundaries(*(np.concatenate([[0], np.cumsum(np.array(part, dtype=np.int64))]) for part in (lengths, counts, sizes)), maximum)
 
 
-def drawn(parts, kind, span, times=300):
+def sample_contexts(parts, kind, span, times=300):
     """Bounds of the contexts of a span under many keys."""
-    begins, ends = parts.contexts(kind, np.full(times, span), keys(1, 0, 4, np.arange(times)))
+    begins, ends = parts.contexts(kind, np.full(times, span), text_keys(1, 0, 4, np.arange(times)))
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
@@ -35,57 +35,57 @@ def bounds(parts, spans):
 
 
 # One document of ten tokens in four spans, maximum 4: sentences of 2, 1 | 3 | 1, 1, 1 | 1.
-WORKED = laid([[[2, 1], [3], [1, 1, 1], [1]]], 4)
+WORKED = make_spans([[[2, 1], [3], [1, 1, 1], [1]]], 4)
 
 
 def test_a_worked_example_of_packing():
-    assert cut([0, 5, 6], 15, 4) == [0, 4, 5, 6, 10, 14]  # sentences of 5, 1 and 9 tokens
-    assert packed([4, 1, 1, 4, 4, 1], 4, random.Random(1), short=0) == [0, 1, 3, 4, 5]
-    assert packed([2, 2, 1, 1, 1, 4], 4, random.Random(1), short=0) == [0, 2, 5]
-    assert packed([1, 1, 1, 1, 1, 1], 2, random.Random(1), short=1) == [0, 2, 4]  # from 2 to 2: every target is 2
+    assert split_long_sentences([0, 5, 6], 15, 4) == [0, 4, 5, 6, 10, 14]  # sentences of 5, 1 and 9 tokens
+    assert pack_sentences([4, 1, 1, 4, 4, 1], 4, random.Random(1), short=0) == [0, 1, 3, 4, 5]
+    assert pack_sentences([2, 2, 1, 1, 1, 4], 4, random.Random(1), short=0) == [0, 2, 5]
+    assert pack_sentences([1, 1, 1, 1, 1, 1], 2, random.Random(1), short=1) == [0, 2, 4]  # from 2 to 2: every target is 2
 
 
 def test_a_worked_example_of_contexts():
     spans = [(0, 3), (3, 6), (6, 9), (9, 10)]
     for number, own in enumerate(spans):
-        assert set(drawn(WORKED, "random", number)) == set(spans) - {own}
-        assert set(drawn(WORKED, "nearby", number)) == {spans[other] for other in (number - 1, number + 1) if 0 <= other < 4}
+        assert set(sample_contexts(WORKED, "random", number)) == set(spans) - {own}
+        assert set(sample_contexts(WORKED, "nearby", number)) == {spans[other] for other in (number - 1, number + 1) if 0 <= other < 4}
     # Span 0: its last sentence (2, 3), then (3, 6) fits: 4 tokens. Span 1: (3, 6), then (6, 7). Span 2: (8, 9) and (9, 10).
     # Span 3, the last: its first sentence (9, 10), and before it (8, 9), (7, 8), (6, 7).
-    assert [set(drawn(WORKED, "overlap", number)) for number in range(4)] == [{(2, 6)}, {(3, 7)}, {(8, 10)}, {(6, 10)}]
-    assert set(drawn(WORKED, "mixed", 0)) == {*spans[1:], (2, 6)}
+    assert [set(sample_contexts(WORKED, "overlap", number)) for number in range(4)] == [{(2, 6)}, {(3, 7)}, {(8, 10)}, {(6, 10)}]
+    assert set(sample_contexts(WORKED, "mixed", 0)) == {*spans[1:], (2, 6)}
 
 
 def test_every_choice_is_as_likely_as_the_others():
-    parts = laid([[[3]] * 7], 3)
-    sampled = [begin // 3 for begin, _ in drawn(parts, "random", 3, 6000)]
+    parts = make_spans([[[3]] * 7], 3)
+    sampled = [begin // 3 for begin, _ in sample_contexts(parts, "random", 3, 6000)]
     assert all(abs(sampled.count(other) - 1000) < 150 for other in (0, 1, 2, 4, 5, 6))
-    sampled = [begin // 3 for begin, _ in drawn(parts, "mixed", 3, 9000)]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
+    sampled = [begin // 3 for begin, _ in sample_contexts(parts, "mixed", 3, 9000)]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
     assert abs(sampled.count(3) - 3000) < 250
     assert abs(sampled.count(2) - 2000) < 250
     assert abs(sampled.count(0) - 500) < 150
 
 
 def test_a_random_context_is_at_most_a_hundred_spans_away():
-    parts = laid([[[1]] * 5, [[1]] * 400, [[1]] * 5], 1)
-    sampled = {begin for begin, _ in drawn(parts, "random", 205, 5000)}
+    parts = make_spans([[[1]] * 5, [[1]] * 400, [[1]] * 5], 1)
+    sampled = {begin for begin, _ in sample_contexts(parts, "random", 205, 5000)}
     assert sampled == set(range(105, 306)) - {205}
-    assert {begin for begin, _ in drawn(parts, "random", 6, 5000)} == set(range(5, 107)) - {6}
+    assert {begin for begin, _ in sample_contexts(parts, "random", 6, 5000)} == set(range(5, 107)) - {6}
 
 
 def test_an_overlap_without_room_for_a_sentence_takes_a_part_of_one():
-    parts = laid([[[2], [4], [4]]], 4)
-    assert [set(drawn(parts, "overlap", number)) for number in range(3)] == [{(0, 4)}, {(2, 6)}, {(6, 10)}]
+    parts = make_spans([[[2], [4], [4]]], 4)
+    assert [set(sample_contexts(parts, "overlap", number)) for number in range(3)] == [{(0, 4)}, {(2, 6)}, {(6, 10)}]
 
 
 @given(LENGTHS, st.integers(2, 12), st.floats(0, 1), st.integers())
 def test_every_sentence_is_in_one_span_and_no_span_is_too_long(lengths, maximum, short, seed):
     begins = [int(begin) for begin in np.cumsum([0, *lengths[:-1]])]
-    pieces = cut(begins, sum(lengths), maximum)
+    pieces = split_long_sentences(begins, sum(lengths), maximum)
     assert set(begins) <= set(pieces)
     assert pieces == sorted(set(pieces))
     sizes = np.diff([*pieces, sum(lengths)]).tolist()
-    firsts = packed(sizes, maximum, random.Random(seed), short=short)
+    firsts = pack_sentences(sizes, maximum, random.Random(seed), short=short)
     assert firsts[0] == 0
     assert firsts == sorted(set(firsts))
     totals = [sum(sizes[begin:end]) for begin, end in zip(firsts, [*firsts[1:], None], strict=True)]
@@ -109,39 +109,39 @@ def test_contexts_are_among_those_that_may_be(documents, seed, data):
                 spans[-1].append((token, token + length))
                 token += length
         listed.append(spans)
-    parts = laid(documents, maximum)
-    assert parts.companions().all()
+    parts = make_spans(documents, maximum)
+    assert parts.has_sibling().all()
     owner = data.draw(st.integers(0, len(documents) - 1))
     span = data.draw(st.integers(0, len(documents[owner]) - 1))
     first = sum(len(document) for document in documents[:owner])
-    assert parts.owners(np.array([first + span])).tolist() == [owner]
+    assert parts.document_rows(np.array([first + span])).tolist() == [owner]
     whole = [(one[0][0], one[-1][1]) for one in listed[owner]]
     numbers = range(len(whole))
     may = {
-        "random": {whole[other] for other in oracle.others(span, numbers)},
-        "nearby": {whole[other] for other in oracle.others(span, numbers, 1)},
-        "overlap": oracle.overlaps(span, listed[owner], maximum),
+        "random": {whole[other] for other in oracle.spans_within(span, numbers)},
+        "nearby": {whole[other] for other in oracle.spans_within(span, numbers, 1)},
+        "overlap": oracle.overlapping_contexts(span, listed[owner], maximum),
     }
     may["mixed"] = set().union(*may.values())
     for kind in CONTEXTS:
-        begins, ends = parts.contexts(kind, np.array([first + span]), keys(seed, 0, 4, np.array([first + span])))
+        begins, ends = parts.sample_contexts(kind, np.array([first + span]), text_keys(seed, 0, 4, np.array([first + span])))
         assert (int(begins[0]), int(ends[0])) in may[kind]
         if kind in ("random", "nearby"):
             assert (int(begins[0]), int(ends[0])) != whole[span]
 
 
 def test_spans_without_companions_are_known():
-    assert laid([[[1]], [], [[1], [2]], [[3]]], 4).companions().tolist() == [False, True, True, False]
+    assert make_spans([[[1]], [], [[1], [2]], [[3]]], 4).has_sibling().tolist() == [False, True, True, False]
 
 
 @given(st.integers(0, 2**62), st.integers(0, 1000), st.integers(0, 4), st.integers(0, 2**40), st.integers(0, 10**6))
 def test_bits_are_those_of_a_loop_in_python_numbers(seed, epoch, copy, text, place):
-    key = keys(seed, epoch, copy, np.array([text]))
-    assert int(key[0]) == oracle_of_bits.key(seed, epoch, copy, text)
-    assert int(bits(key, np.array([place]))[0]) == oracle_of_bits.bits(int(key[0]), place)
+    key = text_keys(seed, epoch, copy, np.array([text]))
+    assert int(key[0]) == oracle_of_bits.text_key(seed, epoch, copy, text)
+    assert int(random_bits(key, np.array([place]))[0]) == oracle_of_bits.random_bits(int(key[0]), place)
 
 
-@pytest.mark.parametrize("half", [upper, lower])
+@pytest.mark.parametrize("half", [randint_high, randint_low])
 def test_draws_are_even(half):
-    numbers = half(bits(keys(3, 0, 0, np.arange(30_000)), np.array([5])), 3)
+    numbers = half(random_bits(text_keys(3, 0, 0, np.arange(30_000)), np.array([5])), 3)
     assert [abs(int((numbers == number).sum()) - 10_000) < 400 for number in range(3)] == [True] * 3

@@ -5,25 +5,25 @@ import torch
 import torch.nn.functional as F
 
 from moeir.pretraining.mlm import Mlm
-from moeir.pretraining.task import Task, measured_peak
+from moeir.pretraining.task import PretrainingTask, measure_peak_flops
 from tests.pretraining import made
 
 
 class OneBatch:
     """A sampler that returns the same batch at every step."""
 
-    steps, spans = 6, 4
+    steps, anchor_count = 6, 4
 
     def __init__(self):
-        self.asked = []
+        self.requested_steps = []
 
-    def at(self, step, rank=0, ranks=1):
-        self.asked.append(step)
+    def batch_at(self, step, rank=0, ranks=1):
+        self.requested_steps.append(step)
         return made.batch()
 
 
 def task(seed=1):
-    return Task(made.objective(Mlm, made.architecture(), seed=seed), OneBatch(), torch.float32)
+    return PretrainingTask(made.objective(Mlm, made.architecture(), seed=seed), OneBatch(), torch.float32)
 
 
 def plain(states, embedding, bias, targets):
@@ -34,45 +34,45 @@ def plain(states, embedding, bias, targets):
 def test_products_of_forward_and_backward_are_counted_once_each(monkeypatch):
     """Our loss computes its gradient's products in the forward pass, the plain one in the backward pass: the total is the same."""
     ours = task()
-    ours.outcome(0)
+    ours.compute_loss(0)
     monkeypatch.setattr("moeir.pretraining.base.token_loss", plain)
     theirs = task()
-    theirs.outcome(0)
-    assert ours._products == theirs._products > 0
+    theirs.compute_loss(0)
+    assert ours._first_step_flops == theirs._first_step_flops > 0
 
 
 def test_counting_leaves_no_gradient_and_changes_none():
     counted, again = task(), task()
-    loss, _, tokens = counted.outcome(0)
+    loss, _, tokens = counted.compute_loss(0)
     assert all(parameter.grad is None for parameter in counted.model.parameters())
     loss.backward()
-    again.outcome(0)
-    later, _, _ = again.outcome(1)  # the second step is not counted
+    again.compute_loss(0)
+    later, _, _ = again.compute_loss(1)  # the second step is not counted
     later.backward()
     for one, other in zip(counted.model.parameters(), again.model.parameters(), strict=True):
         assert (one.grad is None) == (other.grad is None) and (one.grad is None or torch.allclose(one.grad, other.grad, atol=1e-6))
-    assert tokens == sum(map(len, made.SPANS)) + sum(map(len, made.OTHERS))
+    assert tokens == sum(map(len, made.SPANS)) + sum(map(len, made.CONTEXTS))
 
 
 def test_batches_are_asked_for_once_each_from_wherever_a_training_goes_on():
     resumed = task()
     for step in (3, 4, 5):
-        resumed.outcome(step)
-    assert resumed._plan.asked == [3, 4, 5]
+        resumed.compute_loss(step)
+    assert resumed._sampler.asked == [3, 4, 5]
 
 
 def test_speed_is_said_of_the_steps_after_the_first():
     short = task()
-    short.outcome(0)
+    short.compute_loss(0)
     assert short.speed() == {}
-    short.outcome(1)
+    short.compute_loss(1)
     speed = short.speed()
     assert speed["share_of_peak"] == pytest.approx(speed["flops_per_second"] / speed["measured_peak"])
-    assert speed["flops_per_second"] == pytest.approx(short._products / short._products_tokens * speed["tokens_per_second"])
+    assert speed["flops_per_second"] == pytest.approx(short._first_step_flops / short._first_step_tokens * speed["tokens_per_second"])
 
 
 def test_the_peak_is_more_than_a_thousand_million_a_second():
-    assert measured_peak(torch.float32, torch.device("cpu")) > 1e9
+    assert measure_peak_flops(torch.float32, torch.device("cpu")) > 1e9
 
 
 def test_the_peak_of_a_cuda_device_is_of_a_larger_product_timed_when_it_is_done(monkeypatch):
@@ -84,6 +84,6 @@ def test_the_peak_of_a_cuda_device_is_of_a_larger_product_timed_when_it_is_done(
 
     monkeypatch.setattr(torch, "randn", drawn)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    assert measured_peak(torch.bfloat16, torch.device("cuda:1")) > 0
+    assert measure_peak_flops(torch.bfloat16, torch.device("cuda:1")) > 0
     assert sizes == [((8192, 8192), "cuda:1", torch.bfloat16)] * 2
     assert waited == [torch.device("cuda:1")] * 10

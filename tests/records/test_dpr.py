@@ -28,7 +28,7 @@ DIGEST = "f5939bd54b1b2e6f"
 
 def read(path, content, **form):
     path.write_text(content if isinstance(content, str) else json.dumps(content, **form))
-    return list(examples.read(path))
+    return list(examples.read_examples(path))
 
 
 @pytest.mark.parametrize("form", [{}, {"indent": 4}, {"indent": 0, "ensure_ascii": False}])
@@ -42,12 +42,12 @@ def test_training_entries_are_examples_with_their_texts(tmp_path, form):
 
 def test_the_questions_of_the_same_file_have_the_same_ids(tmp_path):
     (tmp_path / "train.json").write_text(json.dumps(TRAIN, indent=1))
-    assert [(text.id, text.text, text.answers) for text in texts.read(tmp_path / "train.json")] == [
+    assert [(text.id, text.text, text.answers) for text in texts.read_texts(tmp_path / "train.json")] == [
         ("0", "who hunts", ("owls",)), ("1", "nothing found", ("x",)), ("2", "who “swims”", ("eels",)),
     ]  # fmt: skip
     (tmp_path / "named.json").write_text(json.dumps([TRAIN[0] | {"question_id": "nq7"}]))
-    assert [text.id for text in texts.read(tmp_path / "named.json")] == ["nq7"]
-    assert [example.query_id for example in examples.read(tmp_path / "named.json")] == ["nq7"]
+    assert [text.id for text in texts.read_texts(tmp_path / "named.json")] == ["nq7"]
+    assert [example.query_id for example in examples.read_examples(tmp_path / "named.json")] == ["nq7"]
 
 
 def test_what_stands_twice_counts_once_and_a_positive_is_no_negative(tmp_path):
@@ -63,7 +63,7 @@ def test_an_array_of_other_records_is_read_as_well(tmp_path):
     (example,) = read(tmp_path / "train.json", [{"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"]}])
     assert (example.query_id, example.positive_ids, example.query) == ("q", ("a",), None)
     (tmp_path / "corpus.json").write_text('[\n {"id": "a", "text": "owl"},\n {"id": "b", "contents": "bat"}\n]\n')
-    assert list(texts.read(tmp_path / "corpus.json")) == [Text("a", "owl"), Text("b", "bat")]
+    assert list(texts.read_texts(tmp_path / "corpus.json")) == [Text("a", "owl"), Text("b", "bat")]
 
 
 plain = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
@@ -76,7 +76,7 @@ def test_an_array_is_read_piece_by_piece(objects, indent, letters):
     lines = json.dumps(objects, indent=indent).split("\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dpr, "_BLOCK_LETTERS", letters)
-        entries = list(dpr.entries("x", ((number, line) for number, line in enumerate(lines, 1))))
+        entries = list(dpr.read_array("x", ((number, line) for number, line in enumerate(lines, 1))))
     assert [entry for _, entry in entries] == objects
 
 
@@ -89,7 +89,7 @@ def test_memory_holds_one_entry(monkeypatch):
             lines_read.append(number)
             yield number, line
 
-    where, _ = next(dpr.entries("x", lines()))
+    where, _ = next(dpr.read_array("x", lines()))
     assert where == "x:2" and len(lines_read) < 20
 
 
@@ -116,7 +116,7 @@ def test_memory_holds_one_entry(monkeypatch):
 def test_faulty_arrays_are_refused_with_their_line(tmp_path, content, message):
     (tmp_path / "dev.json").write_text(content)
     with pytest.raises(DataError) as caught:
-        list(texts.read(tmp_path / "dev.json"))
+        list(texts.read_texts(tmp_path / "dev.json"))
     assert str(caught.value).startswith(f"{tmp_path}/dev.json{message}")
 
 
@@ -145,7 +145,7 @@ def test_lines_of_a_question_and_its_answers_are_texts(tmp_path):
         'why\t["\\u00e9t\\u00e9"]\n'
         '"the ""best"" one"\t"[""x\'s"", \'y\']"\n'
     )  # fmt: skip
-    assert [(text.id, text.text, text.answers) for text in texts.read(tmp_path / "nq-test.qa.csv")] == [
+    assert [(text.id, text.text, text.answers) for text in texts.read_texts(tmp_path / "nq-test.qa.csv")] == [
         ("0", "who sings", ("Reba", "O'Hara")), ("1", "why", ("été",)), ("2", 'the "best" one', ("x's", "y")),
     ]  # fmt: skip
 
@@ -154,18 +154,18 @@ def test_lines_of_a_question_and_its_answers_are_texts(tmp_path):
 def test_a_line_without_answers_is_refused(tmp_path, line):
     (tmp_path / "test.tsv").write_text(f"who sings\t['Reba']\n{line}\n")
     with pytest.raises(DataError, match=r"test\.tsv:2: expected a question, a tab and a list of answers, as on the first line"):
-        list(texts.read(tmp_path / "test.tsv"))
+        list(texts.read_texts(tmp_path / "test.tsv"))
 
 
 def test_an_id_and_a_text_in_brackets_are_no_question_with_answers(tmp_path):
     (tmp_path / "queries.tsv").write_text('q1\t["owl"]\nq2\tbat\n')
-    assert [text.text for text in texts.read(tmp_path / "queries.tsv")] == ['["owl"]', "bat"]
+    assert [text.text for text in texts.read_texts(tmp_path / "queries.tsv")] == ['["owl"]', "bat"]
 
 
 def test_a_field_of_every_record_is_read(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "relation": "P17"}\n{"_id": "q2", "text": "y", "relation": 7}\n')
     (tmp_path / "a.tsv").write_text("id\ttext\trelation\nq1\tx\tP17\n")
-    assert texts.fields(tmp_path / "a.jsonl", "relation") == {"q1": "P17", "q2": "7"}
-    assert texts.fields(tmp_path / "a.tsv", "relation") == {"q1": "P17"}
+    assert texts.read_field(tmp_path / "a.jsonl", "relation") == {"q1": "P17", "q2": "7"}
+    assert texts.read_field(tmp_path / "a.tsv", "relation") == {"q1": "P17"}
     with pytest.raises(DataError, match=r"a\.jsonl:1: field 'set' of 'q1' is not a string or a whole number: null"):
-        texts.fields(tmp_path / "a.jsonl", "set")
+        texts.read_field(tmp_path / "a.jsonl", "set")

@@ -4,21 +4,21 @@ import pytest
 
 from moeir.errors import DataError
 from moeir.records import examples
-from moeir.records.examples import Example, Found
+from moeir.records.examples import Example, Provenance
 from moeir.records.texts import Text
 
-PROVENANCE = ((Found("bm25", 1, 9.5), Found("came.dense", 12, 0.5)), (Found("bm25", 3, 2.0),))
+PROVENANCE = ((Provenance("bm25", 1, 9.5), Provenance("came.dense", 12, 0.5)), (Provenance("bm25", 3, 2.0),))
 BY_ID = Example("q1", ("d1",), ("d2", "d3"), PROVENANCE)
 INLINE = Example("q2", ("d1",), ("d2",), (), Text("q2", "what?"), (Text("d1", "this", title="A"), Text("d2", "that")))
 
 
 def test_written_examples_are_read_again(tmp_path):
-    examples.write([BY_ID, INLINE, Example("q3", ("d1",), ())], tmp_path / "train.jsonl.gz")
-    assert list(examples.read(tmp_path / "train.jsonl.gz")) == [BY_ID, INLINE, Example("q3", ("d1",), ())]
+    examples.write_examples([BY_ID, INLINE, Example("q3", ("d1",), ())], tmp_path / "train.jsonl.gz")
+    assert list(examples.read_examples(tmp_path / "train.jsonl.gz")) == [BY_ID, INLINE, Example("q3", ("d1",), ())]
 
 
 def test_an_example_by_id_is_a_line_of_ids_with_provenance(tmp_path):
-    examples.write([BY_ID], tmp_path / "train.jsonl")
+    examples.write_examples([BY_ID], tmp_path / "train.jsonl")
     assert json.loads((tmp_path / "train.jsonl").read_text()) == {
         "query_id": "q1",
         "positive_ids": ["d1"],
@@ -30,50 +30,50 @@ def test_an_example_by_id_is_a_line_of_ids_with_provenance(tmp_path):
     }
 
 
-TAUGHT = Example("q4", ("d1", "d2"), ("d3",), positive_scores=(9.5, 0.25), negative_scores=(-2.0,))
+WITH_TEACHER = Example("q4", ("d1", "d2"), ("d3",), positive_scores=(9.5, 0.25), negative_scores=(-2.0,))
 
 
 def test_a_teachers_scores_are_written_and_read_again(tmp_path):
     inline = Example("q2", ("d1",), ("d2",), (), INLINE.query, INLINE.passages, (1.5,), (0.5,))
-    examples.write([TAUGHT, inline], tmp_path / "train.jsonl")
+    examples.write_examples([WITH_TEACHER, inline], tmp_path / "train.jsonl")
     assert json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])["positive_scores"] == [9.5, 0.25]
-    assert list(examples.read(tmp_path / "train.jsonl")) == [TAUGHT, inline]
-    assert TAUGHT.taught == {"d1": 9.5, "d2": 0.25, "d3": -2.0} and BY_ID.taught == {}
+    assert list(examples.read_examples(tmp_path / "train.jsonl")) == [WITH_TEACHER, inline]
+    assert WITH_TEACHER.teacher_scores == {"d1": 9.5, "d2": 0.25, "d3": -2.0} and BY_ID.teacher_scores == {}
 
 
 def test_files_are_united_by_query_id():
     first = [Example("a", ("1",), ("2", "3")), Example("b", ("1",), ("4",))]
     second = [Example("c", ("5",), ("6",)), Example("a", ("3", "1"), ("9", "2", "8"))]
-    assert examples.united([first, second], ["x", "y"]) == [
+    assert examples.merge_examples([first, second], ["x", "y"]) == [
         Example("a", ("1", "3"), ("2", "9", "8")),
         Example("b", ("1",), ("4",)),
         Example("c", ("5",), ("6",)),
     ]
-    assert examples.united([first], ["x"]) == first
+    assert examples.merge_examples([first], ["x"]) == first
 
 
 def test_texts_are_united_and_must_agree():
     other = Example("q2", ("d3",), ("d2",), (), INLINE.query, (INLINE.passages[1], Text("d3", "it")))
-    (merged,) = examples.united([[INLINE], [other]], ["x", "y"])
+    (merged,) = examples.merge_examples([[INLINE], [other]], ["x", "y"])
     assert merged == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
     with pytest.raises(DataError, match="y: query 'q2' has two texts in the files"):
-        examples.united([[INLINE], [Example("q2", ("d1",), (), (), Text("q2", "who?"))]], ["x", "y"])
+        examples.merge_examples([[INLINE], [Example("q2", ("d1",), (), (), Text("q2", "who?"))]], ["x", "y"])
     with pytest.raises(DataError, match="y: passage 'd1' has two texts in the files"):
-        examples.united([[INLINE], [Example("q2", ("d1",), (), (), INLINE.query, (Text("d1", "those"),))]], ["x", "y"])
+        examples.merge_examples([[INLINE], [Example("q2", ("d1",), (), (), INLINE.query, (Text("d1", "those"),))]], ["x", "y"])
 
 
 def test_a_teachers_scores_are_united_where_it_has_scored_everything():
     second = Example("q4", ("d3",), ("d4", "d1"), positive_scores=(7.0,), negative_scores=(1.0, 2.0))
-    (merged,) = examples.united([[TAUGHT], [second]], ["x", "y"])
+    (merged,) = examples.merge_examples([[WITH_TEACHER], [second]], ["x", "y"])
     assert merged == Example("q4", ("d1", "d2", "d3"), ("d4",), positive_scores=(9.5, 0.25, -2.0), negative_scores=(1.0,))
-    (merged,) = examples.united([[TAUGHT], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
+    (merged,) = examples.merge_examples([[WITH_TEACHER], [Example("q4", ("d3",), ("d4",))]], ["x", "y"])
     assert merged == Example("q4", ("d1", "d2", "d3"), ("d4",))
 
 
 def test_tevatrons_ids_are_understood(tmp_path):
     line = '{"query_id": 7, "query_text": "x", "positive_document_ids": [1], "negative_document_ids": ["02"]}'
     (tmp_path / "a.jsonl").write_text(f"{line}\n\n")
-    assert list(examples.read(tmp_path / "a.jsonl")) == [Example("7", ("1",), ("02",))]
+    assert list(examples.read_examples(tmp_path / "a.jsonl")) == [Example("7", ("1",), ("02",))]
 
 
 SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}
@@ -120,17 +120,17 @@ def test_faulty_examples_are_refused_with_their_line(tmp_path, record, message):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps(record) + "\n")
     with pytest.raises(DataError) as caught:
-        list(examples.read(path))
+        list(examples.read_examples(path))
     assert str(caught.value) == f"{path}{message}"
 
 
 def test_a_query_has_one_line(tmp_path):
-    examples.write([BY_ID, BY_ID], tmp_path / "train.jsonl")
+    examples.write_examples([BY_ID, BY_ID], tmp_path / "train.jsonl")
     with pytest.raises(DataError, match=r"train\.jsonl:2: duplicate query id 'q1'; expected one line per query"):
-        list(examples.read(tmp_path / "train.jsonl"))
+        list(examples.read_examples(tmp_path / "train.jsonl"))
 
 
 def test_a_file_without_examples_is_refused(tmp_path):
     (tmp_path / "train.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"train\.jsonl: holds no example"):
-        list(examples.read(tmp_path / "train.jsonl"))
+        list(examples.read_examples(tmp_path / "train.jsonl"))

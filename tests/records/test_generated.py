@@ -4,14 +4,14 @@ import pytest
 
 from moeir.errors import DataError
 from moeir.records import generated
-from moeir.records.generated import Generated
+from moeir.records.generated import GeneratedQueries
 
 
 def test_what_is_written_is_read(tmp_path):
-    records = [Generated("a", ("what do ötters eat", 'a "b"\u2028c')), Generated("7", ())]
+    records = [GeneratedQueries("a", ("what do ötters eat", 'a "b"\u2028c')), GeneratedQueries("7", ())]
     path = tmp_path / "generated.jsonl"
-    path.write_text("".join(f"{generated.line(record.id, record.queries)}\n" for record in records), encoding="utf-8")
-    assert list(generated.read(path)) == records
+    path.write_text("".join(f"{generated.format_line(record.id, record.queries)}\n" for record in records), encoding="utf-8")
+    assert list(generated.read_generated_queries(path)) == records
     assert "ötters" in path.read_text(encoding="utf-8")
 
 
@@ -32,10 +32,10 @@ BAD = [
 def test_another_file_is_refused(content, words, tmp_path):
     (tmp_path / "generated.jsonl").write_text(content)
     with pytest.raises(DataError) as caught:
-        list(generated.read(tmp_path / "generated.jsonl"))
+        list(generated.read_generated_queries(tmp_path / "generated.jsonl"))
     assert words in str(caught.value)
 
 
 def test_a_part_of_several_may_be_empty(tmp_path):
     (tmp_path / "part.jsonl").write_text("", encoding="utf-8")
-    assert list(generated.read(tmp_path / "part.jsonl", part=True)) == []
+    assert list(generated.read_generated_queries(tmp_path / "part.jsonl", allow_empty=True)) == []

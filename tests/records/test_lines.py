@@ -9,14 +9,14 @@ from moeir.records import lines
 
 
 def read(path):
-    with lines.opened(path) as numbered:
+    with lines.open_lines(path) as numbered:
         return list(numbered)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_written_lines_are_read_again(tmp_path, suffix):
     path = tmp_path / f"words.txt{suffix}"
-    with lines.writer(path) as output:
+    with lines.open_writer(path) as output:
         output.write("Zürich\n日本\n")
     assert read(path) == [(1, "Zürich"), (2, "日本")]
 
@@ -24,7 +24,7 @@ def test_written_lines_are_read_again(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_the_same_lines_give_the_same_bytes(tmp_path, suffix):
     for name in ("first", "second"):
-        with lines.writer(tmp_path / f"{name}{suffix}") as output:
+        with lines.open_writer(tmp_path / f"{name}{suffix}") as output:
             output.write("a\n" * 1000)
     assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
 
@@ -53,16 +53,16 @@ def test_zstandard_frames_may_follow_one_another(tmp_path):
 def test_a_dash_is_a_pipe(monkeypatch, capsysbinary):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é\n".encode())))
     assert read("-") == [(1, "é")]
-    with lines.writer("-") as output:
+    with lines.open_writer("-") as output:
         output.write("é\n")
-    with lines.writer("-") as output:
+    with lines.open_writer("-") as output:
         output.write("b\n")
     assert capsysbinary.readouterr().out == "é\nb\n".encode()
 
 
 def test_an_empty_file_has_no_line(tmp_path):
     for name in ("a.txt", "a.gz", "a.zst"):
-        with lines.writer(tmp_path / name):
+        with lines.open_writer(tmp_path / name):
             pass
         assert read(tmp_path / name) == []
 
@@ -93,10 +93,10 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 
 def test_what_is_written_beside_its_place_is_packed_as_its_place_says(tmp_path):
-    with lines.writer(tmp_path / ".a.trec.gz.partial") as output:
+    with lines.open_writer(tmp_path / ".a.trec.gz.partial") as output:
         output.write("owl\n")
     assert gzip.decompress((tmp_path / ".a.trec.gz.partial").read_bytes()) == b"owl\n"
 
 
 def test_a_stem_has_no_packing_suffix():
-    assert [str(lines.stem(name)) for name in ("a.tsv.gz", "a.jsonl.zst", "a.tsv")] == ["a.tsv", "a.jsonl", "a.tsv"]
+    assert [str(lines.strip_compression_suffix(name)) for name in ("a.tsv.gz", "a.jsonl.zst", "a.tsv")] == ["a.tsv", "a.jsonl", "a.tsv"]

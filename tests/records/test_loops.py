@@ -7,13 +7,13 @@ import pytest
 
 from moeir import fusion
 from moeir.records import ids, keys, lines, loops, runs
-from moeir.records.stretches import repeated
+from moeir.records.stretches import first_duplicate
 from tests.oracles import order
-from tests.records.test_runs import FAULTY, refused
+from tests.records.test_runs import FAULTY, assert_refused
 
 LETTERS = "abz019-_éß日🦉"
-ODD = ["123456789012345678", "-0.0", "0", "1E5", "+3", ".5", "5.", "1e-30", "27.123456789012345", "0.1", "1e-7", "-12.5"]
-LEFT = ["1e-320", "1e-40", "12345678901234567890123", "0.10000000000000000000000001", "16777217.0000000000001"]
+NUMBERS = ["123456789012345678", "-0.0", "0", "1E5", "+3", ".5", "5.", "1e-30", "27.123456789012345", "0.1", "1e-7", "-12.5"]
+UNUSUAL_NUMBERS = ["1e-320", "1e-40", "12345678901234567890123", "0.10000000000000000000000001", "16777217.0000000000001"]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def fast(monkeypatch):
     monkeypatch.setattr(loops, "BYTES", 0)
     monkeypatch.setattr(loops, "ROWS", 0)
     yield monkeypatch
-    loops._loaded.cache_clear()
+    loops._load.cache_clear()
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def plainly(fast):
     return call
 
 
-def made_lines(seed, numbers, widest):
+def random_rows(seed, numbers, widest):
     generator = random.Random(seed)
     names = {"".join(generator.choices(LETTERS, k=generator.randint(1, widest))) for _ in range(60)}
     names |= {name[: generator.randint(1, len(name))] for name in names}
@@ -52,14 +52,14 @@ def made_lines(seed, numbers, widest):
     return rows
 
 
-def oracle(rows):
+def plain_run(rows):
     hits: dict[str, dict[str, float]] = {}
     for query, name, number in rows:
         hits.setdefault(query, {})[name] = float(np.float32(float(number))) + 0.0
-    return {query: [(name, scores[name]) for name in order.ranked(scores)] for query, scores in hits.items()}
+    return {query: [(name, scores[name]) for name in order.rank_order(scores)] for query, scores in hits.items()}
 
 
-def same(one, other):
+def assert_same_run(one, other):
     assert (one.queries, list(one.names), one.tag) == (other.queries, list(other.names), other.tag)
     for name in ("starts", "documents", "scores"):
         assert getattr(one, name).dtype == getattr(other, name).dtype
@@ -67,28 +67,28 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("size", "most"), [(1 << 20, 2**23), (700, 2**23), (300, 64)])
-@pytest.mark.parametrize(("numbers", "widest"), [(ODD, 2), (ODD, 7), (ODD, 20), (ODD + LEFT, 7), (ODD, 40)])
+@pytest.mark.parametrize(("numbers", "widest"), [(NUMBERS, 2), (NUMBERS, 7), (NUMBERS, 20), (NUMBERS + UNUSUAL_NUMBERS, 7), (NUMBERS, 40)])
 def test_a_run_is_the_one_that_plain_python_reads(fast, plainly, tmp_path, size, most, numbers, widest):
     fast.setattr(lines, "BLOCK_BYTES", size)
     fast.setattr(keys, "MOST", most)
     for seed in range(4):
-        rows = made_lines(seed, numbers, widest)
+        rows = random_rows(seed, numbers, widest)
         path = tmp_path / f"{seed}.trec"
         space = "\t" if seed == 2 else " "
         path.write_text("".join(space.join([query, "Q0", name, "1", number, "tag"]) + "\n" for query, name, number in rows))
-        run = runs.read(path)
-        assert {query: run.hits(query) for query in run.queries} == oracle(rows)
+        run = runs.read_run(path)
+        assert {query: run.hits(query) for query in run.queries} == plain_run(rows)
         assert run.queries == list(dict.fromkeys(row[0] for row in rows))
-        assert list(run.names) == sorted({row[1] for row in rows}, key=str.encode)
-        same(run, plainly(runs.read, path))
+        assert list(run.document_ids) == sorted({row[1] for row in rows}, key=str.encode)
+        assert_same_run(run, plainly(runs.read_run, path))
         for by in ("file", "rank"):
-            same(runs.read(path, by), plainly(runs.read, path, by))
+            assert_same_run(runs.read_run(path, by), plainly(runs.read_run, path, by))
 
 
 @pytest.mark.parametrize(("content", "message"), FAULTY)
 @pytest.mark.parametrize("size", [5, 1 << 20])
 def test_faults_are_named_with_their_line(fast, tmp_path, size, content, message):
-    refused(fast, tmp_path, size, content, message)
+    assert_refused(fast, tmp_path, size, content, message)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_faults_are_named_with_their_line(fast, tmp_path, size, content, message
 )
 def test_lines_of_other_shapes_are_read(fast, plainly, tmp_path, content):
     (tmp_path / "a.trec").write_text(content)
-    same(runs.read(tmp_path / "a.trec"), plainly(runs.read, tmp_path / "a.trec"))
+    assert_same_run(runs.read_run(tmp_path / "a.trec"), plainly(runs.read_run, tmp_path / "a.trec"))
 
 
 def test_words_beyond_what_keys_hold_are_coded_with_the_others(fast, plainly, tmp_path):
@@ -104,9 +104,9 @@ def test_words_beyond_what_keys_hold_are_coded_with_the_others(fast, plainly, tm
     names = ["x" * 200, "a", "b" * 64, "b" * 65, "é" * 32, "é" * 33, "c", *(f"d{number}" for number in range(30))]
     rows = [f"{query} Q0 {name} 1 {index} t\n" for query in ("q", "u" * 100) for index, name in enumerate(names)]
     (tmp_path / "a.trec").write_text("".join(rows))
-    run = runs.read(tmp_path / "a.trec")
+    run = runs.read_run(tmp_path / "a.trec")
     assert run.documents_of("q") == run.documents_of("u" * 100) == names[::-1]
-    same(run, plainly(runs.read, tmp_path / "a.trec"))
+    assert_same_run(run, plainly(runs.read_run, tmp_path / "a.trec"))
 
 
 @pytest.mark.parametrize("sizes", [(3, 50, 0, 7), (0, 0), (9,), (20, 20, 20)])
@@ -115,7 +115,7 @@ def test_lists_of_ids_are_united_as_sets_are(fast, sizes):
     lists = [
         sorted({"".join(generator.choices(LETTERS, k=generator.randint(1, 12))) for _ in range(size)}, key=str.encode) for size in sizes
     ]
-    names, codes = ids.united([ids.Ids.of(one) for one in lists])
+    names, codes = ids.merge_vocabularies([ids.Ids.from_strings(one) for one in lists])
     assert list(names) == sorted(set().union(*lists), key=str.encode)
     assert [[names[code] for code in own.tolist()] for own in codes] == lists
 
@@ -125,7 +125,7 @@ def test_a_document_that_stands_twice_is_found(fast, plainly):
     for _ in range(300):
         sizes = generator.integers(0, 90, 4)
         starts, documents = np.concatenate([[0], np.cumsum(sizes)]), generator.integers(0, 2000, sizes.sum()).astype(np.int32)
-        assert repeated(starts, documents, None) == plainly(repeated, starts, documents, None)
+        assert first_duplicate(starts, documents, None) == plainly(first_duplicate, starts, documents, None)
 
 
 @pytest.mark.parametrize("formula", ["came_sum", "rrf", "normsum", "normmax", "zscore", "combmnz", "maxrr", "hybrid"])
@@ -141,11 +141,11 @@ def test_fusions_are_the_same_bits(fast, plainly, formula):
     ]
     many = [runs.Run.from_hits(hits) for hits in many]
     for depth in (None, 10):
-        same(fusion.fused(many, getattr(fusion, formula), depth), plainly(fusion.fused, many, getattr(fusion, formula), depth))
+        assert_same_run(fusion.fuse_runs(many, getattr(fusion, formula), depth), plainly(fusion.fuse_runs, many, getattr(fusion, formula), depth))
 
 
 def test_a_small_file_and_a_pipe_are_read_without_the_loops(tmp_path):
     (tmp_path / "a.trec").write_text("q Q0 d 1 1 t\n")
-    assert loops.of_file(tmp_path / "a.trec") is None
-    assert loops.of_file("-") is None
-    assert loops.of_file(tmp_path / "absent") is None
+    assert loops.load_for_file(tmp_path / "a.trec") is None
+    assert loops.load_for_file("-") is None
+    assert loops.load_for_file(tmp_path / "absent") is None

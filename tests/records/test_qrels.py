@@ -7,9 +7,9 @@ TOY = {"q1": {"d1": 2, "d2": 0}, "007": {"é": -1}}
 
 
 def test_written_judgements_are_read_again(tmp_path):
-    qrels.write(TOY, tmp_path / "toy.qrels")
+    qrels.write_qrels(TOY, tmp_path / "toy.qrels")
     assert (tmp_path / "toy.qrels").read_text(encoding="utf-8") == "q1 0 d1 2\nq1 0 d2 0\n007 0 é -1\n"
-    assert qrels.read(tmp_path / "toy.qrels") == TOY
+    assert qrels.read_qrels(tmp_path / "toy.qrels") == TOY
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_written_judgements_are_read_again(tmp_path):
 )
 def test_forms_of_the_field_read_alike(tmp_path, content):
     (tmp_path / "toy.tsv").write_text(content, encoding="utf-8")
-    assert qrels.read(tmp_path / "toy.tsv") == TOY
+    assert qrels.read_qrels(tmp_path / "toy.tsv") == TOY
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_faulty_judgements_are_refused_with_their_line(tmp_path, content, messag
     path = tmp_path / "dev.qrels"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
-        qrels.read(path)
+        qrels.read_qrels(path)
     assert str(caught.value) == f"{path}{message}"

@@ -22,20 +22,20 @@ hits = st.dictionaries(words, scores, max_size=12)
 @given(hits)
 def test_hits_stand_as_pythons_sort_puts_them(found):
     ids, values = list(found), list(found.values())
-    best = runs.ranked(np.array(values), runs.id_order(ids))
-    assert [ids[index] for index in best] == order.ranked(found)
+    best = runs.rank_order(np.array(values), runs.id_ranks(ids))
+    assert [ids[index] for index in best] == order.rank_order(found)
 
 
 @given(hits, st.integers(0, 14))
 def test_a_depth_cuts_the_full_order(found, depth):
     ids, values = list(found), list(found.values())
-    assert runs.ranked(values, runs.id_order(ids), depth).tolist() == runs.ranked(values, runs.id_order(ids))[:depth].tolist()
+    assert runs.rank_order(values, runs.id_ranks(ids), depth).tolist() == runs.rank_order(values, runs.id_ranks(ids))[:depth].tolist()
 
 
 def test_many_ties_at_the_cut_keep_the_order():
     generator = np.random.default_rng(0)
     values, tie_breakers = generator.integers(0, 5, 10_000), generator.permutation(10_000)
-    assert runs.ranked(values, tie_breakers, 100).tolist() == runs.ranked(values, tie_breakers)[:100].tolist()
+    assert runs.rank_order(values, tie_breakers, 100).tolist() == runs.rank_order(values, tie_breakers)[:100].tolist()
 
 
 def test_scores_that_are_equal_as_float32_tie():
@@ -45,7 +45,7 @@ def test_scores_that_are_equal_as_float32_tie():
 
 def test_ids_order_by_bytes():
     ids = ["é", "z", "a", "10", "9", "日", "🦉", "A", "01"]
-    assert [name for _, name in sorted(zip(runs.id_order(ids), ids, strict=True))] == sorted(ids, key=str.encode)
+    assert [name for _, name in sorted(zip(runs.id_ranks(ids), ids, strict=True))] == sorted(ids, key=str.encode)
 
 
 def tied_run(seed):
@@ -61,11 +61,11 @@ def tied_run(seed):
 
 def test_a_thousand_runs_full_of_ties_score_as_trec_eval_scores_them():
     names = ["ndcg_cut_10", "ndcg_cut_5", "map", "recip_rank", "recall_10", "recall_1000", "P_5", "success_1", "bpref", "Rprec", "infAP"]
-    ours = [measures.parse(name) for name in names]
+    ours = [measures.parse_measure(name) for name in names]
     for seed in range(1000):
         hits, grades = tied_run(seed)
         expected = pytrec_eval.RelevanceEvaluator(grades, set(names)).evaluate(hits)
-        computed = measures.per_query(runs.Run.from_hits(hits), grades, ours)
+        computed = measures.evaluate_run(runs.Run.from_hits(hits), grades, ours)
         for name, measure in zip(names, ours, strict=True):
             for query in grades:
                 assert computed[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
@@ -75,22 +75,22 @@ def test_a_thousand_runs_full_of_ties_score_as_trec_eval_scores_them():
 def test_a_written_run_is_read_again(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("runs") / "toy.trec"
     run = runs.Run.from_hits(found)
-    runs.write(run, path, tag="toy")
-    again = runs.read(path)
+    runs.write_run(run, path, tag="toy")
+    again = runs.read_run(path)
     assert again.tag == "toy"
     assert {query: again.hits(query) for query in again.queries} == {query: run.hits(query) for query in run.queries}
-    assert (again.queries, again.names) == (run.queries, run.names)
+    assert (again.queries, again.document_ids) == (run.queries, run.document_ids)
 
 
 def test_a_run_shows_nine_digits_and_ranks_from_one(tmp_path):
-    runs.write(runs.Run.from_hits({"q1": {"a": 0.1, "b": 10, "c": 1 / 3e7}}, tag="t"), tmp_path / "a.trec")
+    runs.write_run(runs.Run.from_hits({"q1": {"a": 0.1, "b": 10, "c": 1 / 3e7}}, tag="t"), tmp_path / "a.trec")
     assert (tmp_path / "a.trec").read_text() == "q1 Q0 b 1 10 t\nq1 Q0 a 2 0.100000001 t\nq1 Q0 c 3 3.33333325e-08 t\n"
 
 
 def test_the_text_of_a_score_reads_back_as_the_same_float32():
     generator = np.random.default_rng(1)
     for value in generator.integers(0, 0x7F800000, 2000, dtype=np.uint32).view(np.float32):
-        assert np.float32(runs.score_text(value)) == value
+        assert np.float32(runs.format_score(value)) == value
 
 
 @pytest.mark.parametrize("size", [7, 1 << 20])
@@ -98,7 +98,7 @@ def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_p
     monkeypatch.setattr(lines, "BLOCK_BYTES", size)
     path = tmp_path / "a.trec"
     path.write_bytes(b"02\tQ0\td1\t9\t1.5\tsys\r\n\r\n2 Q0 d1 1 7 other\n  02 Q0  d2 1\t 2.5 sys \n\n02 0 d10 3 +1.5e0 sys")
-    run = runs.read(path)
+    run = runs.read_run(path)
     assert run.queries == ["02", "2"]
     assert run.hits("02") == [("d2", 2.5), ("d10", 1.5), ("d1", 1.5)]
     assert run.hits("2") == [("d1", 7.0)]
@@ -109,8 +109,8 @@ def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_p
 def test_long_ids_are_ids(tmp_path):
     hits_by_query = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
     run = runs.Run.from_hits(hits_by_query)
-    runs.write(run, tmp_path / "a.trec")
-    again = runs.read(tmp_path / "a.trec")
+    runs.write_run(run, tmp_path / "a.trec")
+    again = runs.read_run(tmp_path / "a.trec")
     assert again.documents_of("q") == run.documents_of("q") == ["é" * 40, "x" * 500, "a"]
     assert again.queries == run.queries
 
@@ -132,24 +132,24 @@ FAULTY = [
 ]
 
 
-def refused(monkeypatch, tmp_path, size, content, message):
+def assert_refused(monkeypatch, tmp_path, size, content, message):
     monkeypatch.setattr(lines, "BLOCK_BYTES", size)
     path = tmp_path / "dev.trec"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
-        runs.read(path)
+        runs.read_run(path)
     assert str(caught.value) == f"{path}{message}"
 
 
 @pytest.mark.parametrize(("content", "message"), FAULTY)
 @pytest.mark.parametrize("size", [5, 1 << 20])
 def test_faulty_runs_are_refused_with_their_line(tmp_path, monkeypatch, size, content, message):
-    refused(monkeypatch, tmp_path, size, content, message)
+    assert_refused(monkeypatch, tmp_path, size, content, message)
 
 
 def test_columns_in_any_order_make_the_same_run():
     run = runs.Run.from_columns(["q2", "q1"], [1, 0, 1], ["b", "a"], [0, 1, 1], [1.0, 2.0, 1.0])
-    assert run.names == ["a", "b"]
+    assert run.document_ids == ["a", "b"]
     assert (run.hits("q1"), run.hits("q2")) == ([("b", 1.0), ("a", 1.0)], [("a", 2.0)])
 
 
@@ -169,14 +169,14 @@ def test_the_top_of_a_run_is_the_head_of_every_list():
 
 
 def test_a_run_without_queries_is_a_run(tmp_path):
-    runs.write(runs.Run.from_hits({}), tmp_path / "empty.trec")
+    runs.write_run(runs.Run.from_hits({}), tmp_path / "empty.trec")
     assert (tmp_path / "empty.trec").read_bytes() == b""
 
 
 @pytest.mark.parametrize(("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t")])
 def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
     with pytest.raises(UsageError, match="an id or tag is one word without white space"):
-        runs.write(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")
+        runs.write_run(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")
     assert not (tmp_path / "a.trec").exists()
 
 
@@ -185,13 +185,13 @@ def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
     generator = np.random.default_rng(3)
     lines = [f"q{query % 7} Q0 d{document} 1 {generator.random():.6f} t\n" for document in range(40) for query in generator.permutation(7)]
     (tmp_path / "mixed.trec").write_text("".join(lines))
-    whole = runs.read(tmp_path / "mixed.trec")
+    whole = runs.read_run(tmp_path / "mixed.trec")
     (tmp_path / "twice.trec").write_text("".join([*lines, lines[100], lines[5]]))
     for many in (1, 3, 50):
         monkeypatch.setattr("moeir.records.ids._AT_ONCE", many)
         monkeypatch.setattr("moeir.records.stretches.AT_ONCE", many)
-        again = runs.read(tmp_path / "mixed.trec")
-        assert (again.queries, list(again.names)) == (whole.queries, list(whole.names))
+        again = runs.read_run(tmp_path / "mixed.trec")
+        assert (again.queries, list(again.document_ids)) == (whole.queries, list(whole.document_ids))
         assert all((getattr(again, name) == getattr(whole, name)).all() for name in ("starts", "documents", "scores"))
         with pytest.raises(DataError, match=r"twice.trec:281: document 'd\d+' is listed twice for query 'q\d'"):
-            runs.read(tmp_path / "twice.trec")
+            runs.read_run(tmp_path / "twice.trec")

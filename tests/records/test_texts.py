@@ -16,9 +16,9 @@ TOY = [
 
 @pytest.mark.parametrize("name", ["toy.jsonl", "toy.jsonl.gz", "toy.json.zst", "toy"])
 def test_written_texts_are_read_again(tmp_path, name):
-    texts.write(TOY, tmp_path / name)
-    assert list(texts.read(tmp_path / name)) == TOY
-    assert texts.read_all(str(tmp_path / name)) == {text.id: text for text in TOY}
+    texts.write_texts(TOY, tmp_path / name)
+    assert list(texts.read_texts(tmp_path / name)) == TOY
+    assert texts.read_texts_by_id(str(tmp_path / name)) == {text.id: text for text in TOY}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_written_texts_are_read_again(tmp_path, name):
 )
 def test_forms_of_the_field_read_alike(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    assert list(texts.read(tmp_path / name)) == [Text("1", "owl"), Text("02", "bat")]
+    assert list(texts.read_texts(tmp_path / name)) == [Text("1", "owl"), Text("02", "bat")]
 
 
 def test_title_and_text_are_one_content():
@@ -45,7 +45,7 @@ def test_title_and_text_are_one_content():
 
 def test_an_empty_text_is_kept_on_request(tmp_path):
     (tmp_path / "a.tsv").write_text("1\t \n2\tx\n")
-    assert [text.id for text in texts.read(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
+    assert [text.id for text in texts.read_texts(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
 
 
 FAULTY = [
@@ -74,14 +74,14 @@ def test_faulty_lines_are_refused_with_their_place(tmp_path, content, message):
     path = tmp_path / "corpus.jsonl"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
-        list(texts.read(path))
+        list(texts.read_texts(path))
     assert str(caught.value) == f"{path}{message}"
 
 
 def test_a_missing_text_field_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "x"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:1: no text; expected one of text, contents, .* among '_id', 'title'"):
-        list(texts.read(tmp_path / "a.jsonl"))
+        list(texts.read_texts(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_faulty_tables_are_refused_with_their_place(tmp_path, content, message):
     path = tmp_path / "queries.tsv"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
-        list(texts.read(path))
+        list(texts.read_texts(path))
     assert str(caught.value) == f"{path}{message}"
 
 
@@ -123,18 +123,18 @@ def load(name):
 
 def test_ir_datasets_are_sources(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
-    assert list(texts.read("irds:toy#docs")) == [Text("d1", "owl")]
-    assert list(texts.read("irds:toy#queries")) == [Text("q1", "bat", answers=("x",))]
+    assert list(texts.read_texts("irds:toy#docs")) == [Text("d1", "owl")]
+    assert list(texts.read_texts("irds:toy#queries")) == [Text("q1", "bat", answers=("x",))]
     with pytest.raises(UsageError, match="irds:toy: expected #docs or #queries; write irds:toy#docs or irds:toy#queries"):
-        list(texts.read("irds:toy"))
+        list(texts.read_texts("irds:toy"))
     with pytest.raises(UsageError, match="irds:other#docs: ir_datasets has no 'other'"):
-        list(texts.read("irds:other#docs"))
+        list(texts.read_texts("irds:other#docs"))
 
 
 def test_without_ir_datasets_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(UsageError, match="pip install ir-datasets"):
-        list(texts.read("irds:toy#docs"))
+        list(texts.read_texts("irds:toy#docs"))
 
 
 def test_saved_datasets_are_sources(tmp_path):
@@ -142,21 +142,21 @@ def test_saved_datasets_are_sources(tmp_path):
     rows = datasets.Dataset.from_list([{"docid": "1", "text": "owl"}, {"docid": "2", "text": "bat"}])
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": rows, "dev": rows.select([1])}).save_to_disk(str(tmp_path / "two"))
-    assert [text.id for text in texts.read(f"hf:{tmp_path}/one")] == ["1", "2"]
-    assert [text.id for text in texts.read(f"hf:{tmp_path}/two@dev")] == ["2"]
+    assert [text.id for text in texts.read_texts(f"hf:{tmp_path}/one")] == ["1", "2"]
+    assert [text.id for text in texts.read_texts(f"hf:{tmp_path}/two@read_texts")] == ["2"]
     with pytest.raises(UsageError, match=r"has the splits train, dev; name one: hf:.*two@train"):
-        list(texts.read(f"hf:{tmp_path}/two"))
+        list(texts.read_texts(f"hf:{tmp_path}/two"))
     with pytest.raises(UsageError, match="has no split 'test'; it has train, dev"):
-        list(texts.read(f"hf:{tmp_path}/two@test"))
+        list(texts.read_texts(f"hf:{tmp_path}/two@test"))
 
 
 def test_a_folder_of_data_files_is_a_source(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "files").mkdir()
-    with lines.writer(tmp_path / "files" / "train.jsonl") as output:
+    with lines.open_writer(tmp_path / "files" / "train.jsonl") as output:
         output.write('{"_id": "1", "text": "owl"}\n')
-    assert list(texts.read(f"hf:{tmp_path}/files")) == [Text("1", "owl")]
+    assert list(texts.read_texts(f"hf:{tmp_path}/read_texts")) == [Text("1", "owl")]
 
 
 def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):
@@ -167,5 +167,5 @@ def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(UsageError) as caught:
-        list(texts.read("hf:BeIR/scifact/corpus@corpus"))
+        list(texts.read_texts("hf:BeIR/scifact/corpus@corpus"))
     assert str(caught.value) == "hf:BeIR/scifact/corpus@corpus: cannot be loaded: no way to ('BeIR/scifact', 'corpus')"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.representations.base import Writer, spans
+from moeir.representations.base import RepresentationWriter, ragged_positions
 from moeir.representations.dense import Dense
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector, maxsim
@@ -20,7 +20,7 @@ seeds, sizes = st.integers(0, 10_000), st.integers(1, 5)
 quick = settings(deadline=None, max_examples=25)
 
 
-def texts(kind, count, seed=0):
+def random_texts(kind, count, seed=0):
     """`count` random texts of numbers that float16 represents exactly."""
     generator = np.random.default_rng([seed, count])
     numbers = lambda *shape: torch.tensor(generator.integers(-64, 65, shape) / 32, dtype=torch.float32)  # noqa: E731
@@ -36,7 +36,7 @@ def texts(kind, count, seed=0):
     return MultiVector(numbers(int(lengths.sum()), WIDTH), torch.tensor([0, *lengths]).cumsum(0))
 
 
-def listed(representation):
+def to_lists(representation):
     """Each text as Python values."""
     if isinstance(representation, Dense):
         return representation.vectors.tolist()
@@ -59,37 +59,37 @@ SCORES = {"dense": oracles.dense, "sparse": oracles.sparse, "multivector": oracl
 @quick
 @given(kind=st.sampled_from(KINDS), queries=sizes, documents=sizes, seed=seeds)
 def test_scores_and_paired_are_those_of_the_loops(kind, queries, documents, seed):
-    left, right = texts(kind, queries, seed), texts(kind, documents, seed + 1)
-    expected = [[SCORES[kind](query, document) for document in listed(right)] for query in listed(left)]
+    left, right = random_texts(kind, queries, seed), random_texts(kind, documents, seed + 1)
+    expected = [[SCORES[kind](query, document) for document in to_lists(right)] for query in to_lists(left)]
     scores = left.scores(right)
     assert scores.dtype == torch.float32
     assert torch.allclose(scores, torch.tensor(expected), atol=1e-5)
-    other = texts(kind, queries, seed + 2)
-    one_by_one = [SCORES[kind](query, document) for query, document in zip(listed(left), listed(other), strict=True)]
-    assert torch.allclose(left.paired(other), torch.tensor(one_by_one), atol=1e-5)
+    other = random_texts(kind, queries, seed + 2)
+    one_by_one = [SCORES[kind](query, document) for query, document in zip(to_lists(left), to_lists(other), strict=True)]
+    assert torch.allclose(left.score_pairs(other), torch.tensor(one_by_one), atol=1e-5)
 
 
 @quick
 @given(kind=st.sampled_from(KINDS), seed=seeds, data=st.data())
 def test_select_takes_texts_in_any_order_and_any_number(kind, seed, data):
-    encoded = texts(kind, 4, seed)
+    encoded = random_texts(kind, 4, seed)
     rows = data.draw(st.lists(st.integers(0, 3), max_size=6))
-    assert listed(encoded.select(torch.tensor(rows, dtype=torch.int64))) == [listed(encoded)[row] for row in rows]
+    assert to_lists(encoded.select(torch.tensor(rows, dtype=torch.int64))) == [to_lists(encoded)[row] for row in rows]
 
 
 @quick
 @given(kind=st.sampled_from(KINDS), counts=st.lists(sizes, min_size=1, max_size=4), seed=seeds)
 def test_concatenate_puts_texts_end_to_end(kind, counts, seed):
-    parts = [texts(kind, count, seed + number) for number, count in enumerate(counts)]
+    parts = [random_texts(kind, count, seed + number) for number, count in enumerate(counts)]
     joined = type(parts[0]).concatenate(parts)
-    assert listed(joined) == [text for part in parts for text in listed(part)]
+    assert to_lists(joined) == [text for part in parts for text in to_lists(part)]
     assert len(joined) == sum(counts)
 
 
 @quick
 @given(kind=st.sampled_from(KINDS), seed=seeds, order=st.permutations(range(5)))
 def test_document_order_changes_no_score(kind, seed, order):
-    queries, documents = texts(kind, 2, seed), texts(kind, 5, seed + 1)
+    queries, documents = random_texts(kind, 2, seed), random_texts(kind, 5, seed + 1)
     rows = torch.tensor(order)
     assert torch.allclose(queries.scores(documents.select(rows)), queries.scores(documents)[:, rows], atol=1e-5)
 
@@ -97,23 +97,23 @@ def test_document_order_changes_no_score(kind, seed, order):
 @quick
 @given(seed=seeds, more=st.integers(1, 4))
 def test_padding_changes_no_late_interaction(seed, more):
-    queries, documents = texts("multivector", 2, seed), texts("multivector", 3, seed + 1)
+    queries, documents = random_texts("multivector", 2, seed), random_texts("multivector", 3, seed + 1)
     wider = []
-    for vectors, mask in (queries.padded(), documents.padded()):
+    for vectors, mask in (queries.pad(), documents.pad()):
         wider += [torch.nn.functional.pad(vectors, (0, 0, 0, more), value=99.0), torch.nn.functional.pad(mask, (0, more))]
     assert torch.allclose(maxsim(*wider), queries.scores(documents), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scaled_multiplies_every_score(kind):
-    queries, documents = texts(kind, 3), texts(kind, 4, 1)
-    assert torch.allclose(queries.scaled(2.5).scores(documents), 2.5 * queries.scores(documents))
+    queries, documents = random_texts(kind, 3), random_texts(kind, 4, 1)
+    assert torch.allclose(queries.scale(2.5).scores(documents), 2.5 * queries.scores(documents))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_map_changes_every_tensor_and_nothing_else(kind):
-    encoded = texts(kind, 3)
-    assert listed(encoded.map(lambda tensor: tensor.clone())) == listed(encoded)
+    encoded = random_texts(kind, 3)
+    assert to_lists(encoded.map(lambda tensor: tensor.clone())) == to_lists(encoded)
     assert all(column.dtype == torch.float64 for column in encoded.map(lambda tensor: tensor.double()).columns().values())
 
 
@@ -121,62 +121,62 @@ def test_map_changes_every_tensor_and_nothing_else(kind):
 @given(kind=st.sampled_from(KINDS), counts=st.lists(sizes, min_size=1, max_size=3), seed=seeds)
 def test_what_is_written_in_blocks_opens_as_one(kind, counts, seed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept")
-    parts = [texts(kind, count, seed + number) for number, count in enumerate(counts)]
-    writer = Writer(folder)
+    parts = [random_texts(kind, count, seed + number) for number, count in enumerate(counts)]
+    writer = RepresentationWriter(folder)
     for part in parts:
         writer.append(part)
     writer.close()
     opened = type(parts[0]).open(folder)
-    assert listed(opened) == [text for part in parts for text in listed(part)]
+    assert to_lists(opened) == [text for part in parts for text in to_lists(part)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_and_open_is_the_identity_up_to_float16(kind, tmp_path):
-    encoded = texts(kind, 4).scaled(1 / 3)
+    encoded = random_texts(kind, 4).scale(1 / 3)
     encoded.save(tmp_path / "here")
     opened = type(encoded).open(tmp_path / "here")
     for name, column in encoded.columns().items():
         expected = column.half() if encoded.files[name] == "float16" else column
         assert torch.equal(opened.columns()[name], expected.to(opened.columns()[name].dtype))
-    assert opened.facts() == encoded.facts()
+    assert opened.metadata() == encoded.metadata()
     assert torch.allclose(opened.scores(opened), encoded.scores(encoded), rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_goes_on_from_its_marks_and_forgets_what_came_after_them(kind, tmp_path):
-    first, lost, second = texts(kind, 3, 1), texts(kind, 2, 2), texts(kind, 2, 3)
-    writer = Writer(tmp_path)
+    first, lost, second = random_texts(kind, 3, 1), random_texts(kind, 2, 2), random_texts(kind, 2, 3)
+    writer = RepresentationWriter(tmp_path)
     writer.append(first)
     row_counts = writer.flush()
     writer.append(lost)
     writer.flush()
-    again = Writer(tmp_path, row_counts)
+    again = RepresentationWriter(tmp_path, row_counts)
     again.append(second)
     again.close()
-    assert listed(type(first).open(tmp_path)) == listed(first) + listed(second)
+    assert to_lists(type(first).open(tmp_path)) == to_lists(first) + to_lists(second)
 
 
 def test_texts_without_a_single_term_can_be_saved_and_opened(tmp_path):
     nothing = Sparse.from_matrix(torch.zeros(2, TERMS))
     nothing.save(tmp_path / "here")
     opened = Sparse.open(tmp_path / "here")
-    assert len(opened) == 2 and torch.equal(opened.scores(texts("sparse", 3)), torch.zeros(2, 3))
+    assert len(opened) == 2 and torch.equal(opened.scores(random_texts("sparse", 3)), torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_that_is_none_is_refused_in_one_line(kind, tmp_path):
     with pytest.raises(ArtifactError, match=f"cannot be read as a {kind} representation") as caught:
-        type(texts(kind, 1)).open(tmp_path)
+        type(random_texts(kind, 1)).open(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_stay_float32_under_autocast(kind):
-    queries, documents = texts(kind, 3, 4).scaled(1 / 3), texts(kind, 5, 5).scaled(1 / 7)
+    queries, documents = random_texts(kind, 3, 4).scale(1 / 3), random_texts(kind, 5, 5).scale(1 / 7)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = queries.scores(documents), queries.paired(documents.select(torch.arange(3)))
+        inside = queries.scores(documents), queries.score_pairs(documents.select(torch.arange(3)))
     assert torch.equal(inside[0], queries.scores(documents))
-    assert torch.equal(inside[1], queries.paired(documents.select(torch.arange(3))))
+    assert torch.equal(inside[1], queries.score_pairs(documents.select(torch.arange(3))))
 
 
 @quick
@@ -184,17 +184,17 @@ def test_scores_stay_float32_under_autocast(kind):
 def test_spans_lists_the_places_of_the_chosen_texts(lengths, data):
     starts = torch.tensor([0, *lengths]).cumsum(0)
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6))
-    positions, new_starts = spans(starts, torch.tensor(rows, dtype=torch.int64))
+    positions, new_starts = ragged_positions(starts, torch.tensor(rows, dtype=torch.int64))
     assert positions.tolist() == [position for row in rows for position in range(starts[row], starts[row + 1])]
     assert new_starts.tolist() == np.cumsum([0, *(lengths[row] for row in rows)]).tolist()
 
 
 def test_gradients_flow_through_select_and_scores():
     for kind in KINDS:
-        encoded = texts(kind, 3)
+        encoded = random_texts(kind, 3)
         column = encoded.weights if kind == "sparse" else encoded.vectors
         column.requires_grad_()
-        encoded.select(torch.tensor([2, 0])).scores(texts(kind, 2, 1)).sum().backward()
+        encoded.select(torch.tensor([2, 0])).scores(random_texts(kind, 2, 1)).sum().backward()
         assert column.grad is not None and bool(column.grad.abs().sum() > 0)
 
 

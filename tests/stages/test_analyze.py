@@ -33,7 +33,7 @@ def here(room, monkeypatch):
     monkeypatch.chdir(room)
 
 
-def objects(result) -> list[dict]:
+def parse_rows(result) -> list[dict]:
     assert (result.code, result.stderr) == (0, ""), result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -62,12 +62,12 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
 
     monkeypatch.setattr("moeir.stages.looking.CHUNK", 5)
     command = ("analyze", "usage", "--model", name, "--corpus", "corpus.jsonl", "--queries", "test-queries.tsv", "--form", "jsonl")
-    records = objects(moeir(*command, "--max-tokens", 40))
+    records = parse_rows(moeir(*command, "--max-tokens", 40))
     sums = [(row["side"], row["router"]) for row in records if row["expert"] == "all"]
     assert sums == [(side, router) for side in ("query", "document") for router in routers]
     checkpoint = open_checkpoint(room / name)
     for side, file in (("query", "test-queries.tsv"), ("document", "corpus.jsonl")):
-        encoded = checkpoint.encode([text.content for text in texts.read(room / file)], side)
+        encoded = checkpoint.encode([text.content for text in texts.read_texts(room / file)], side)
         for router in routers:
             probabilities = encoded.routing[router].probabilities
             router_rows = [row for row in records if (row["side"], row["router"]) == (side, router)]
@@ -81,7 +81,7 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
 
 def test_usage_is_the_default_of_its_flags_and_counts_experts_above_a_threshold(moeir):
     command = ("analyze", "--model", "sequence", "--corpus", "corpus.jsonl", "--form", "jsonl")
-    rows = [row for row in objects(moeir(*command, "--threshold", "50%")) if row["router"] == "layer1"]
+    rows = [row for row in parse_rows(moeir(*command, "--threshold", "50%")) if row["router"] == "layer1"]
     assert rows[-1]["chosen"] == 12
     assert [row["used"] for row in rows[:-1]] == [int(row["chosen"] >= 6) for row in rows[:-1]]
     assert rows[-1]["used"] == sum(row["used"] for row in rows[:-1])
@@ -94,10 +94,10 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
     """Usage depends on the router output only, not on the architecture."""
     import torch
 
-    from moeir.mixtures.routing import Routing
+    from moeir.mixtures.routing import RouterOutput
 
-    def routing(self: Architecture) -> dict[str, Routing]:
-        return {"other": Routing.of_texts(torch.tensor([[0.25, 0.75]]).repeat(self.seen, 1))}
+    def routing(self: Architecture) -> dict[str, RouterOutput]:
+        return {"other": RouterOutput.from_text_probabilities(torch.tensor([[0.25, 0.75]]).repeat(self.from_text_probabilities, 1))}
 
     def states(self, tokens, plain=Architecture.forward):
         self.seen = len(tokens)
@@ -105,7 +105,7 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
 
     monkeypatch.setattr(Architecture, "_routing", routing)
     monkeypatch.setattr(Architecture, "forward", states)
-    rows = objects(moeir("analyze", "usage", "--model", "plain", "--corpus", "corpus.jsonl", "--form", "jsonl"))
+    rows = parse_rows(moeir("analyze", "usage", "--model", "plain", "--corpus", "corpus.jsonl", "--form", "jsonl"))
     assert [(row["router"], row["expert"], row["chosen"]) for row in rows] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
 
 
@@ -116,29 +116,29 @@ def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
     import numpy as np
 
     from moeir import open_checkpoint
-    from moeir.analysis.divergence import divergences
-    from moeir.analysis.pairs import drawn
+    from moeir.analysis.divergence import estimate_divergences
+    from moeir.analysis.pairs import sample_pairs
 
-    pairs = drawn(room / "test-queries.tsv", room / "corpus.jsonl", room / "test-qrels.tsv", 5, 7)
+    pairs = sample_pairs(room / "test-queries.tsv", room / "corpus.jsonl", room / "test-qrels.tsv", 5, 7)
     checkpoint = open_checkpoint(room / "came")
     sides = zip(("query", "document"), zip(*pairs, strict=True), strict=True)
-    kl, js = divergences(*(np.asarray(checkpoint.encode(list(contents), side)["global"].vectors) for side, contents in sides))
-    (record,) = objects(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))
+    kl, js = estimate_divergences(*(np.asarray(checkpoint.encode(list(contents), side)["global"].vectors) for side, contents in sides))
+    (record,) = parse_rows(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))
     assert record == {"expert": "global", "pairs": 5, "KL": pytest.approx(kl, rel=1e-3), "JS": pytest.approx(js, rel=1e-3)}
     line = moeir("analyze", "divergence", "--model", "came", *PAIRS, "--seed", 7).stdout.splitlines()[-1]
     assert line.split() == ["global", "5", f"{record['KL']:.2e}", f"{record['JS']:.2e}"]
 
 
 def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
-    from moeir.analysis.pairs import drawn
+    from moeir.analysis.pairs import sample_pairs
 
     (tmp_path / "queries.tsv").write_text("a\tfirst\nb\tsecond\nc\tthird\nd\tfourth\n")
     (tmp_path / "corpus.tsv").write_text("x\tan x\ny\ta y\nz\ta z\n")
     (tmp_path / "qrels").write_text("a 0 x 1\na 0 y 2\na 0 w 3\nb 0 z 0\nc 0 w 1\nd 0 z 1\nd 0 x 1\ne 0 x 1\n")
     paths = (tmp_path / "queries.tsv", tmp_path / "corpus.tsv", tmp_path / "qrels")
-    assert sorted(drawn(*paths, 2, 42)) == [("first", "a y"), ("fourth", "a z")]
-    assert {drawn(*paths, 1, seed)[0] for seed in range(9)} == {("first", "a y"), ("fourth", "a z")}
-    assert drawn(*paths, 2, 3) == drawn(*paths, 2, 3)
+    assert sorted(sample_pairs(*paths, 2, 42)) == [("first", "a y"), ("fourth", "a z")]
+    assert {sample_pairs(*paths, 1, seed)[0] for seed in range(9)} == {("first", "a y"), ("fourth", "a z")}
+    assert sample_pairs(*paths, 2, 3) == sample_pairs(*paths, 2, 3)
 
 
 @pytest.fixture(scope="module")

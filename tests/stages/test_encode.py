@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from moeir.errors import DataError
-from moeir.representations.base import Writer
+from moeir.representations.base import RepresentationWriter
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import run_here
-from tests.representations.test_representations import listed
+from tests.conftest import run_in_process
+from tests.representations.test_representations import to_lists
 
 
 def encode(checkpoint, corpus, output, *more):
-    return run_here("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", "float32", *more, "--output", output)
+    return run_in_process("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", "float32", *more, "--output", output)
 
 
-def counts(folder):
+def read_counts(folder):
     return json.loads((folder / "manifest.json").read_text())["counts"]
 
 
@@ -27,15 +27,15 @@ def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodi
     options = ("--top-k", 5, "--least-weight", 0.01, "--pool-factor", 2)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options).code == 0
     lexical = [Sparse.open(folder / "lexical") for folder in (tmp_path / "enc", encodings)]
-    assert listed(lexical[0]) == listed(lexical[1].heaviest(5, 0.01))
+    assert to_lists(lexical[0]) == to_lists(lexical[1].top_terms(5, 0.01))
     local = [MultiVector.open(folder / "local") for folder in (tmp_path / "enc", encodings)]
     lengths = [part.starts.diff().tolist() for part in local]
     assert lengths[0] == [-(-length // 2) for length in lengths[1]]
     assert (tmp_path / "enc/global/vectors.npy").read_bytes() == (encodings / "global/vectors.npy").read_bytes()
     short = {"terms": 5, "least_weight": 0.01, "pool_factor": 2}
-    assert counts(tmp_path / "enc")["shortened"] == short and "shortened" not in counts(encodings)
+    assert read_counts(tmp_path / "enc")["shortened"] == short and "shortened" not in read_counts(encodings)
     assert moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx").code == 0
-    assert counts(tmp_path / "idx")["shortened"] == short
+    assert read_counts(tmp_path / "idx")["shortened"] == short
     assert "shortened" in moeir("info", tmp_path / "idx").stdout
     result = moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 3, "--output", "-")
     assert result.code == 0 and len(result.stdout.splitlines()) == 3 * len((toy / "test-queries.tsv").read_text().splitlines())
@@ -89,7 +89,7 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
 def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
     monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
-    append, thread_names = Writer.append, []
+    append, thread_names = RepresentationWriter.append, []
 
     def failing(self, part):
         thread_names.append(threading.current_thread().name.split("_")[0])
@@ -98,7 +98,7 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
         append(self, part)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Writer, "append", failing)
+        patch.setattr(RepresentationWriter, "append", failing)
         result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
     assert result.code == 3 and "local: no room" in result.stderr and thread_names == ["writing"] * 8
     journal = (tmp_path / ".enc.partial/resume/journal.jsonl").read_text().splitlines()

@@ -13,12 +13,12 @@ import pytest
 
 from moeir.errors import DataError, MoeirError
 from moeir.stages import sharing
-from tests.conftest import run_here
-from tests.processes import together, told
-from tests.shares import alive, pids, shares
+from tests.conftest import run_in_process
+from tests.processes import run_processes, run_captured
+from tests.shares import is_alive, child_pids, make_shard_jobs
 
 TEXTS = 600  # three windows
-HOUSE = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def room(tmp_path_factory, came_checkpoint, toy):
 
 
 def encode(folder, checkpoint, output, *more):
-    return run_here(*command(folder, checkpoint, output, *more))
+    return run_in_process(*command(folder, checkpoint, output, *more))
 
 
 def command(folder, checkpoint, output, *more):
@@ -44,7 +44,7 @@ def command(folder, checkpoint, output, *more):
     return (*fixed, *more, "--output", folder / output)
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -53,7 +53,7 @@ def test_an_index_of_what_two_processes_made_has_the_bytes_of_one_made_at_once(r
     assert sorted(path.name for path in (room / "enc").iterdir()) == ["0-of-2", "1-of-2"]
     for name in ("whole", "enc"):
         assert moeir("index", "--encodings", room / name, "--output", tmp_path / name).code == 0
-    assert files(tmp_path / "enc") == files(tmp_path / "whole")
+    assert read_files(tmp_path / "enc") == read_files(tmp_path / "whole")
 
 
 def test_made_again_nothing_changes_and_a_shard_that_was_lost_is_made_anew(room, came_checkpoint, tmp_path):
@@ -64,7 +64,7 @@ def test_made_again_nothing_changes_and_a_shard_that_was_lost_is_made_anew(room,
     assert result.code == 0 and "1-of-2: already made with these settings and sources" in result.stderr
     shutil.rmtree(tmp_path / "enc/0-of-2")
     assert encode(tmp_path, came_checkpoint, "enc", "--processes", 2).code == 0
-    assert files(tmp_path / "enc") == files(room / "enc") and (tmp_path / "enc/1-of-2/manifest.json").read_bytes() == manifest
+    assert read_files(tmp_path / "enc") == read_files(room / "enc") and (tmp_path / "enc/1-of-2/manifest.json").read_bytes() == manifest
     assert "holds shards of 2; move those away" in encode(tmp_path, came_checkpoint, "enc", "--processes", 3).stderr
 
 
@@ -84,13 +84,13 @@ def test_an_error_of_a_process_is_told_once_with_its_code(room, tmp_path):
 
 def test_ranks_of_torchrun_make_a_shard_each(room, came_checkpoint, tmp_path):
     shutil.copy(room / "corpus.jsonl", tmp_path)
-    result = together(2, lambda rank: told(*command(tmp_path, came_checkpoint, "enc")))
+    result = run_processes(2, lambda rank: run_captured(*command(tmp_path, came_checkpoint, "enc")))
     assert [one["code"] for one in result] == [0, 0], result
-    assert files(tmp_path / "enc") == files(room / "enc")
-    odd = together(2, lambda rank: told(*command(tmp_path, came_checkpoint, "odd", "--terms", 3 + rank)))
+    assert read_files(tmp_path / "enc") == read_files(room / "enc")
+    odd = run_processes(2, lambda rank: run_captured(*command(tmp_path, came_checkpoint, "odd", "--terms", 3 + rank)))
     assert [one["code"] for one in odd] == [1, 1] and "".join(one["stderr"] for one in odd).count("error:") == 1
     assert "terms is 4 there, and 3 in process 0" in odd[0]["stderr"] and not (tmp_path / "odd").exists()
-    more = together(2, lambda rank: told(*command(tmp_path, came_checkpoint, "odd", "--processes", 2)))
+    more = run_processes(2, lambda rank: run_captured(*command(tmp_path, came_checkpoint, "odd", "--processes", 2)))
     assert more[0]["code"] == 2 and "2 processes are started already" in more[0]["stderr"]
 
 
@@ -99,17 +99,17 @@ def test_what_another_process_says_or_does_not_say_ends_all(tmp_path):
         folder = tmp_path / behaviour
         folder.mkdir()
         with pytest.raises(DataError if behaviour == "fails" else MoeirError, match=words):
-            sharing.carry_out(shares(folder, "sleeps", behaviour), "faking", force=False, minutes=5)
-        assert not any(map(alive, pids(folder)))
+            sharing.run_shards(make_shard_jobs(folder, "sleeps", behaviour), "faking", force=False, stuck_minutes=5)
+        assert not any(map(is_alive, child_pids(folder)))
 
 
 def test_a_process_that_goes_on_no_more_is_named(tmp_path):
     with pytest.raises(MoeirError, match=r"shard 1/2 on cpu: process \d+ has made no progress for 0.01 minutes; run the same"):
-        sharing.carry_out(shares(tmp_path, "ends", "sleeps"), "faking", force=False, minutes=0.01)
-    assert not any(map(alive, pids(tmp_path)))
+        sharing.run_shards(make_shard_jobs(tmp_path, "ends", "sleeps"), "faking", force=False, stuck_minutes=0.01)
+    assert not any(map(is_alive, child_pids(tmp_path)))
 
 
-HELD = """
+SIGINT_PROGRAM = """
 import signal, sys
 from multiprocessing import process
 from pathlib import Path
@@ -124,8 +124,8 @@ sharing.carry_out(shares(Path(sys.argv[1]), "ends", "ends"), "faking", force=Fal
 
 
 def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
-    completed = subprocess.run([sys.executable, "-c", HELD, tmp_path], capture_output=True, text=True, cwd=HOUSE, check=False)
-    assert (completed.returncode, completed.stderr, len(pids(tmp_path))) == (0, "", 2)
+    completed = subprocess.run([sys.executable, "-c", SIGINT_PROGRAM, tmp_path], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert (completed.returncode, completed.stderr, len(child_pids(tmp_path))) == (0, "", 2)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
@@ -133,9 +133,9 @@ def test_no_process_outlives_the_one_that_started_it(signal_number, tmp_path):
     program = "import sys; from pathlib import Path; from tests.shares import sharing, shares\n"
     program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child of a background job would inherit that SIGINT is ignored
-    parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=HOUSE)
+    parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=REPOSITORY)
     signal.signal(signal.SIGINT, handler)
-    while len(pids(tmp_path)) < 2:
+    while len(child_pids(tmp_path)) < 2:
         time.sleep(0.05)
         assert parent.poll() is None
     if signal_number == signal.SIGINT:
@@ -144,8 +144,8 @@ def test_no_process_outlives_the_one_that_started_it(signal_number, tmp_path):
         parent.send_signal(signal_number)
     result = parent.communicate(timeout=120)[1].decode()
     deadline = time.monotonic() + 60
-    while any(map(alive, pids(tmp_path))) and time.monotonic() < deadline:
+    while any(map(is_alive, child_pids(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(alive, pids(tmp_path)))
+    assert not any(map(is_alive, child_pids(tmp_path)))
     assert result.count("Traceback") == (signal_number == signal.SIGINT)  # of the parent only
     assert parent.returncode == -signal_number

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from moeir.artifacts.shards import Shard, finished, missing, parts
+from moeir.artifacts.shards import Shard, finished_shards, missing_shards, shard_folders
 from moeir.errors import ArtifactError, UsageError
-from tests.conftest import run_here
+from tests.conftest import run_in_process
 
 ENGINES = ("global=flat", "lexical=inverted", "local=maxsim")
 
@@ -36,10 +36,10 @@ def spare(room, tmp_path, monkeypatch):
 
 
 def encode(checkpoint, toy, output, *more):
-    return run_here("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", output)
+    return run_in_process("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", output)
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -48,7 +48,7 @@ def test_an_index_of_shards_has_the_bytes_of_one_made_at_once(room, tmp_path, mo
     for name in ("whole", "enc"):
         result = moeir("index", "--encodings", room / name, "--output", tmp_path / name)
         assert result.code == 0, result.stderr
-    assert files(tmp_path / "enc") == files(tmp_path / "whole")
+    assert read_files(tmp_path / "enc") == read_files(tmp_path / "whole")
     counts = [json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("whole", "enc")]
     assert counts[0] == counts[1]
 
@@ -72,7 +72,7 @@ def test_a_missing_shard_is_named_with_the_command_that_makes_it(spare, tmp_path
     assert result.code == 4 and f"{spare}: shard 1/3 is missing or unfinished" in result.stderr
     command = re.search(r"moeir (encode .*) makes it", result.stderr)
     assert command is not None and moeir(*shlex.split(command[1])).code == 0
-    assert files(spare) == files(room / "enc")
+    assert read_files(spare) == read_files(room / "enc")
 
 
 def test_shards_of_other_settings_or_of_two_sets_are_refused(spare, came_checkpoint, toy, tmp_path, moeir):
@@ -94,7 +94,7 @@ def test_an_export_takes_a_folder_of_shards(room, toy, tmp_path, moeir):
     for name in ("whole", "enc"):
         result = moeir("export", "--to", "qdrant", "--encodings", room / name, "--output", tmp_path / name)
         assert result.code == 0, result.stderr
-    assert files(tmp_path / "enc") == files(tmp_path / "whole")
+    assert read_files(tmp_path / "enc") == read_files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("shard", ["3", "3/3", "-1/3", "1/0", "a/b", "1/3/5", ""])
@@ -123,17 +123,17 @@ def test_info_says_which_shards_there_are(spare, moeir):
 
 
 def test_what_a_folder_holds(spare, room, tmp_path):
-    assert list(finished(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished(room / "whole") == {} == finished(tmp_path / "no")
-    assert [path.name for path in parts(spare)] == ["0-of-3", "1-of-3", "2-of-3"] and parts(room / "whole") == [room / "whole"]
+    assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished_shards(room / "whole") == {} == finished_shards(tmp_path / "no")
+    assert [path.name for path in shard_folders(spare)] == ["0-of-3", "1-of-3", "2-of-3"] and shard_folders(room / "whole") == [room / "whole"]
     (spare / "1-of-3" / "manifest.json").unlink()
-    assert missing(finished(spare)) == [Shard(1, 3)]
+    assert missing_shards(finished_shards(spare)) == [Shard(1, 3)]
     with pytest.raises(ArtifactError, match="shard 1/3 is missing"):
-        parts(spare)
+        shard_folders(spare)
     with pytest.raises(UsageError, match="expected I/N"):
-        Shard.parsed("8/8")
+        Shard.parse("8/8")
 
 
-WAYS = (("--threads", 1), ("--threads", 2), ("--threads", 2, "--batch-size", 1), ("--threads", 1, "--batch-size", 7))
+SEARCH_OPTIONS = (("--threads", 1), ("--threads", 2), ("--threads", 2, "--batch-size", 1), ("--threads", 1, "--batch-size", 7))
 
 
 def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy, tmp_path, monkeypatch, moeir):
@@ -146,14 +146,14 @@ def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy,
             assert result.code == 0, result.stderr
         assert moeir("index", "--encodings", encodings, "--output", index).code == 0
         files_by_count[count] = []
-        for number, options in enumerate(WAYS):
+        for number, options in enumerate(SEARCH_OPTIONS):
             run_folder = tmp_path / f"runs{count}-{number}"
             result = moeir(
                 "search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *options, "--output", run_folder
             )
             assert result.code == 0, result.stderr
-            files_by_count[count].append(files(run_folder))
+            files_by_count[count].append(read_files(run_folder))
     assert sorted(files_by_count[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]
     assert files_by_count[1] == files_by_count[3] == files_by_count[7]
     ranks = [[line.split()[:4] for name in sorted(runs) for line in runs[name].decode().splitlines()] for runs in files_by_count[1]]
-    assert ranks == [ranks[0]] * len(WAYS)  # the same documents; queries read in another batch differ by rounding
+    assert ranks == [ranks[0]] * len(SEARCH_OPTIONS)  # the same documents; queries read in another batch differ by rounding

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moeir.evaluation.significance import corrected, interval, paired_t
+from moeir.evaluation.significance import correct_p_values, confidence_interval, paired_t_test
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def test_json_has_every_number(place, moeir):
     one = report["runs"]["three"]["all"]["RR"]
     expected = {**rr("three"), "q1": 1.0}
     assert one["mean"] == pytest.approx(sum(expected.values()) / 5)
-    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(interval(list(expected.values()))))
+    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(confidence_interval(list(expected.values()))))
     by_measure = [report["runs"][name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
     raw = json.loads(moeir(*RUNS, "--form", "json").stdout)["runs"]
     plain = [raw[name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
-    assert by_measure == pytest.approx(corrected(plain, "holm"))
-    assert plain[2] == pytest.approx(paired_t(rr("one"), expected))
+    assert by_measure == pytest.approx(correct_p_values(plain, "holm"))
+    assert plain[2] == pytest.approx(paired_t_test(rr("one"), expected))
 
 
 def test_ties_effects_and_intervals_stand_beside_the_means(place, moeir):

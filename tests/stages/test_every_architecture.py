@@ -9,11 +9,11 @@ import pytest
 from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.records import runs, texts
-from tests.conftest import run_here
+from tests.conftest import run_in_process
 
-SMALL = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8"}
-NAMES = [variant.name for variant in variants.listed("architectures") if variant.name != "cross-encoder"]  # which reads pairs
-PLAIN = [f"{name}:{SMALL[name]}" if name in SMALL else name for name in NAMES]
+SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8"}
+NAMES = [variant.name for variant in variants.list_variants("architectures") if variant.name != "cross-encoder"]  # which reads pairs
+PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
 VARIED = [
     "dense:encoders=separate", "splade:pooling=sum", "coil:dim=8,cls_dim=0", "mote:encoders=siamese", "mote:encoders=separate",
     "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "taser:routing=shared", "taser:routing=sequence,experts=3",
@@ -21,8 +21,8 @@ VARIED = [
     "colbert:dim=8,markers=true,augmentation=true,normalise=true,punctuation=false",
 ]  # fmt: skip
 COMBINED = [
-    f"came:{SMALL['came']},routing=role", f"came:{SMALL['came']},routing=token,routed_experts=3", f"came:{SMALL['came']},global_experts=3",
-    f"came:{SMALL['came']},routing=role,global_experts=3,experts=lexical+global,lexical_pooling=sum",
+    f"came:{SMALL_SIZES['came']},routing=role", f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3", f"came:{SMALL_SIZES['came']},global_experts=3",
+    f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global,lexical_pooling=sum",
 ]  # fmt: skip
 RULES = ("--query-length", 12, "--document-length", 24)
 TRAINING = ("--steps", 3, "--batch-size", 2, "--negatives", 2, "--learning-rate", 1e-3, "--dtype", "float32")
@@ -39,7 +39,7 @@ def room(tmp_path_factory, toy, bm25_index):
 
 
 def _run(*arguments: object) -> str:
-    result = run_here(*arguments)
+    result = run_in_process(*arguments)
     assert result.code == 0, (arguments, result.stderr)
     return result.stdout
 
@@ -60,23 +60,23 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
     search_command = ("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 50)
     _run(*search_command, "--output", tmp_path / "runs")
     _run(*search_command, "--output", tmp_path / "best.trec")
-    _check(tmp_path / "ckpt", toy, tmp_path / "runs")
+    _check_runs(tmp_path / "ckpt", toy, tmp_path / "runs")
     _run("fuse", "--run", tmp_path / "best.trec", "--run", room / "bm25.trec", "--output", tmp_path / "all.trec")
     table = _run("evaluate", "--run", tmp_path / "all.trec", "--run", tmp_path / "best.trec", "--qrels", toy / "test-qrels.tsv")
     assert "nDCG@10" in table and "best" in table
 
 
-def _check(checkpoint: Path, toy: Path, run_folder: Path) -> None:
+def _check_runs(checkpoint: Path, toy: Path, run_folder: Path) -> None:
     """The runs have the checkpoint's scores of all pairs; where a sum is trained, the fused run is the sum."""
     model = open_checkpoint(checkpoint)
-    documents, queries = (list(texts.read(toy / name)) for name in ("corpus.jsonl", "test-queries.tsv"))
+    documents, queries = (list(texts.read_texts(toy / name)) for name in ("corpus.jsonl", "test-queries.tsv"))
     sides = model.encode([text.content for text in queries], "query"), model.encode([text.content for text in documents], "document")
     scores = {name: sides[0][name].scores(sides[1][name]).numpy() for name in sides[0].representations}
-    if model.architecture.fusion == "exact-sum" and len(scores) > 1:
+    if model.architecture.default_fusion == "exact-sum" and len(scores) > 1:
         scores["fused"] = sum(scores.values())
     rows = {text.id: number for number, text in enumerate(documents)}
     for name, expected in scores.items():
-        run = runs.read(run_folder / f"{name}.trec")
+        run = runs.read_run(run_folder / f"{name}.trec")
         for row, query in enumerate(queries):
             hits = run.hits(query.id)
             assert np.allclose([score for _, score in hits], [expected[row, rows[document]] for document, _ in hits], rtol=2e-3, atol=2e-3)

@@ -10,9 +10,9 @@ import pytest
 
 from moeir import open_checkpoint, open_index, read_run
 from moeir.records import texts
-from tests.conftest import Said, run_here
+from tests.conftest import CommandResult, run_in_process
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 LENGTHS = ("--query-length", 16, "--document-length", 32)
 EXAMPLES = [
     {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "oak"]},
@@ -20,8 +20,8 @@ EXAMPLES = [
 ]
 
 
-def ran(*arguments: object) -> Said:
-    result = run_here(*arguments)
+def run_moeir(*arguments: object) -> CommandResult:
+    result = run_in_process(*arguments)
     assert result.code == 0, result.stderr
     return result
 
@@ -31,28 +31,28 @@ def room(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, toy: Path) 
     """A trained COIL, its encodings and its index."""
     folder = tmp_path_factory.mktemp("coil")
     queries = toy / "train-queries.jsonl"
-    query_ids = {query.id for query in texts.read(queries)}
+    query_ids = {query.id for query in texts.read_texts(queries)}
     examples = [example | {"query_id": name} for example, name in zip(EXAMPLES, sorted(query_ids), strict=False)]
     (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples), encoding="utf-8")
     source = ("--train", folder / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", queries)
-    ran("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *LENGTHS, "--output", folder / "init")
-    ran(
+    run_moeir("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *LENGTHS, "--output", folder / "init")
+    run_moeir(
         *("finetune", "--model", folder / "init", *source),
         *("--steps", 3, "--batch-size", 2, "--negatives", 1, "--learning-rate", 0.01, "--dtype", "float32", "--output", folder / "ckpt"),
     )
-    ran("encode", "--model", folder / "ckpt", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", folder / "enc")
-    ran("index", "--encodings", folder / "enc", "--output", folder / "idx")
+    run_moeir("encode", "--model", folder / "ckpt", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", folder / "enc")
+    run_moeir("index", "--encodings", folder / "enc", "--output", folder / "idx")
     return folder
 
 
-def searched(room: Path, toy: Path, output: Path, *more: object) -> Said:
-    return ran("search", "--index", room / "idx", "--queries", toy / "test-queries.tsv", *more, "--output", output)
+def search(room: Path, toy: Path, output: Path, *more: object) -> CommandResult:
+    return run_moeir("search", "--index", room / "idx", "--queries", toy / "test-queries.tsv", *more, "--output", output)
 
 
-def sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
+def brute_force_sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
     """query -> document -> sum of both experts' scores, by brute force over the stored encodings."""
     checkpoint = open_checkpoint(room / "ckpt")
-    queries = list(texts.read(toy / "test-queries.tsv"))
+    queries = list(texts.read_texts(toy / "test-queries.tsv"))
     encoded = checkpoint.encode([query.content for query in queries], "query")
     ids = (room / "enc" / "ids.txt").read_text().split()
     kinds: dict[str, Any] = {name: type(part) for name, part in encoded.representations.items()}
@@ -70,9 +70,9 @@ def test_training_learns_the_sum(room: Path) -> None:
 
 @pytest.mark.parametrize("fuse", [(), ("--fuse", "exact-sum"), ("--fuse", "exact_sum:deepen=false")])
 def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room: Path, toy: Path, tmp_path: Path, fuse: tuple[str, ...]) -> None:
-    result = searched(room, toy, tmp_path / "runs", *fuse)
+    result = search(room, toy, tmp_path / "runs", *fuse)
     fused = read_run(tmp_path / "runs" / "fused.trec")
-    for query, expected in sums(room, toy).items():
+    for query, expected in brute_force_sums(room, toy).items():
         scores = dict(fused.hits(query))
         assert scores.keys() == expected.keys()
         assert [scores[document] for document in expected] == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
@@ -81,9 +81,9 @@ def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room: Path, toy: 
 
 
 def test_a_shallow_search_gives_right_sums_and_a_deepened_one_the_right_order(room: Path, toy: Path, tmp_path: Path) -> None:
-    searched(room, toy, tmp_path / "whole")
-    result = searched(room, toy, tmp_path / "shallow", "--depth", 2)
-    searched(room, toy, tmp_path / "deepened", "--depth", 2, "--fuse", "exact-sum:deepen=true")
+    search(room, toy, tmp_path / "whole")
+    result = search(room, toy, tmp_path / "shallow", "--depth", 2)
+    search(room, toy, tmp_path / "deepened", "--depth", 2, "--fuse", "exact-sum:deepen=true")
     whole, shallow, deepened = (read_run(tmp_path / name / "fused.trec") for name in ("whole", "shallow", "deepened"))
     for query in whole.queries:
         assert set(shallow.hits(query)) <= set(whole.hits(query))  # the same number whether it stood in a list or not
@@ -94,7 +94,7 @@ def test_a_shallow_search_gives_right_sums_and_a_deepened_one_the_right_order(ro
 
 def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Path) -> None:
     both = ("--expert", "local", "--expert", "global", "--fuse", "exact-sum")
-    ran("search", "--index", index, "--queries", toy / "test-queries.tsv", *both, "--output", tmp_path / "runs")
+    run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", *both, "--output", tmp_path / "runs")
     local, dense, fused = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("local", "global", "fused"))
     assert not (tmp_path / "runs" / "lexical.trec").exists()
     for query in fused.queries:
@@ -104,13 +104,13 @@ def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Pat
 
 def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path, toy: Path, tmp_path: Path) -> None:
     for name, more in (("default", ()), ("told", ("--fuse", "came-sum"))):
-        ran("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec")
+        run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec")
     assert (tmp_path / "default.trec").read_text() == (tmp_path / "told.trec").read_text()
 
 
 def test_an_opened_index_finds_what_the_command_finds(room: Path, toy: Path, tmp_path: Path) -> None:
-    searched(room, toy, tmp_path / "runs", "--depth", 3)
-    queries = list(texts.read(toy / "test-queries.tsv"))
+    search(room, toy, tmp_path / "runs", "--depth", 3)
+    queries = list(texts.read_texts(toy / "test-queries.tsv"))
     opened = open_index(room / "idx")
     for name, expert in (("fused", None), ("exact", "exact")):
         run = read_run(tmp_path / "runs" / f"{name}.trec")
@@ -118,7 +118,7 @@ def test_an_opened_index_finds_what_the_command_finds(room: Path, toy: Path, tmp
 
 
 def test_what_was_found_can_be_measured(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    searched(room, toy, tmp_path / "fused.trec")
+    search(room, toy, tmp_path / "fused.trec")
     result = moeir("evaluate", "--run", tmp_path / "fused.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "RR@10", "--form", "tsv")
     assert result.code == 0 and "RR@10\tall\t" in result.stdout
 
@@ -138,7 +138,7 @@ def test_a_fusion_that_is_none_is_refused(room: Path, toy: Path, tmp_path: Path,
 
 
 def test_runs_alone_cannot_be_summed_exactly(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    searched(room, toy, tmp_path / "runs", "--depth", 3)
+    search(room, toy, tmp_path / "runs", "--depth", 3)
     runs = [word for name in ("exact", "global") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     result = moeir("fuse", *runs, "--method", "exact-sum", "--output", tmp_path / "out.trec")
     assert result.code == 2 and "use moeir search --fuse exact-sum" in result.stderr

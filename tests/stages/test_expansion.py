@@ -21,7 +21,7 @@ def index(moeir, *flags, output="idx"):
     return moeir("index", "--corpus", "corpus.jsonl", "--engine", "bm25", *flags, "--output", output)
 
 
-def found(moeir, index_folder):
+def search_hits(moeir, index_folder):
     result = moeir("search", "--index", index_folder, "--queries", "queries.tsv", "--output", "-")
     assert result.code == 0, result.stderr
     return [tuple(line.split()[0:3:2]) for line in result.stdout.splitlines()]
@@ -29,17 +29,17 @@ def found(moeir, index_folder):
 
 def test_a_word_of_the_queries_alone_finds_their_document(room, moeir):
     assert index(moeir, output="plain").code == 0
-    assert found(moeir, "plain") == [("q2", "bat")]
+    assert search_hits(moeir, "plain") == [("q2", "bat")]
     result = index(moeir, "--expansion", "generated.jsonl")
     assert result.code == 0
     assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in result.stderr
-    assert sorted(found(moeir, "idx")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
+    assert sorted(search_hits(moeir, "idx")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
     assert (room / "idx/ids.txt").read_bytes() == (room / "plain/ids.txt").read_bytes()
 
 
 def test_only_the_first_queries_are_added_if_so_wished(room, moeir):
     assert index(moeir, "--expansion", "generated.jsonl", "--expansion-queries", 1).code == 0
-    assert found(moeir, "idx") == [("q1", "bat"), ("q2", "bat")]
+    assert search_hits(moeir, "idx") == [("q1", "bat"), ("q2", "bat")]
 
 
 def test_an_expanded_index_is_that_of_the_expanded_texts(room, moeir):
@@ -88,4 +88,4 @@ def test_what_a_t5_wrote_expands_an_index(room, moeir, t5_model):
     written = {record["_id"]: record["queries"] for record in map(json.loads, (room / "written.jsonl").read_text().splitlines())}
     (room / "queries.tsv").write_text("".join(f"{document}\t{' '.join(queries)}\n" for document, queries in written.items()))
     assert index(moeir, "--expansion", "written.jsonl").code == 0
-    assert {(document, document) for document in written} <= set(found(moeir, "idx"))
+    assert {(document, document) for document in written} <= set(search_hits(moeir, "idx"))

@@ -17,10 +17,10 @@ from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from moeir.servers import qdrant_loader
-from tests.conftest import Said, run_here, run_outside
-from tests.parts import cut, written
+from tests.conftest import CommandResult, run_in_process, run_in_subprocess
+from tests.parts import split_encodings, write_encodings
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 SERVERS = ("qdrant", "vespa", "opensearch", "anserini")
 
 
@@ -29,17 +29,17 @@ def exports(tmp_path_factory: pytest.TempPathFactory, encodings: Path, toy: Path
     folder = tmp_path_factory.mktemp("exports")
     for server in SERVERS:
         corpus = ("--corpus", toy / "corpus.jsonl")
-        result = run_here("export", "--to", server, "--encodings", encodings, *corpus, "--output", folder / server)
+        result = run_in_process("export", "--to", server, "--encodings", encodings, *corpus, "--output", folder / server)
         assert result.code == 0, result.stderr
     return {server: folder / server for server in SERVERS}
 
 
-def lines(export: Path) -> list[Any]:
+def read_documents(export: Path) -> list[Any]:
     return [json.loads(line) for file in sorted(export.rglob("documents-*.jsonl")) for line in file.read_text().splitlines()]
 
 
 def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings: Path, came_checkpoint: Path) -> None:
-    points, ids = lines(exports["qdrant"]), manifests.read_lines(encodings / "ids.txt")
+    points, ids = read_documents(exports["qdrant"]), manifests.read_lines(encodings / "ids.txt")
     assert [point["payload"]["id"] for point in points] == ids and [point["id"] for point in points] == list(range(len(ids)))
     dense, local, sparse = (kind.open(encodings / name) for kind, name in ((Dense, "global"), (MultiVector, "local"), (Sparse, "lexical")))
     for row, point in enumerate(points):
@@ -52,7 +52,7 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
     tokenizer = package.open_checkpoint(came_checkpoint).reader
     names = (exports["qdrant"] / "terms.txt").read_text().splitlines()
     assert names == [tokenizer.token(number) for number in range(tokenizer.vocabulary)]
-    by_name = lines(exports["vespa"])[3]["fields"]["lexical_terms"]["cells"]
+    by_name = read_documents(exports["vespa"])[3]["fields"]["lexical_terms"]["cells"]
     assert list(by_name) == [names[number] for number in points[3]["vector"]["lexical"]["indices"]]
 
 
@@ -60,12 +60,12 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
 def test_parts_are_exported_as_the_whole_is(server: str, exports: dict[str, Path], encodings: Path, toy: Path, tmp_path: Path) -> None:
     ids = manifests.read_lines(encodings / "ids.txt")
     cuts = {"first": range(7), "second": range(7, 12)}
-    halves = [written(encodings, tmp_path / name, rows, [ids[row] for row in rows]) for name, rows in cuts.items()]
+    halves = [write_encodings(encodings, tmp_path / name, rows, [ids[row] for row in rows]) for name, rows in cuts.items()]
     flags = [word for half in halves for word in ("--encodings", half)]
-    result = run_here("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
+    result = run_in_process("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
     assert result.code == 0, result.stderr
-    assert lines(tmp_path / "out") == lines(exports[server])
-    again = run_here("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
+    assert read_documents(tmp_path / "out") == read_documents(exports[server])
+    again = run_in_process("export", "--to", server, *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
     assert again.code == 0 and "already made" in again.stderr
 
 
@@ -78,14 +78,14 @@ def test_scripts_are_shell_and_python(exports: dict[str, Path]) -> None:
 
 def test_texts_are_not_needed(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
     result = moeir("export", "--to", "qdrant", "--encodings", encodings, "--output", tmp_path / "out")
-    assert result.code == 0 and lines(tmp_path / "out")[0]["payload"] == {"id": "owl"}
+    assert result.code == 0 and read_documents(tmp_path / "out")[0]["payload"] == {"id": "owl"}
 
 
 def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
-    part = cut(encodings, tmp_path / "cut", 2)[0]
+    part = split_encodings(encodings, tmp_path / "cut", 2)[0]
     manifest = json.loads((part / "manifest.json").read_text())
     manifest["counts"]["experts"]["lexical"] = "exact-match"
-    (part / "manifest.json").write_text(manifests.text_of(manifest))
+    (part / "manifest.json").write_text(manifests.serialize_manifest(manifest))
     result = moeir("export", "--to", "vespa", "--encodings", part, "--output", tmp_path / "out")
     assert result.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in result.stderr
 
@@ -98,8 +98,8 @@ def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Pat
     ids, peaks = manifests.read_lines(encodings / "ids.txt"), []
     for times in (1, 300):
         rows = list(range(len(ids))) * times
-        encodings_folder = written(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
-        result = run_outside(
+        encodings_folder = write_encodings(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
+        result = run_in_subprocess(
             "export", "--to", "opensearch", "--encodings", encodings_folder, "--output", tmp_path / f"out{times}", program=program
         )
         assert result.code == 0, result.stderr
@@ -113,7 +113,7 @@ def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Pat
 def test_qdrant_finds_what_moeir_finds(exports: dict[str, Path], index: Path, came_checkpoint: Path, toy: Path, tmp_path: Path) -> None:
     client = qdrant_loader.load(str(tmp_path / "qdrant"), exports["qdrant"])
     models = importlib.import_module("qdrant_client").models
-    queries = list(texts.read(toy / "test-queries.tsv"))
+    queries = list(texts.read_texts(toy / "test-queries.tsv"))
     searcher, encoded = (
         package.open_index(index),
         package.open_checkpoint(came_checkpoint).encode([one.content for one in queries], "query"),

@@ -7,12 +7,12 @@ import pytest
 import torch
 import transformers
 
-from moeir.backbones.t5 import Passage, QueryWriter, Sampling, uniforms
+from moeir.backbones.t5 import Passage, T5QueryGenerator, Sampling, philox_uniforms
 from moeir.records import generated, texts
 from moeir.stages import generate_queries
-from tests.conftest import run_outside
+from tests.conftest import run_in_subprocess
 from tests.oracles import sampling
-from tests.tiny_t5 import tiny_t5
+from tests.tiny_t5 import write_tiny_t5
 
 SHORT = ("--max-output", 8, "--dtype", "float32")
 
@@ -31,7 +31,7 @@ def write(moeir, t5_model, toy, tmp_path):
 
 @pytest.fixture(scope="module")
 def writer(t5_model):
-    return QueryWriter(t5_model, "cpu", torch.float32)
+    return T5QueryGenerator(t5_model, "cpu", torch.float32)
 
 
 def ids_of(content):
@@ -40,9 +40,9 @@ def ids_of(content):
 
 def test_every_document_has_a_line_with_its_queries_in_the_order_of_the_corpus(write, toy, tmp_path):
     content = write()
-    assert ids_of(content) == list(texts.read_all(toy / "corpus.jsonl"))
-    records = list(generated.read(tmp_path / "generated.jsonl"))
-    assert [generated.line(record.id, record.queries) for record in records] == content.decode().splitlines()
+    assert ids_of(content) == list(texts.read_texts_by_id(toy / "corpus.jsonl"))
+    records = list(generated.read_generated_queries(tmp_path / "generated.jsonl"))
+    assert [generated.format_line(record.id, record.queries) for record in records] == content.decode().splitlines()
     counts = json.loads((tmp_path / "generated.jsonl.manifest.json").read_text())["counts"]
     queries = [query for record in records for query in record.queries]
     assert (counts["passages"], counts["queries"], counts["empty"]) == (12, len(queries), 60 - len(queries))
@@ -53,18 +53,18 @@ def test_every_document_has_a_line_with_its_queries_in_the_order_of_the_corpus(w
 @pytest.mark.parametrize("family", ["t5", "mt5"])
 @pytest.mark.parametrize("drawing", [Sampling(length=10, queries=3), Sampling(length=10, queries=2, top_k=0, top_p=1.0, temperature=0.7)])
 def test_queries_are_those_of_a_slow_model_that_computes_everything_anew(family, drawing, toy, tmp_path):
-    folder = tiny_t5(tmp_path / family, toy / "corpus.jsonl", family)
-    fast, slow = QueryWriter(folder, "cpu", torch.float32), transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    documents = list(texts.read(toy / "corpus.jsonl"))[:6]
-    token_ids, _ = fast.read([document.content for document in documents], 512)
+    folder = write_tiny_t5(tmp_path / family, toy / "corpus.jsonl", family)
+    fast, slow = T5QueryGenerator(folder, "cpu", torch.float32), transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    documents = list(texts.read_texts(toy / "corpus.jsonl"))[:6]
+    token_ids, _ = fast.tokenize([document.content for document in documents], 512)
     passages = [Passage(document.id, ids) for document, ids in zip(documents, token_ids, strict=True)]
     rules = {"top_k": drawing.top_k, "top_p": drawing.top_p, "temperature": drawing.temperature}
     expected = []
     for passage in passages:
-        numbers = [uniforms(drawing.seed, passage.id, number, drawing.length) for number in range(drawing.queries)]
-        tokens = [sampling.query(slow, passage.ids, each, fast._vocabulary, **rules) for each in numbers]
+        numbers = [philox_uniforms(drawing.seed, passage.id, number, drawing.philox_uniforms) for number in range(drawing.queries)]
+        tokens = [sampling.generate_query(slow, passage.ids, each, fast._vocabulary_size, **rules) for each in numbers]
         expected.append([text for ids in tokens if (text := " ".join(fast._tokenizer.decode(ids).split()))])
-    assert fast.write(passages, drawing) == expected
+    assert fast.generate(passages, drawing) == expected
     assert len({len(query) for queries in expected for query in queries}) > 3
 
 
@@ -78,7 +78,7 @@ def test_neither_the_batch_nor_the_order_of_the_corpus_changes_a_query(write, to
 
 
 def test_more_queries_or_longer_ones_begin_with_the_same(writer, toy):
-    token_ids, _ = writer.read([text.content for text in texts.read(toy / "corpus.jsonl")], 512)
+    token_ids, _ = writer.read([text.content for text in texts.read_texts(toy / "corpus.jsonl")], 512)
     passages = [Passage(str(number), ids) for number, ids in enumerate(token_ids)]
     few, many = (writer._sampled(passages, Sampling(queries=queries, length=12)).view(12, queries, 12) for queries in (2, 5))
     longer = writer._sampled(passages, Sampling(queries=2, length=20)).view(12, 2, 20)
@@ -102,7 +102,7 @@ def test_shards_one_behind_the_other_are_the_whole(write, monkeypatch):
 
 def test_a_prefix_is_read_before_every_passage(write, toy, tmp_path):
     prefixed = tmp_path / "prefixed.jsonl"
-    records = [{"_id": text.id, "text": f"bat: {text.content}"} for text in texts.read(toy / "corpus.jsonl")]
+    records = [{"_id": text.id, "text": f"bat: {text.content}"} for text in texts.read_texts(toy / "corpus.jsonl")]
     prefixed.write_text("".join(json.dumps(record) + "\n" for record in records))
     content = write("--prefix", "bat: ")
     assert content == write(name="said.jsonl", corpus=prefixed) != write(name="plain.jsonl")
@@ -126,7 +126,7 @@ def test_a_pipe_is_given_what_the_file_holds(moeir, write, toy, t5_model):
     assert (result.code, result.stdout.encode()) == (0, write())
 
 
-KILLED = """
+KILL_PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})
 from tests.conftest import run_here
@@ -152,7 +152,7 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write
     whole = write(*few, corpus=corpus)
     Path("killed").mkdir()
     arguments = ("generate-queries", "--model", t5_model, "--corpus", corpus, *SHORT, *few)
-    result = run_outside(*arguments, program=KILLED.format(root=str(Path(__file__).parents[2])))
+    result = run_in_subprocess(*arguments, program=KILL_PROGRAM.format(root=str(Path(__file__).parents[2])))
     assert result.code == 0, result.stderr
     moments = result.stdout.split()
     assert len(moments) > 5
@@ -163,7 +163,7 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write
 
 
 def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_model, toy, tmp_path):
-    whole, calls, original = write(name="whole.jsonl"), [], QueryWriter.write
+    whole, calls, original = write(name="whole.jsonl"), [], T5QueryGenerator.generate
 
     def counted(self, passages, drawing):
         if len(calls) == 3:
@@ -172,12 +172,12 @@ def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_mod
         return original(self, passages, drawing)
 
     monkeypatch.setattr(generate_queries, "BLOCK", 6)
-    monkeypatch.setattr(QueryWriter, "write", counted)
+    monkeypatch.setattr(T5QueryGenerator, "write", counted)
     arguments = ("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-tokens", 400)
     assert moeir(*arguments, "--output", tmp_path / "generated.jsonl").code == 130
     known, calls = set.union(*calls), []
     assert moeir(*arguments, "--seed", 7, "--output", tmp_path / "generated.jsonl").code == 2
-    monkeypatch.setattr(QueryWriter, "write", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing))
+    monkeypatch.setattr(T5QueryGenerator, "write", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing))
     assert write("--max-tokens", 400) == whole
     again = {passage.id for passages in calls for passage in passages}
     assert not known & again and known | again == set(ids_of(whole))

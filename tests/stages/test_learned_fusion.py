@@ -28,8 +28,8 @@ def room(tmp_path, monkeypatch):
             best = sorted(scores.items(), key=lambda hit: -hit[1])[:15]
             hits[name][f"q{query}"] = {f"d{document}": score for document, score in best}
     for name in NAMES:
-        runs.write(Run.from_hits(hits[name]), f"{name}.trec")
-    qrels.write(grades, "qrels")
+        runs.write_run(Run.from_hits(hits[name]), f"{name}.trec")
+    qrels.write_qrels(grades, "qrels")
     (tmp_path / "queries.tsv").write_text("".join(f"q{query}\twhat is {'the owl' if query % 2 else 'a cat'}\n" for query in range(30)))
     return tmp_path
 
@@ -92,12 +92,12 @@ def test_alpha_of_an_interpolation_is_tuned(room, moeir):
 @pytest.mark.parametrize("method", ["came-sum", "rrf", "linear:weights=1+2+0"])
 def test_parts_of_hits_add_up_and_say_who_found_them(room, moeir, method):
     assert moeir("fuse", *RUNS, "--method", method, "--depth", 20, "--output", "out.trec", "--attribution", "why.tsv").code == 0
-    fused = runs.read("out.trec")
+    fused = runs.read_run("out.trec")
     with open("why.tsv") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     hits = [(query, hit) for query in fused.queries for hit in fused.documents_of(query)]
     assert [(row["query"], row["document"]) for row in rows] == hits
-    runs_by_name = {name: runs.read(f"{name}.trec") for name in NAMES}
+    runs_by_name = {name: runs.read_run(f"{name}.trec") for name in NAMES}
     for row in rows:
         assert sum(float(row[f"{name}.part"]) for name in NAMES) == pytest.approx(float(row["score"]), rel=1e-5, abs=1e-6)
         lists = {name: runs_by_name[name].documents_of(row["query"]) for name in NAMES}
@@ -125,8 +125,8 @@ def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
         assert float(row["nDCG@10.low"]) <= loss <= float(row["nDCG@10.high"]) and 0 <= float(row["nDCG@10.p"]) <= 1
     assert float(rows[0]["nDCG@10.loses"]) > 0.05 and float(rows[2]["nDCG@10.loses"]) < 0
     alone = sum(int(row["alone"]) for row in rows)
-    runs_by_name = {name: runs.read(f"{name}.trec") for name in NAMES}
-    fused = runs.read("out.trec")
+    runs_by_name = {name: runs.read_run(f"{name}.trec") for name in NAMES}
+    fused = runs.read_run("out.trec")
     holders = [
         sum(hit in runs_by_name[name].documents_of(query) for name in NAMES) for query in fused.queries for hit in fused.documents_of(query)
     ]

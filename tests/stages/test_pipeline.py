@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import run_here, run_outside
+from tests.conftest import run_in_process, run_in_subprocess
 
 CAME = "came:shared_layers=2,local_dim=16"
 TRAINING = ("--arch", CAME, "--objective", "competitive:standardised=0.5", "--steps", 4, "--batch-size", 2, "--negatives", 2)
@@ -31,17 +31,17 @@ STEPS = (
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory, tiny_model_with_head, toy):
     """The same commands in two folders."""
-    return [_all_steps(tmp_path_factory.mktemp(name), tiny_model_with_head, toy) for name in ("one", "two")]
+    return [_run_all_steps(tmp_path_factory.mktemp(name), tiny_model_with_head, toy) for name in ("one", "two")]
 
 
-def _all_steps(folder: Path, weights: Path, toy: Path) -> Path:
-    _furnish(folder, weights, toy)
+def _run_all_steps(folder: Path, weights: Path, toy: Path) -> Path:
+    _link_inputs(folder, weights, toy)
     for step in STEPS:
         _run(folder, *step)
     return folder
 
 
-def _furnish(folder: Path, weights: Path, toy: Path) -> None:
+def _link_inputs(folder: Path, weights: Path, toy: Path) -> None:
     (folder / "toy").symlink_to(toy)
     (folder / "weights").symlink_to(weights)
 
@@ -49,30 +49,30 @@ def _furnish(folder: Path, weights: Path, toy: Path) -> None:
 def _run(folder: Path, *arguments: object):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        result = run_here(*arguments)
+        result = run_in_process(*arguments)
     assert result.code == 0, (arguments, result.stderr)
     return result
 
 
-def _products(folder: Path) -> dict[str, object]:
+def _read_products(folder: Path) -> dict[str, object]:
     """The content of every product file, without timings."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-    return {str(file.relative_to(folder)): _content(file) for file in files}
+    return {str(file.relative_to(folder)): _read_content(file) for file in files}
 
 
-def _content(file: Path) -> object:
+def _read_content(file: Path) -> object:
     if file.name == "metrics.jsonl":
-        return [_without(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
+        return [_drop_keys(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
     if not file.name.endswith("manifest.json"):
         return file.read_bytes()
-    facts = _without(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
-    _without(facts["counts"], "speed")
-    _without(facts["counts"].get("last", {}), "tokens_per_second")
-    _without(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
+    facts = _drop_keys(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
+    _drop_keys(facts["counts"], "speed")
+    _drop_keys(facts["counts"].get("last", {}), "tokens_per_second")
+    _drop_keys(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
     return facts
 
 
-def _without(facts: dict, *names: str) -> dict:
+def _drop_keys(facts: dict, *names: str) -> dict:
     for name in names:
         facts.pop(name, None)
     return facts
@@ -92,7 +92,7 @@ def test_every_step_leaves_its_product_and_nothing_else(rooms):
 
 
 def test_the_same_commands_give_the_same_bytes(rooms):
-    one, two = (_products(folder) for folder in rooms)
+    one, two = (_read_products(folder) for folder in rooms)
     assert one.keys() == two.keys()
     assert [name for name in one if one[name] != two[name]] == []
 
@@ -105,7 +105,7 @@ def test_training_says_what_happened(rooms):
 
 
 def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_with_head, toy):
-    _furnish(tmp_path, tiny_model_with_head, toy)
+    _link_inputs(tmp_path, tiny_model_with_head, toy)
     (tmp_path / "train.jsonl").symlink_to(rooms[0] / "train.jsonl")
     settings = rooms[0] / "ckpt" / "came" / "settings.yaml"
     _run(tmp_path, "finetune", "--config", settings)
@@ -139,7 +139,7 @@ def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
     assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
 
 
-KILLED = """
+KILL_PROGRAM = """
 import os, sys
 sys.path.insert(0, {root!r})
 from tests.conftest import run_here
@@ -156,23 +156,23 @@ for moment in deaths(every={every}, first={first}):
 """
 
 
-def _killed(folder: Path, every: int, first: int, *arguments: object) -> list[str]:
+def _run_killed(folder: Path, every: int, first: int, *arguments: object) -> list[str]:
     """Run a command repeatedly, killed at a different disk event each time; the names of the output folders."""
     (folder / "killed").mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        program = KILLED.format(root=str(Path(__file__).parents[2]), every=every, first=first)
-        result = run_outside(*arguments, program=program)
+        program = KILL_PROGRAM.format(root=str(Path(__file__).parents[2]), every=every, first=first)
+        result = run_in_subprocess(*arguments, program=program)
     assert result.code == 0, result.stderr
     return result.stdout.split()
 
 
-def _assert_unharmed(folder: Path, original: Path, moment: str, *arguments: object) -> None:
+def _assert_resume_is_identical(folder: Path, original: Path, moment: str, *arguments: object) -> None:
     product = folder / "killed" / moment
     finished = product.exists()  # killed after the last rename
     result = _run(folder, *arguments, "--output", product)
     assert ("already made" in result.stderr) == finished
-    contents, expected = _products(product), _products(original)
+    contents, expected = _read_products(product), _read_products(original)
     for products in (contents, expected):
         for name in ("manifest.json", "settings.yaml", "README.md"):
             products.pop(name, None)
@@ -184,16 +184,16 @@ def _assert_unharmed(folder: Path, original: Path, moment: str, *arguments: obje
 def test_training_killed_at_any_moment_and_run_again_gives_the_undisturbed_weights(rooms):
     folder = rooms[1]
     arguments = (*FINETUNE, "--dtype", "float32", "--save-minutes", 0)
-    moments = _killed(folder, 7, 3, *arguments)
+    moments = _run_killed(folder, 7, 3, *arguments)
     assert len(moments) > 4
     for moment in moments:
-        _assert_unharmed(folder, folder / "ckpt" / "came", moment, *arguments)
+        _assert_resume_is_identical(folder, folder / "ckpt" / "came", moment, *arguments)
 
 
 def test_encoding_killed_at_any_moment_and_run_again_gives_the_undisturbed_bytes(rooms, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
     folder = rooms[1]
-    moments = _killed(folder, 3, 3, *ENCODE)
+    moments = _run_killed(folder, 3, 3, *ENCODE)
     assert len(moments) > 8
     for moment in moments:
-        _assert_unharmed(folder, folder / "enc", moment, *ENCODE)
+        _assert_resume_is_identical(folder, folder / "enc", moment, *ENCODE)

@@ -8,13 +8,13 @@ from transformers import AutoModelForMaskedLM
 from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.checkpoints import files
-from tests.conftest import run_here
-from tests.deaths import died
-from tests.processes import alike, facts, together, told
+from tests.conftest import run_in_process
+from tests.deaths import kill_at
+from tests.processes import assert_same_training, read_metrics, run_processes, run_captured
 
 SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
 QUERIES = ("cotmae-qc", "mote")
-OBJECTIVES = [variant.name for variant in variants.listed("pretraining")]
+OBJECTIVES = [variant.name for variant in variants.list_variants("pretraining")]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def room(tmp_path_factory, toy):
     return folder
 
 
-def flags(room, model, objective, output, *more):
+def make_command(room, model, objective, output, *more):
     arch = "mote" if objective == "mote" else "dense"
     query_flags = ("--queries", room / "queries.jsonl") if objective in QUERIES else ()
     sources = ("--model", model, "--corpus", room / "corpus.jsonl", *query_flags)
@@ -38,14 +38,14 @@ def flags(room, model, objective, output, *more):
 
 
 def run(*arguments):
-    result = run_here(*arguments)
+    result = run_in_process(*arguments)
     assert result.code == 0, result.stderr
     return result
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, toy, tmp_path, tiny_model_with_head, came_checkpoint):
-    run(*flags(room, tiny_model_with_head, objective, tmp_path / "pre"))
+    run(*make_command(room, tiny_model_with_head, objective, tmp_path / "pre"))
     lines = [json.loads(line) for line in (tmp_path / "pre" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3] and all(0 < line["loss"] < 100 for line in lines)
     assert {key.split(".")[0] for key in lines[0]} >= {"loss", "accuracy"} and lines[0]["tokens"] > 0
@@ -69,15 +69,15 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
 def test_from_scratch_and_with_any_context(room, tmp_path, tiny_model):
     bytes_of = {}
     for context in ("mixed", "random", "nearby", "overlap"):
-        run(*flags(room, tiny_model, "cotmae", tmp_path / context, "--from-scratch", "--context", context))
+        run(*make_command(room, tiny_model, "cotmae", tmp_path / context, "--from-scratch", "--context", context))
         bytes_of[context] = (tmp_path / context / "model.safetensors").read_bytes()
     assert len(set(bytes_of.values())) > 1
 
 
 def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_with_head):
     shared = ("--cache", tmp_path / "cache")
-    first = run(*flags(room, tiny_model_with_head, "mlm", tmp_path / "one", *shared))
-    again = run(*flags(room, tiny_model_with_head, "mlm:rate=0.3", tmp_path / "two", *shared))
+    first = run(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "one", *shared))
+    again = run(*make_command(room, tiny_model_with_head, "mlm:rate=0.3", tmp_path / "two", *shared))
     assert len(list((tmp_path / "cache").glob("documents-*[0-9a-f]"))) == 1
     assert (tmp_path / "one" / "model.safetensors").read_bytes() != (tmp_path / "two" / "model.safetensors").read_bytes()
     assert first.code == again.code == 0
@@ -85,13 +85,13 @@ def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_w
 
 def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, tmp_path, tiny_model_with_head):
     """Kill the command at disk events throughout, then run it again."""
-    run(*flags(room, tiny_model_with_head, "cotmae", tmp_path / "whole", "--save-minutes", 0))
+    run(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", "--save-minutes", 0))
     whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
     survived, killed = False, 0
     for moment in range(0, 200, 5):
         output = tmp_path / f"killed-{moment}"
-        arguments = flags(room, tiny_model_with_head, "cotmae", output, "--save-minutes", 0)
-        survived = not died(lambda arguments=arguments: run(*arguments), moment)
+        arguments = make_command(room, tiny_model_with_head, "cotmae", output, "--save-minutes", 0)
+        survived = not kill_at(lambda arguments=arguments: run(*arguments), moment)
         killed += not survived
         run(*arguments)
         assert (output / "model.safetensors").read_bytes() == whole, moment
@@ -114,27 +114,27 @@ def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, tmp_path, tiny_mo
 )
 def test_what_cannot_be_is_refused_in_one_line(wrong, words, room, tmp_path, tiny_model_with_head):
     sources = ("--model", tiny_model_with_head, "--corpus", room / "corpus.jsonl")
-    result = run_here("pretrain", *sources, *SIZES, *wrong, "--output", tmp_path / "x")
+    result = run_in_process("pretrain", *sources, *SIZES, *wrong, "--output", tmp_path / "x")
     assert result.code == 2 and words in result.stderr and len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model_without_dropout):
-    command = flags(room, tiny_model_without_dropout, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
-    result = together(2, lambda rank: told(*command))
+    command = make_command(room, tiny_model_without_dropout, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
+    result = run_processes(2, lambda rank: run_captured(*command))
     assert [one["code"] for one in result] == [0, 0], result
     assert result[1]["stderr"] == ""
     run(*command[:-1], tmp_path / "one")
-    alike(tmp_path / "one", tmp_path / "two")
+    assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
 def test_batches_of_a_step_are_the_mean_of_their_losses(room, tmp_path, tiny_model_with_head):
-    single = flags(room, tiny_model_with_head, "mlm", tmp_path / "single", "--steps", 2, "--learning-rate", 1e-9)
-    double = flags(room, tiny_model_with_head, "mlm", tmp_path / "double", "--steps", 1, "--learning-rate", 1e-9, "--accumulate", 2)
+    single = make_command(room, tiny_model_with_head, "mlm", tmp_path / "single", "--steps", 2, "--learning-rate", 1e-9)
+    double = make_command(room, tiny_model_with_head, "mlm", tmp_path / "double", "--steps", 1, "--learning-rate", 1e-9, "--accumulate", 2)
     run(*single)
     run(*double, "--recompute")
-    one, other = facts(tmp_path / "single"), facts(tmp_path / "double")
+    one, other = read_metrics(tmp_path / "single"), read_metrics(tmp_path / "double")
     assert len(one) == 2 and len(other) == 1
     assert other[0]["loss"] == pytest.approx((one[0]["loss"] + one[1]["loss"]) / 2, rel=1e-6)
     assert other[0]["tokens"] == one[0]["tokens"] + one[1]["tokens"]

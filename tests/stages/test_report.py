@@ -10,13 +10,13 @@ from moeir.analysis import watching
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
 
-def write(folder, steps):
+def write_metrics(folder, steps):
     folder.mkdir(parents=True)
     lines = [json.dumps({"step": number, **facts}) + "\n" for number, facts in enumerate(steps, start=1)]
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
-def competition(number):
+def competition_step(number):
     """A step of a competition that lexical wins more and more."""
     share = 0.5 + number / 2000
     facts = {"loss": 600.0 - number, "entropy.shares": 0.6, "tokens": 50, "seconds": 0.5}
@@ -29,11 +29,11 @@ def competition(number):
 def room(tmp_path_factory):
     """Trainings: `came` has ended, `router` is in progress, `one` has one step, `mlm` is a pre-training."""
     folder = tmp_path_factory.mktemp("trainings")
-    write(folder / "came", map(competition, range(1, 601)))
+    write_metrics(folder / "came", map(competition_step, range(1, 601)))
     routed = {"loss": 1.0, "loss.global": 1.0, "entropy.gate": 0.25, "usage.gate.0": 0.75, "usage.gate.1": 0.25}
-    write(folder / ".router.partial", [routed] * 30)
-    write(folder / "one", [{"loss": 1.25}])
-    write(folder / "mlm", [{"loss": 2.0, "loss.mlm": 2.0, "accuracy.mlm": 0.5, "tokens": 5, "seconds": 0.1}] * 3)
+    write_metrics(folder / ".router.partial", [routed] * 30)
+    write_metrics(folder / "one", [{"loss": 1.25}])
+    write_metrics(folder / "mlm", [{"loss": 2.0, "loss.mlm": 2.0, "accuracy.mlm": 0.5, "tokens": 5, "seconds": 0.1}] * 3)
     return folder
 
 
@@ -99,7 +99,7 @@ def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
 
 @needs_matplotlib
 def test_what_cannot_be_drawn_is_said_in_a_line(report, room, tmp_path):
-    write(tmp_path / "empty", [{}])
+    write_metrics(tmp_path / "empty", [{}])
     said = report(tmp_path / "empty", output=tmp_path / "x.svg")
     assert said.code == 3 and "empty: no step has a loss, share, usage or dev value" in said.stderr
     assert not (tmp_path / "x.svg").exists() and report(tmp_path / "empty").code == 0
@@ -118,7 +118,7 @@ def test_a_report_needs_no_torch(room, moeir_outside):
 
 
 def test_equal_names_are_told_apart(report, room, tmp_path):
-    write(tmp_path / "one", [{"loss": 3.0}])
+    write_metrics(tmp_path / "one", [{"loss": 3.0}])
     lines = report("one", tmp_path / "one").stdout.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == [str(room / "one"), str(tmp_path / "one")]
 
@@ -126,7 +126,7 @@ def test_equal_names_are_told_apart(report, room, tmp_path):
 def test_what_a_training_writes_is_reported(came_trained, moeir):
     lines = moeir("report", "--training", came_trained).stdout.splitlines()
     assert lines[2].split()[:2] == ["out", "3"] and {"lexical", "local", "global"} <= {line.split()[0] for line in lines if line}
-    watch = watching.rebuilt(watching.read(came_trained / "metrics.jsonl"))
+    watch = watching.replay(watching.read_metrics(came_trained / "metrics.jsonl"))
     assert sum(watch[f"share.{name}"].mean for name in watch.experts) == pytest.approx(1)
 
 

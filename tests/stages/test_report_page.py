@@ -54,67 +54,67 @@ def made(room, command, moeir) -> Path:
     return room / "page.html"
 
 
-class Parsed(HTMLParser):
+class ParsedPage(HTMLParser):
     """A parsed page: its tags, and the contents of scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.inside: dict[str, list[str]] = {}
-        self.now = ""
+        self.contents: dict[str, list[str]] = {}
+        self.current_tag = ""
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        self.now = tag
+        self.current_tag = tag
         if tag in ("script", "style", "h1", "title"):
-            self.inside.setdefault(tag, []).append("")
+            self.contents.setdefault(tag, []).append("")
 
     def handle_endtag(self, tag: str) -> None:
-        self.now = ""
+        self.current_tag = ""
 
     def handle_data(self, data: str) -> None:
-        if self.now in self.inside:
-            self.inside[self.now][-1] += data
+        if self.current_tag in self.contents:
+            self.contents[self.current_tag][-1] += data
 
     def blocks(self) -> dict[str, Any]:
         scripts = [facts for tag, facts in self.tags if tag == "script"]
-        return {str(facts["id"]): json.loads(text) for facts, text in zip(scripts, self.inside["script"], strict=True) if "id" in facts}
+        return {str(facts["id"]): json.loads(text) for facts, text in zip(scripts, self.contents["script"], strict=True) if "id" in facts}
 
 
 def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(made):
     text = made.read_text()
-    page_tags = Parsed(text)
+    page_tags = ParsedPage(text)
     rules = next(facts["content"] for tag, facts in page_tags.tags if facts.get("http-equiv") == "Content-Security-Policy")
     assert rules.startswith("default-src 'none'; ")
     for tag in ("script", "style"):
-        code = [inside for inside in page_tags.inside[tag] if tag == "style" or not inside.startswith(("{", "["))]
+        code = [inside for inside in page_tags.contents[tag] if tag == "style" or not inside.startswith(("{", "["))]
         assert len(code) == 1
         digest = base64.b64encode(hashlib.sha256(code[0].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in rules
     urls = [facts[name] for _, facts in page_tags.tags for name in ("src", "href", "action", "data", "srcset", "poster") if name in facts]
     assert [one for one in urls if not str(one).startswith("#")] == ["data:,"]
     assert not [name for _, facts in page_tags.tags for name in facts if name.startswith("on") or name == "style"]
-    code = "".join(page_tags.inside["style"]) + page._read("start.js")
+    code = "".join(page_tags.contents["style"]) + page._read_asset("start.js")
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", code)
     starters = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|fetch\(|XMLHttp|import\("
     assert not re.search(starters, text.rpartition("<script>")[2])
 
 
 def test_texts_stay_texts(made):
-    page_tags = Parsed(made.read_text())
+    page_tags = ParsedPage(made.read_text())
     assert {tag for tag, _ in page_tags.tags} & {"img", "iframe", "object", "embed", "form", "base"} == set()
     blocks = page_tags.blocks()
     assert EVIL in blocks["data"]["texts"][0]
     owl = next(one for one in blocks["texts-0"] if one[0] == "owl")
     assert owl[1] == EVIL and owl[2].endswith(EVIL)
     assert "<" not in json.dumps(blocks["data"]["texts"]).replace(json.dumps(EVIL)[1:-1], "")
-    assert page_tags.inside["h1"] == [EVIL] and EVIL in page_tags.inside["title"][0]
+    assert page_tags.contents["h1"] == [EVIL] and EVIL in page_tags.contents["title"][0]
 
 
 def test_a_page_tells_what_the_runs_hold(made):
-    blocks = Parsed(made.read_text()).blocks()
+    blocks = ParsedPage(made.read_text()).blocks()
     data = blocks["data"]
     assert data["runs"] == list(EXPERTS) and data["queries"] == ["q1", "q2", "q3", "q4", "q5", "q6"] and data["answers"][4] == 1
     assert data["judged"]["measures"] == ["nDCG@10", "RR@10", "R@100"]
@@ -127,7 +127,7 @@ def test_a_page_tells_what_the_runs_hold(made):
 def test_the_index_gives_the_reasons_that_search_wrote(made, room, command, index, moeir):
     result = moeir(*command, "--index", index, "--output", room / "asked.html")
     assert result.code == 0, result.stderr
-    from_index, from_file = (Parsed(path.read_text()).blocks()["cases-0"] for path in (room / "asked.html", made))
+    from_index, from_file = (ParsedPage(path.read_text()).blocks()["cases-0"] for path in (room / "asked.html", made))
     assert from_index == from_file
 
 
@@ -137,7 +137,7 @@ def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_
     changed = [tmp_path / "fused.trec" if str(word).endswith("fused.trec") else word for word in command]
     result = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
     assert result.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in result.stderr
-    cases = Parsed((tmp_path / "page.html").read_text()).blocks()["cases-0"]
+    cases = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"]
     assert not any("p" in case for case in cases) and all("t" in case for case in cases)
 
 
@@ -149,7 +149,7 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
     runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     command = ("report", *runs, "--run", tmp_path / "every.trec", "--qrels", room / "qrels", "--queries", room / "queries.tsv")
     assert moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html") == (0, "", "")
-    case = Parsed((tmp_path / "page.html").read_text()).blocks()["cases-0"][0]
+    case = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"][0]
     alone = [place for place, ranks in enumerate(zip(*case["r"], strict=True)) if not any(ranks[:4])]
     assert len(case["d"]) == 12 and alone
     assert [case["p"][place] for place in alone] == [[None, None, None]] * len(alone)
@@ -162,7 +162,7 @@ def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(room, moe
         command = ("report", "--run", room / "runs" / "fused.trec", "--qrels", room / "qrels", "--output", tmp_path / f"{name}.html")
         assert moeir(*command) == (0, "", "")
     assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
-    blocks = Parsed((tmp_path / "first.html").read_text()).blocks()
+    blocks = ParsedPage((tmp_path / "first.html").read_text()).blocks()
     assert blocks["data"]["texts"][0] == "" and ["owl"] in blocks["texts-0"]
     assert "already made" in moeir(*command).stderr
     assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html") == (0, "", "")

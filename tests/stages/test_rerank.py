@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from moeir import open_checkpoint
-from moeir.backbones.pairs import Pairs, Ragged
+from moeir.backbones.pairs import PackedPairs, RaggedIds
 from moeir.records import runs, texts
-from tests.conftest import run_here
-from tests.deaths import deaths, died
+from tests.conftest import run_in_process
+from tests.deaths import kill_points, kill_at
 from tests.oracles import reranking as oracles
 
 RULES = ("--query-length", 20, "--document-length", 32)
 
 
 def run(*arguments):
-    result = run_here(*arguments)
+    result = run_in_process(*arguments)
     assert result.code == 0, result.stderr
     return result
 
@@ -28,7 +28,7 @@ def room(tmp_path_factory, tiny_model, bm25_index, toy):
     folder = tmp_path_factory.mktemp("rerank")
     run("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", folder / "lce")
     run("init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", folder / "other")
-    names = list(texts.read_all(toy / "corpus.jsonl"))
+    names = list(texts.read_texts_by_id(toy / "corpus.jsonl"))
     with open(folder / "bm25.trec", "w") as file:
         for query in ("q2", "q1", "q3"):
             for rank, name in enumerate(np.random.default_rng(len(query) + int(query[1])).permutation(names).tolist()):
@@ -43,30 +43,30 @@ def rerank(room, toy):
     def reranked(output, *arguments, model="lce", run_file="bm25.trec"):
         flags = ("--run", room / run_file, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
         run("rerank", "--model", room / model, *flags, *arguments, "--output", output)
-        return runs.read(output)
+        return runs.read_run(output)
 
     return reranked
 
 
 @torch.no_grad()
-def alone(folder, toy, query, document):
+def score_pair_alone(folder, toy, query, document):
     """The score of a pair in a batch of its own."""
     checkpoint = open_checkpoint(folder)
-    query_text, document_text = texts.read_all(toy / "test-queries.tsv")[query], texts.read_all(toy / "corpus.jsonl")[document]
+    query_text, document_text = texts.read_texts_by_id(toy / "test-queries.tsv")[query], texts.read_texts_by_id(toy / "corpus.jsonl")[document]
     ids = [
-        Ragged.of(checkpoint.ids([text], side)[0]) for text, side in ((query_text.content, "query"), (document_text.fielded, "document"))
+        RaggedIds.from_lists(checkpoint.from_lists([text], side)[0]) for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
     ]
     tokens = checkpoint.pairing.joined(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
 
 
 def test_every_score_is_that_of_the_pair_alone_and_the_rest_stands_behind(room, rerank, toy, tmp_path):
-    before, after = runs.read(room / "bm25.trec"), rerank(tmp_path / "out.trec", "--depth", 5)
+    before, after = runs.read_run(room / "bm25.trec"), rerank(tmp_path / "out.trec", "--depth", 5)
     assert after.queries == before.queries and len(after.scores) == len(before.scores)
     for query in before.queries:
         hits = before.documents_of(query)
-        scores = {document: alone(room / "lce", toy, query, document) for document in hits[:5]}
-        assert after.documents_of(query) == oracles.reranked(hits, 5, scores)
+        scores = {document: score_pair_alone(room / "lce", toy, query, document) for document in hits[:5]}
+        assert after.documents_of(query) == oracles.rerank(hits, 5, scores)
         scores_after = dict(after.hits(query))
         assert all(scores_after[document] == pytest.approx(score, abs=1e-5) for document, score in scores.items())
     cut = rerank(tmp_path / "cut.trec", "--depth", 5, "--no-rest")
@@ -80,7 +80,7 @@ def test_batches_threads_and_a_pipe_change_nothing_but_roundings(room, rerank, t
         for query in whole.queries:
             assert dict(other.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4)
     flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", "-", "--dtype", "float32", "--depth", 6)
-    result = run_here("rerank", "--model", room / "lce", *flags, stdin=(toy / "corpus.jsonl").read_text())
+    result = run_in_process("rerank", "--model", room / "lce", *flags, stdin=(toy / "corpus.jsonl").read_text())
     assert result.code == 0 and result.stdout == (tmp_path / "whole.trec").read_text()
 
 
@@ -88,7 +88,7 @@ def test_shards_laid_end_to_end_are_the_whole_run(rerank, tmp_path):
     whole = rerank(tmp_path / "whole.trec")
     for number in (0, 1):
         rerank(tmp_path / f"{number}.trec", "--shard", f"{number}/2")
-    parts = [runs.read(tmp_path / f"{number}.trec") for number in (0, 1)]
+    parts = [runs.read_run(tmp_path / f"{number}.trec") for number in (0, 1)]
     assert [query for part in parts for query in part.queries] == whole.queries
     assert all(dict(part.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4) for part in parts for query in part.queries)
 
@@ -100,7 +100,7 @@ def test_an_ensemble_is_the_mean_of_standardised_scores(room, rerank, tmp_path):
         for query in both.queries:
             names = one.documents_of(query)
             rows = [[dict(part.hits(query))[name] for name in names] for part in (one, two)]
-            expected = dict(zip(names, oracles.together(rows, how), strict=True))
+            expected = dict(zip(names, oracles.ensemble_scores(rows, how), strict=True))
             assert dict(both.hits(query)) == pytest.approx(expected, abs=1e-5)
 
 
@@ -116,7 +116,7 @@ def test_a_cascade_is_one_reranking_after_another(room, rerank, tmp_path):
 
 
 def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
-    reverse = runs.read(room / "bm25.trec")
+    reverse = runs.read_run(room / "bm25.trec")
     with open(room / "reverse.trec", "w") as file:
         for query in reverse.queries:
             for rank, name in enumerate(reversed(reverse.documents_of(query))):
@@ -132,7 +132,7 @@ def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, c
     (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
     command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
     run(*command, "--output", tmp_path / "found.trec")
-    exact, again = runs.read(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
+    exact, again = runs.read_run(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
     for query in again.queries:
         scores = dict(again.hits(query))
         assert all(scores[name] == pytest.approx(score, rel=2e-3, abs=2e-3) for name, score in exact.hits(query))
@@ -148,7 +148,7 @@ def test_all_experts_are_added(rerank, room, came_checkpoint, tmp_path):
 
 
 def test_long_documents_are_read_in_passages(room, toy, tmp_path):
-    long = " ".join(text.text for text in texts.read(toy / "corpus.jsonl"))
+    long = " ".join(text.text for text in texts.read_texts(toy / "corpus.jsonl"))
     lines = (json.dumps({"_id": name, "text": text}) for name, text in (("long", long), ("short", "owl")))
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     (tmp_path / "run.trec").write_text("q1 Q0 long 1 2 t\nq1 Q0 short 2 1 t\n")
@@ -157,8 +157,8 @@ def test_long_documents_are_read_in_passages(room, toy, tmp_path):
     for kind, options in {"firstp": (), "maxp": ("--stride", 6), "sump": ("--stride", 6), "max": ("--passage-length", 9)}.items():
         ways = ("--passages", "maxp" if kind == "max" else kind, *options)
         run("rerank", *flags, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
-        scores_by_kind[kind] = dict(runs.read(tmp_path / f"{kind}.trec").hits("q1"))
-    passage_scores = _passages(room / "lce", long, 6)
+        scores_by_kind[kind] = dict(runs.read_run(tmp_path / f"{kind}.trec").hits("q1"))
+    passage_scores = _score_passages(room / "lce", long, 6)
     assert len(passage_scores) > 5 and scores_by_kind["firstp"]["long"] == pytest.approx(passage_scores[0], abs=1e-4)
     assert scores_by_kind["maxp"]["long"] == pytest.approx(max(passage_scores), abs=1e-4)
     assert scores_by_kind["sump"]["long"] == pytest.approx(sum(passage_scores), abs=1e-3)
@@ -166,13 +166,13 @@ def test_long_documents_are_read_in_passages(room, toy, tmp_path):
 
 
 @torch.no_grad()
-def _passages(folder, long, stride):
+def _score_passages(folder, long, stride):
     """The score of the first test query with each passage of a text."""
     checkpoint = open_checkpoint(folder)
     query, frame = checkpoint.ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pairing.frame
     ids = checkpoint.pairing.ids([long], "document", whole=True)[0]
     window = 32 - frame.size - len(query)
-    ids_by_side = Ragged.of([query]), Ragged.of([ids[begin:end] for begin, end in oracles.passages(len(ids), window, stride)])
+    ids_by_side = RaggedIds.from_lists([query]), RaggedIds.from_lists([ids[begin:end] for begin, end in oracles.passage_windows(len(ids), window, stride)])
     rows = np.arange(len(ids_by_side[1]))
     tokens = checkpoint.pairing.joined(*ids_by_side, np.zeros(len(rows), dtype=int), rows).packed(rows)
     return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
@@ -181,18 +181,18 @@ def _passages(folder, long, stride):
 def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, rerank, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.scoring.BEST", 1)
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
-    before, whole = runs.read(room / "bm25.trec"), rerank(tmp_path / "whole.trec", "--depth", 12)
+    before, whole = runs.read_run(room / "bm25.trec"), rerank(tmp_path / "whole.trec", "--depth", 12)
     early_exit = rerank(tmp_path / "patient.trec", "--depth", 12, "--patience", 2)
     model_facts = json.loads((tmp_path / "patient.trec.manifest.json").read_text())["counts"]["rounds"][0]["models"][0]
     counts = []
     for query in before.queries:
         hits, scores = before.documents_of(query), dict(whole.hits(query))
-        counts.append(oracles.patient([scores[document] for document in hits[:12]], 2, 1))
-        assert early_exit.documents_of(query) == oracles.reranked(hits, counts[-1], scores)
+        counts.append(oracles.documents_before_exit([scores[document] for document in hits[:12]], 2, 1))
+        assert early_exit.documents_of(query) == oracles.rerank(hits, counts[-1], scores)
     assert model_facts["pairs"] == sum(counts) < 36
-    for moment in deaths(every=4):
+    for moment in kill_points(every=4):
         output = tmp_path / f"{moment}.trec"
-        if not died(lambda output=output: rerank(output, "--depth", 12, "--patience", 2), moment):
+        if not kill_at(lambda output=output: rerank(output, "--depth", 12, "--patience", 2), moment):
             break
         rerank(output, "--depth", 12, "--patience", 2)
         assert output.read_bytes() == (tmp_path / "patient.trec").read_bytes()
@@ -202,7 +202,7 @@ def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, reran
 def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.crossing.scored", lambda checkpoint, pairs, **_: np.append(np.zeros(len(pairs.query) - 1), np.nan))
     flags = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
-    result = run_here("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *flags)
+    result = run_in_process("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *flags)
     assert result.code == 3 and "its score of query 'q3' and document" in result.stderr and not (tmp_path / "out.trec").exists()
 
 
@@ -212,9 +212,9 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, m
     command = ("rerank", "--model", room / "lce", *flags, "--depth", 9, "--max-tokens", 200, "--then", f"4:{room / 'other'}+{room / 'lce'}")
     run(*command, "--output", tmp_path / "whole.trec")
     kills = 0
-    for moment in deaths(every=4):
+    for moment in kill_points(every=4):
         output = tmp_path / f"{moment}.trec"
-        if not died(lambda output=output: run(*command, "--output", output), moment):
+        if not kill_at(lambda output=output: run(*command, "--output", output), moment):
             break
         assert not output.exists() or output.read_bytes() == (tmp_path / "whole.trec").read_bytes()
         run(*command, "--output", output)
@@ -227,7 +227,7 @@ def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
     flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
     command = ("rerank", "--model", room / "lce", *flags, "--max-tokens", 64, "--output", tmp_path / "out.trec")
-    batch_sizes, packed = [], Pairs.packed
+    batch_sizes, packed = [], PackedPairs.pack
 
     def failing(self, rows, side="pair"):
         if len(batch_sizes) == 8:
@@ -235,12 +235,12 @@ def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
         batch_sizes.append(len(rows))
         return packed(self, rows, side)
 
-    monkeypatch.setattr(Pairs, "packed", failing)
-    assert run_here(*command).code == 130
-    monkeypatch.setattr(Pairs, "packed", lambda self, rows, side="pair": batch_sizes.append(len(rows)) or packed(self, rows, side))
+    monkeypatch.setattr(PackedPairs, "packed", failing)
+    assert run_in_process(*command).code == 130
+    monkeypatch.setattr(PackedPairs, "packed", lambda self, rows, side="pair": batch_sizes.append(len(rows)) or packed(self, rows, side))
     first = sum(batch_sizes)
     run(*command)
-    pairs = len(runs.read(room / "bm25.trec").scores)
+    pairs = len(runs.read_run(room / "bm25.trec").scores)
     assert pairs <= sum(batch_sizes) < pairs + first
 
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import Said
+from tests.conftest import CommandResult
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 
 
 def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:

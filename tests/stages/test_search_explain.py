@@ -14,24 +14,24 @@ from moeir.indexes.base import Index
 from moeir.records import texts
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import Said, run_here
+from tests.conftest import CommandResult, run_in_process
 from tests.oracles import evidence
-from tests.parts import cut, indexed
+from tests.parts import split_encodings, build_index
 
-Moeir = Callable[..., Said]
+Moeir = Callable[..., CommandResult]
 EXPERTS = ("lexical", "local", "global")
 
 
-def explained(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[str, Any]]:
+def explain(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[str, Any]]:
     """Explanations of the toy queries; the runs are in folder/runs."""
     explanation_file = folder / "runs" / "why.jsonl"
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
-    completed = run_here("search", *common, "--explain", explanation_file, *more)
+    completed = run_in_process("search", *common, "--explain", explanation_file, *more)
     assert completed.code == 0, completed.stderr
     return [json.loads(line) for line in explanation_file.read_text(encoding="utf-8").splitlines()]
 
 
-def single(*parts: float) -> float:
+def float32_sum(*parts: float) -> float:
     """The float32 of a float64 sum, in order."""
     total = 0.0
     for part in parts:
@@ -42,27 +42,27 @@ def single(*parts: float) -> float:
 @pytest.mark.parametrize("fuse", ["came-sum", "combsum", "rrf", "zscore", "exact-sum", "exact-sum:deepen=true"])
 @pytest.mark.parametrize("depth", [3, 100])
 def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
-    lines = explained(index, toy, tmp_path, "--fuse", fuse, "--depth", depth)
+    lines = explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth)
     runs = {name: package.read_run(tmp_path / "runs" / f"{name}.trec") for name in (*EXPERTS, "fused")}
-    fused = [(query, document, rank, score) for query in runs["fused"].queries for rank, (document, score) in _ranked(runs["fused"], query)]
+    fused = [(query, document, rank, score) for query in runs["fused"].queries for rank, (document, score) in _enumerate_hits(runs["fused"], query)]
     assert [(one["query"], one["document"], one["rank"]) for one in lines] == [hit[:3] for hit in fused]
     for one, (query, document, _, score) in zip(lines, fused, strict=True):
         assert float(np.float32(one["score"])) == score
-        assert single(*(one["experts"][name]["part"] for name in EXPERTS)) == score
+        assert float32_sum(*(one["experts"][name]["part"] for name in EXPERTS)) == score
         for name in EXPERTS:
-            listed = {found: (rank, own) for rank, (found, own) in _ranked(runs[name], query)}
+            listed = {found: (rank, own) for rank, (found, own) in _enumerate_hits(runs[name], query)}
             rank, own = listed.get(document, (None, None))
             result = one["experts"][name]["score"]
             assert (one["experts"][name]["rank"], None if result is None else float(np.float32(result))) == (rank, own)
 
 
-def _ranked(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]:
+def _enumerate_hits(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]:
     return list(enumerate(run.hits(query), 1))
 
 
 @pytest.mark.parametrize(("fuse", "oracle"), [("came-sum", evidence.came_parts), ("rrf", evidence.rrf_parts)])
 def test_the_parts_are_those_of_the_formula(index: Path, toy: Path, tmp_path: Path, fuse: str, oracle: Callable[..., list[float]]) -> None:
-    for one in explained(index, toy, tmp_path, "--fuse", fuse, "--depth", 4):
+    for one in explain(index, toy, tmp_path, "--fuse", fuse, "--depth", 4):
         lists = [package.read_run(tmp_path / "runs" / f"{name}.trec").hits(one["query"]) for name in EXPERTS]
         assert [one["experts"][name]["part"] for name in EXPERTS] == pytest.approx(oracle(lists, one["document"]), rel=1e-12)
 
@@ -71,7 +71,7 @@ def test_the_parts_are_those_of_the_formula(index: Path, toy: Path, tmp_path: Pa
 def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Queries and documents by id, each with its weighted terms by name and its token vectors."""
     checkpoint = package.open_checkpoint(came_checkpoint)
-    query_texts = list(texts.read(toy / "test-queries.tsv"))
+    query_texts = list(texts.read_texts(toy / "test-queries.tsv"))
     encoded = checkpoint.encode([query.content for query in query_texts], "query")
     stored = {"lexical": Sparse.open(encodings / "lexical"), "local": MultiVector.open(encodings / "local")}
     ids = manifests.read_lines(encodings / "ids.txt")
@@ -93,7 +93,7 @@ def test_the_terms_are_those_both_have_and_their_products_are_the_score(
     index: Path, toy: Path, tmp_path: Path, sides: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> None:
     queries, documents = sides
-    for one in explained(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2):
+    for one in explain(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2):
         expected = evidence.shared_terms(queries[one["query"]]["terms"], documents[one["document"]]["terms"])
         result = one["experts"]["lexical"]
         products_by_term = {term["term"]: (term["query"], term["document"], term["product"]) for term in result["terms"]}
@@ -110,14 +110,14 @@ def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(
 ) -> None:
     queries, documents = sides
     pieces = {"tokens": 0}
-    for one in explained(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2, "--corpus", toy / "corpus.jsonl"):
+    for one in explain(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2, "--corpus", toy / "corpus.jsonl"):
         result = one["experts"]["local"]
-        expected = evidence.best_tokens(queries[one["query"]]["tokens"], documents[one["document"]]["tokens"])
+        expected = evidence.token_alignment(queries[one["query"]]["tokens"], documents[one["document"]]["tokens"])
         assert [token["position"] for token in result["tokens"]] == [position for position, _ in expected]
         assert [token["similarity"] for token in result["tokens"]] == pytest.approx([value for _, value in expected], rel=1e-6, abs=1e-7)
         assert sum(token["similarity"] for token in result["tokens"]) == pytest.approx(result["part"], rel=1e-5)
         assert result["tokens"][0]["query"] == "[CLS]" and result["tokens"][-1]["query"] == "[SEP]"
-        words = next(text for text in texts.read(toy / "corpus.jsonl") if text.id == one["document"]).content.lower()
+        words = next(text for text in texts.read_texts(toy / "corpus.jsonl") if text.id == one["document"]).content.lower()
         for token in result["tokens"]:
             assert token["document"] in ("[CLS]", "[SEP]") or token["document"].removeprefix("##") in words
             pieces["tokens"] += 1
@@ -125,26 +125,26 @@ def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(
 
 
 def test_without_a_corpus_positions_stand_alone(index: Path, toy: Path, tmp_path: Path) -> None:
-    one = explained(index, toy, tmp_path, "--depth", 1)[0]
+    one = explain(index, toy, tmp_path, "--depth", 1)[0]
     assert {key for token in one["experts"]["local"]["tokens"] for key in token} == {"query", "position", "similarity"}
     assert set(one["experts"]["global"]) == {"rank", "score", "part"}
 
 
 def test_parts_of_a_collection_are_explained_as_one_index_is(index: Path, encodings: Path, toy: Path, tmp_path: Path) -> None:
-    expected = explained(index, toy, tmp_path / "one", "--depth", 3)
-    flags = [word for part in cut(encodings, tmp_path / "cut", 3)[1:] for word in ("--index", indexed(part))]
-    explanations = explained(indexed(tmp_path / "cut" / "part0"), toy, tmp_path / "three", "--depth", 3, *flags)
+    expected = explain(index, toy, tmp_path / "one", "--depth", 3)
+    flags = [word for part in split_encodings(encodings, tmp_path / "cut", 3)[1:] for word in ("--index", build_index(part))]
+    explanations = explain(build_index(tmp_path / "cut" / "part0"), toy, tmp_path / "three", "--depth", 3, *flags)
     assert explanations == expected
 
 
 def test_one_expert_alone_is_its_own_part(index: Path, toy: Path, tmp_path: Path) -> None:
-    for one in explained(index, toy, tmp_path, "--depth", 2, "--expert", "local"):
+    for one in explain(index, toy, tmp_path, "--depth", 2, "--expert", "local"):
         assert list(one["experts"]) == ["local"]
         assert float(np.float32(one["experts"]["local"]["part"])) == float(np.float32(one["score"]))
 
 
 def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: Path) -> None:
-    lines = explained(bm25_index, toy, tmp_path)
+    lines = explain(bm25_index, toy, tmp_path)
     assert lines
     for one in lines:
         result = one["experts"]["bm25"]
@@ -159,14 +159,14 @@ def test_numbers_alone_are_a_table(index: Path, toy: Path, tmp_path: Path, moeir
     rows = [line.split("\t") for line in (tmp_path / "why.tsv").read_text().splitlines()]
     assert rows[0] == ["query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part"]
     assert [row[4] for row in rows[1:4]] == list(EXPERTS)
-    assert single(*(float(row[7]) for row in rows[1:4])) == pytest.approx(float(rows[1][3]), rel=1e-8)
+    assert float32_sum(*(float(row[7]) for row in rows[1:4])) == pytest.approx(float(rows[1][3]), rel=1e-8)
     assert manifests.read_manifest(tmp_path / "why.tsv")["kind"] == "explanation"
 
 
 def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
     index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moeir.indexes.inverted.Inverted._paired", Index._paired)
+    monkeypatch.setattr("moeir.indexes.inverted.Inverted._paired", Index._score_pairs)
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
     result = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
     assert result.code == 0 and result.stderr.count("lexical: ranks and scores only: ") == 1
@@ -181,8 +181,8 @@ def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path)
         ("encode", "--model", tmp_path / "coil", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc"),
         ("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx"),
     ):
-        assert run_here(*command).code == 0
-    lines = explained(tmp_path / "idx", toy, tmp_path, "--depth", 3)
+        assert run_in_process(*command).code == 0
+    lines = explain(tmp_path / "idx", toy, tmp_path, "--depth", 3)
     exact_parts = [one["experts"]["exact"] for one in lines]
     assert any(result["tokens"] for result in exact_parts)
     for result in exact_parts:

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Said
+from tests.conftest import CommandResult
 
-Moeir = Callable[..., Said]
-SECONDS = re.compile(r"\d+\.\d ms .*")
+Moeir = Callable[..., CommandResult]
+TIMING = re.compile(r"\d+\.\d ms .*")
 
 
-def asked(moeir: Moeir, index: Path, toy: Path, typed: str, *more: object) -> list[str]:
+def ask(moeir: Moeir, index: Path, toy: Path, typed: str, *more: object) -> list[str]:
     result = moeir("search", "--index", index, "--interactive", "--corpus", toy / "corpus.jsonl", *more, stdin=typed)
     assert result.code == 0, result.stderr
     assert "\x1b" not in result.stdout
-    return [SECONDS.sub("ms", line) for line in result.stdout.splitlines()]
+    return [TIMING.sub("ms", line) for line in result.stdout.splitlines()]
 
 
 def test_a_query_shows_documents_ranks_and_matched_terms(bm25_index: Path, toy: Path, moeir: Moeir) -> None:
-    lines = asked(moeir, bm25_index, toy, "owls hunting mice\n")
+    lines = ask(moeir, bm25_index, toy, "owls hunting mice\n")
     assert lines[0].split()[:2] == ["1", "owl"]
     assert lines[1] == "     Owl: An owl hunts mice at night and sleeps in a hollow tree by day."
     assert lines[2].startswith("     owls 1.") and "mice" in lines[2]
@@ -39,7 +39,7 @@ def test_what_is_shown_is_what_search_finds(index: Path, toy: Path, tmp_path: Pa
     assert completed.code == 0
     runs = {name: (tmp_path / "runs" / f"{name}.trec").read_text().splitlines() for name in ("fused", "lexical", "local", "global")}
     ranks = {name: {line.split()[2]: line.split()[3] for line in lines} for name, lines in runs.items()}
-    heads = [line for line in asked(moeir, index, toy, "who hunts mice\n") if re.match(r" *\d+  \w", line) and " · " in line]
+    heads = [line for line in ask(moeir, index, toy, "who hunts mice\n") if re.match(r" *\d+  \w", line) and " · " in line]
     expected = []
     for line in runs["fused"][:10]:
         _, _, document, rank, score, _ = line.split()
@@ -50,7 +50,7 @@ def test_what_is_shown_is_what_search_finds(index: Path, toy: Path, tmp_path: Pa
 
 def test_commands_change_what_follows(index: Path, toy: Path, moeir: Moeir) -> None:
     typed = ":show 2\nmice\n:expert local\nmice\n:expert all\n:fuse rrf\n:depth 1\nmice\n:explain 1\n\n:help\n:quit\nnever asked\n"
-    lines = asked(moeir, index, toy, typed)
+    lines = ask(moeir, index, toy, typed)
     assert lines[0] == "show: 2" and "2 of 12 documents in ms" in lines
     assert "experts: local" in lines and "experts: lexical, local, global" in lines
     assert "fused by rrf" in lines and "depth: 1" in lines
@@ -71,7 +71,7 @@ def test_commands_change_what_follows(index: Path, toy: Path, moeir: Moeir) -> N
     ],
 )
 def test_what_cannot_be_done_is_said_and_asked_again(index: Path, toy: Path, moeir: Moeir, typed: str, words: str) -> None:
-    lines = asked(moeir, index, toy, typed + ":help\n")
+    lines = ask(moeir, index, toy, typed + ":help\n")
     assert any(words in line for line in lines)
     assert lines[-1].startswith(":quit")
 
@@ -88,7 +88,7 @@ def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, 
     with subprocess.Popen(list(map(str, command)), stdin=theirs, stdout=theirs, env=environment) as child:
         os.close(theirs)
         try:
-            shown = _typed(ours, [b"owl\n", b"\x04"])
+            shown = _type_answers(ours, [b"owl\n", b"\x04"])
             assert child.wait(120) == 0
         finally:
             child.kill()
@@ -96,7 +96,7 @@ def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, 
     assert "\x1b[1;33mowl\x1b[0m" in shown and "\x1b[1;36mowl" in shown
 
 
-def _typed(terminal: int, answers: list[bytes]) -> str:
+def _type_answers(terminal: int, answers: list[bytes]) -> str:
     """All output of a terminal until it ends, answering each prompt. Output must be read, or the program blocks."""
     shown, prompts, end = "", 0, time.monotonic() + 300
     while time.monotonic() < end:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from moeir.architectures.checkpoint import OpenCheckpoint
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.learning import tokens
-from tests.bad_input import Full
-from tests.conftest import run_here
-from tests.deaths import died
+from tests.bad_input import FullDisk
+from tests.conftest import run_in_process
+from tests.deaths import kill_at
 
 SIZES = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12, "--document-length", 20, "--dtype", "float32")
 
@@ -41,18 +41,18 @@ def finetune(room, toy, tiny_model, tmp_path):
         corpus = () if "--corpus" in options else ("--corpus", toy / "corpus.jsonl")
         sources = ("--train", room / "train.jsonl", *corpus, "--queries", toy / "train-queries.jsonl")
         flags = ("--model", tiny_model, "--arch", "dense", *sources, *SIZES, *options)
-        result = run_here("finetune", *flags, "--output", tmp_path / name, stdin=stdin)
+        result = run_in_process("finetune", *flags, "--output", tmp_path / name, stdin=stdin)
         assert result.code == code, result.stderr
         return result
 
     return run
 
 
-def weights(folder):
+def read_weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
-def caches(folder):
+def list_caches(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -60,16 +60,16 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     finetune("alone")
     shared = ("--cache", tmp_path / "cache")
     finetune("one", *shared)
-    (cache_name,) = caches(tmp_path / "cache")
+    (cache_name,) = list_caches(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr(OpenCheckpoint, "ids", None)  # no text is tokenized again
+        patch.setattr(RetrievalModel, "ids", None)  # no text is tokenized again
         finetune("two", *shared, "--learning-rate", 1e-3)
         finetune("one", *shared, "--force")
-    assert caches(tmp_path / "cache") == [cache_name]
-    assert weights(tmp_path / "alone") == weights(tmp_path / "one") != weights(tmp_path / "two")
+    assert list_caches(tmp_path / "cache") == [cache_name]
+    assert read_weights(tmp_path / "alone") == read_weights(tmp_path / "one") != read_weights(tmp_path / "two")
     finetune("prefixed", *shared, "--query-prefix", "query: ")
     finetune("shorter", *shared, "--document-length", 9)
-    assert len(caches(tmp_path / "cache")) == 3
+    assert len(list_caches(tmp_path / "cache")) == 3
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
@@ -77,8 +77,8 @@ def test_sets_and_what_comes_from_a_pipe_are_read_once_too(finetune, room, toy, 
     sets = ("--train", room / "inline.jsonl", "--sampling-rate", 1, "--sampling-rate", 1, "--cache", tmp_path / "cache")
     finetune("file", *sets)
     finetune("pipe", *sets, "--corpus", "-", stdin=(toy / "corpus.jsonl").read_text())
-    assert weights(tmp_path / "file") == weights(tmp_path / "pipe")
-    assert len(caches(tmp_path / "cache")) == 1
+    assert read_weights(tmp_path / "file") == read_weights(tmp_path / "pipe")
+    assert len(list_caches(tmp_path / "cache")) == 1
 
 
 def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_path, monkeypatch):
@@ -87,22 +87,22 @@ def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_pa
     finetune("faster", "--learning-rate", 1e-3)
     for moment in (4, 9, 13, 22):
         name = f"killed-{moment}"
-        assert died(lambda name=name: finetune(name), moment)
+        assert kill_at(lambda name=name: finetune(name), moment)
         partial_caches = list((tmp_path / f".{name}.partial" / "resume" / "tokens").glob(".texts-*.partial/ids.npy"))
         assert len(partial_caches) == 1
         finetune(name)
-        assert weights(tmp_path / name) == weights(tmp_path / "whole")
+        assert read_weights(tmp_path / name) == read_weights(tmp_path / "whole")
         assert not (tmp_path / name / "resume").exists() and not (tmp_path / f".{name}.partial").exists()
-    assert died(lambda: finetune("other"), 22)
+    assert kill_at(lambda: finetune("other"), 22)
     finetune("other", "--learning-rate", 1e-3)  # a token cache alone does not block a run with other settings
-    assert weights(tmp_path / "other") == weights(tmp_path / "faster")
+    assert read_weights(tmp_path / "other") == read_weights(tmp_path / "faster")
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, room, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(tokens, "CHUNK_TEXTS", 100)
     options = ("--train", room / "long.jsonl", *(("--cache", tmp_path / "cache") if shared else ()))
-    full = Full(tmp_path, bytes=12_000)
+    full = FullDisk(tmp_path, bytes=12_000)
     result = finetune("out", *options, code=1)
     full.close()
     assert len(result.stderr.strip().splitlines()) == 1 and "texts-" in result.stderr and "File too large" in result.stderr

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import PairHead, Shape
+from moeir.backbones.checkpoints.names import NameMap
+from moeir.backbones.shape import ClassificationHeadConfig, EncoderConfig
 from moeir.errors import UsageError
 
 EMBEDDING_NAMES = {
@@ -23,9 +23,9 @@ LAYER_NAMES = {
     "feedforward.down.": "output.dense.",
     "feedforward.norm.": "output.LayerNorm.",
 }
-NAMES = Names(
+NAMES = NameMap(
     prefix="bert.",
-    layer="encoder.layer.",
+    layer_prefix="encoder.layer.",
     model={**EMBEDDING_NAMES, "pooler.": "pooler.dense."},
     layers=LAYER_NAMES,
     head={
@@ -34,25 +34,25 @@ NAMES = Names(
         "vocabulary_head.bias": "cls.predictions.bias",
         "vocabulary_head.decoder.": "cls.predictions.decoder.",
     },
-    pair={"heads.relevance.output.": "classifier."},
-    ignored=("embeddings.position_ids", "cls.seq_relationship."),
+    classifier={"heads.relevance.output.": "classifier."},
+    skipped_prefixes=("embeddings.position_ids", "cls.seq_relationship."),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
 
 
-def shape(config: Mapping[str, Any]) -> Shape:
+def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a BERT config.json."""
-    fields = sizes(config, "BERT")
-    return Shape(**fields, pair_head=PairHead(dropout=classifier_dropout(config, fields), pooler=True))
+    fields = read_sizes(config, "BERT")
+    return EncoderConfig(**fields, classification_head=ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), pooler=True))
 
 
-def classifier_dropout(config: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
+def read_classifier_dropout(config: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
     """Dropout rate of the classification head: `classifier_dropout` of config.json, else that of the states."""
     own = config.get("classifier_dropout")
     return float(fields["dropout"] if own is None else own)
 
 
-def sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
+def read_sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
     """Fields of an `EncoderConfig` whose keys in config.json are shared by BERT, RoBERTa and ELECTRA."""
     for key, supported in (("position_embedding_type", "absolute"), ("is_decoder", False)):
         if config.get(key, supported) != supported:
@@ -73,24 +73,24 @@ def sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
     }
 
 
-def ours(name: str) -> str | None:
+def from_hf(name: str) -> str | None:
     """Convert a weight name of BERT to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("bert.encoder.layer.3.output.dense.weight"), ours("embeddings.position_ids")
     ('layers.3.feedforward.down.weight', None)
     """
-    return NAMES.ours(name)
+    return NAMES.from_hf(name)
 
 
-def theirs(name: str, *, masked_lm: bool) -> str:
+def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to BERT's, with the prefix `bert.` if the model is written as BertForMaskedLM.
 
     >>> theirs("layers.3.feedforward.down.weight", masked_lm=True)
     'bert.encoder.layer.3.output.dense.weight'
     """
-    return NAMES.theirs(name, masked_lm=masked_lm)
+    return NAMES.to_hf(name, masked_lm=masked_lm)
 
 
-def class_name(*, masked_lm: bool) -> str:
+def hf_class_name(*, masked_lm: bool) -> str:
     """The `transformers` class of such a checkpoint."""
     return "BertForMaskedLM" if masked_lm else "BertModel"

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES
-from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import PairHead, Shape
+from moeir.backbones.checkpoints.names import NameMap
+from moeir.backbones.shape import ClassificationHeadConfig, EncoderConfig
 
-NAMES = Names(
+NAMES = NameMap(
     prefix="distilbert.",
-    layer="transformer.layer.",
+    layer_prefix="transformer.layer.",
     model=EMBEDDING_NAMES,
     layers={
         "attention.query.": "attention.q_lin.",
@@ -27,48 +27,48 @@ NAMES = Names(
         "vocabulary_head.bias": "vocab_projector.bias",
         "vocabulary_head.decoder.": "vocab_projector.",
     },
-    pair={"heads.relevance.dense.": "pre_classifier.", "heads.relevance.output.": "classifier."},
-    ignored=("embeddings.position_ids",),
+    classifier={"heads.relevance.dense.": "pre_classifier.", "heads.relevance.output.": "classifier."},
+    skipped_prefixes=("embeddings.position_ids",),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
 
-def shape(config: Mapping[str, Any]) -> Shape:
+def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a DistilBERT config.json."""
-    return Shape(
+    return EncoderConfig(
         vocabulary=config["vocab_size"],
         hidden=config["dim"],
         layers=config["n_layers"],
         heads=config["n_heads"],
-        inner=config["hidden_dim"],
+        intermediate_size=config["hidden_dim"],
         activation=config.get("activation", "gelu"),
         positions=config.get("max_position_embeddings", 512),
         segments=0,
         dropout=config.get("dropout", 0.1),
         attention_dropout=config.get("attention_dropout", 0.1),
-        spread=config.get("initializer_range", 0.02),
-        pair_head=PairHead("relu", config.get("seq_classif_dropout", 0.2)),
+        initializer_range=config.get("initializer_range", 0.02),
+        classification_head=ClassificationHeadConfig("relu", config.get("seq_classif_dropout", 0.2)),
     )
 
 
-def ours(name: str) -> str | None:
+def from_hf(name: str) -> str | None:
     """Convert a weight name of DistilBERT to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("distilbert.transformer.layer.3.ffn.lin2.weight"), ours("vocab_projector.weight")
     ('layers.3.feedforward.down.weight', 'vocabulary_head.decoder.weight')
     """
-    return NAMES.ours(name)
+    return NAMES.from_hf(name)
 
 
-def theirs(name: str, *, masked_lm: bool) -> str:
+def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to DistilBERT's, with the prefix `distilbert.` if the model is written with its head.
 
     >>> theirs("layers.3.attention.norm.bias", masked_lm=False)
     'transformer.layer.3.sa_layer_norm.bias'
     """
-    return NAMES.theirs(name, masked_lm=masked_lm)
+    return NAMES.to_hf(name, masked_lm=masked_lm)
 
 
-def class_name(*, masked_lm: bool) -> str:
+def hf_class_name(*, masked_lm: bool) -> str:
     """The `transformers` class of such a checkpoint."""
     return "DistilBertForMaskedLM" if masked_lm else "DistilBertModel"

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, classifier_dropout, sizes
-from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import PairHead, Shape
+from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, read_classifier_dropout, read_sizes
+from moeir.backbones.checkpoints.names import NameMap
+from moeir.backbones.shape import ClassificationHeadConfig, EncoderConfig
 
-NAMES = Names(
+NAMES = NameMap(
     prefix="electra.",
-    layer="encoder.layer.",
+    layer_prefix="encoder.layer.",
     model={**EMBEDDING_NAMES, "embeddings.project.": "embeddings_project."},
     layers=LAYER_NAMES,
     head={
@@ -18,38 +18,38 @@ NAMES = Names(
         "vocabulary_head.bias": "generator_lm_head.bias",
         "vocabulary_head.decoder.": "generator_lm_head.",
     },
-    pair={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
-    ignored=("embeddings.position_ids", "discriminator_predictions."),
+    classifier={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
+    skipped_prefixes=("embeddings.position_ids", "discriminator_predictions."),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
 
-def shape(config: Mapping[str, Any]) -> Shape:
+def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse an ELECTRA config.json; the default embedding size is that of the small model, as in transformers."""
-    fields = sizes(config, "ELECTRA")
+    fields = read_sizes(config, "ELECTRA")
     width = config.get("embedding_size", 128)
     fields |= {"embedding": None if width == fields["hidden"] else width, "head_activation": "gelu"}
-    return Shape(**fields, pair_head=PairHead("gelu", classifier_dropout(config, fields), before=True))
+    return EncoderConfig(**fields, classification_head=ClassificationHeadConfig("gelu", read_classifier_dropout(config, fields), dropout_first=True))
 
 
-def ours(name: str) -> str | None:
+def from_hf(name: str) -> str | None:
     """Convert a weight name of ELECTRA to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("electra.embeddings_project.bias"), ours("discriminator_predictions.dense.weight")
     ('embeddings.project.bias', None)
     """
-    return NAMES.ours(name)
+    return NAMES.from_hf(name)
 
 
-def theirs(name: str, *, masked_lm: bool) -> str:
+def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to ELECTRA's, with the prefix `electra.` if the model is written as a generator.
 
     >>> theirs("vocabulary_head.bias", masked_lm=True)
     'generator_lm_head.bias'
     """
-    return NAMES.theirs(name, masked_lm=masked_lm)
+    return NAMES.to_hf(name, masked_lm=masked_lm)
 
 
-def class_name(*, masked_lm: bool) -> str:
+def hf_class_name(*, masked_lm: bool) -> str:
     """The `transformers` class of such a checkpoint."""
     return "ElectraForMaskedLM" if masked_lm else "ElectraModel"

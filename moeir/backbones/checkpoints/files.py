@@ -15,17 +15,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.shape import Shape
+from moeir.backbones.shape import EncoderConfig
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 NOT_FAMILIES = ("__init__", "files", "names", "weights_io", "name_map")
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
-PAIR = "heads.relevance."  # prefix of the classification head's weights
-DROPPED = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
+CLASSIFIER_PREFIX = "heads.relevance."  # prefix of the classification head's weights
+OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
 log = logging.getLogger(__name__)
 
 
-def located(model: Path) -> Path:
+def resolve_model(model: Path) -> Path:
     """The folder of a model: a path, or a name on the hub, downloaded or cached."""
     if model.is_dir():
         return model
@@ -53,7 +53,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return dict(config)
 
 
-def family(config: Mapping[str, Any], folder: Path) -> ModuleType:
+def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     """Import the module of a model's family."""
     name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
     if name not in FAMILIES:
@@ -61,10 +61,10 @@ def family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def shape_of(config: Mapping[str, Any], folder: Path) -> Shape:
+def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     """The encoder configuration of a folder's config.json."""
     try:
-        shape: Shape = family(config, folder).shape(config)
+        shape: EncoderConfig = import_family(config, folder).shape(config)
     except KeyError as problem:
         raise ArtifactError(f"{folder}/config.json: key {problem} is missing; expected the file that came with the weights") from None
     return shape
@@ -72,8 +72,8 @@ def shape_of(config: Mapping[str, Any], folder: Path) -> Shape:
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read all weights of a folder in float32, under our names."""
-    names = _shards(folder)
-    family_module, last = family(config, folder), shape_of(config, folder).layers - 1
+    names = _weight_files(folder)
+    family_module, last = import_family(config, folder), parse_encoder_config(config, folder).layers - 1
     weights: dict[str, Tensor] = {}
     for name in names:
         try:
@@ -82,27 +82,27 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
             raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
         converted = ((family_module.ours(key), value) for key, value in loaded.items())
         weights |= {
-            _numbered(key, last): value.float() if value.is_floating_point() else value for key, value in converted if key is not None
+            _resolve_last_layer(key, last): value.float() if value.is_floating_point() else value for key, value in converted if key is not None
         }
-    _untwin(folder, weights, family_module.TIED)
-    return _scoring(weights)
+    _drop_tied(folder, weights, family_module.TIED)
+    return _rename_classifier(weights)
 
 
-def _scoring(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _rename_classifier(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rename the classification head in families that name it like the vocabulary head (ModernBERT)."""
-    if f"{PAIR}output.weight" not in weights or "vocabulary_head.bias" in weights:
+    if f"{CLASSIFIER_PREFIX}output.weight" not in weights or "vocabulary_head.bias" in weights:
         return weights
-    prefixes = {"vocabulary_head.transform.": f"{PAIR}dense.", "vocabulary_head.norm.": f"{PAIR}norm."}
+    prefixes = {"vocabulary_head.transform.": f"{CLASSIFIER_PREFIX}dense.", "vocabulary_head.norm.": f"{CLASSIFIER_PREFIX}norm."}
     old_prefixes = {name: next((old for old in prefixes if name.startswith(old)), "") for name in weights}
     return {prefixes.get(old, "") + name.removeprefix(old): weights[name] for name, old in old_prefixes.items()}
 
 
-def _numbered(name: str, last: int) -> str:
+def _resolve_last_layer(name: str, last: int) -> str:
     """Replace `layers.last.` by the number of the last layer."""
     return f"layers.{last}." + name.removeprefix("layers.last.") if name.startswith("layers.last.") else name
 
 
-def _shards(folder: Path) -> list[str]:
+def _weight_files(folder: Path) -> list[str]:
     """Names of the weight files: one, or those listed in an index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
@@ -118,7 +118,7 @@ def _shards(folder: Path) -> list[str]:
     return names
 
 
-def _untwin(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:
+def _drop_tied(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:
     """Drop duplicates of tied weights; ArtifactError for a duplicate with other values."""
     for name, original in tied.items():
         duplicate = weights.pop(name, None)
@@ -135,7 +135,7 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: 
     weights = read_weights(folder, config)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     head = has_head if vocabulary_head is None else vocabulary_head
-    encoder = Encoder(shape_of(config, folder), vocabulary_head=head, pooler=pooler)
+    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=head, pooler=pooler)
     expected = encoder.state_dict()
     missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
     if missing:
@@ -145,9 +145,9 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: 
     return encoder
 
 
-def check_shapes(folder: Path, wanted: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """ArtifactError if a weight's shape differs from the expected one."""
-    for name, target in wanted.items():
+    for name, target in expected.items():
         if name in weights and weights[name].shape != target.shape:
             actual, declared = list(weights[name].shape), list(target.shape)
             raise ArtifactError(f"{folder}: {name} has shape {actual}; config.json says {declared}")
@@ -158,14 +158,14 @@ def has_vocabulary_head(folder: Path) -> bool:
     return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder)))
 
 
-def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, plain: bool) -> None:
+def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, hf_compatible: bool) -> None:
     """Write config.json and model.safetensors. `hf_compatible` weights have the family's class name and load in transformers;
     others have model type `moeir`, so that transformers does not load a part of them by mistake."""
-    family_module = family(config, folder)
-    masked_lm, has_classifier = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", PAIR))
-    written_config = {key: value for key, value in config.items() if key not in DROPPED}
+    family_module = import_family(config, folder)
+    masked_lm, has_classifier = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", CLASSIFIER_PREFIX))
+    written_config = {key: value for key, value in config.items() if key not in OMITTED_KEYS}
     family_name = str(config.get("moeir_family", config["model_type"]))
-    if plain:
+    if hf_compatible:
         class_name = family_module.class_name(masked_lm=masked_lm)
         if has_classifier:
             class_name = class_name.removesuffix("Model") + "ForSequenceClassification"

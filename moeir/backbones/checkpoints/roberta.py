@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, classifier_dropout, sizes
-from moeir.backbones.checkpoints.names import Names
-from moeir.backbones.shape import PairHead, Shape
+from moeir.backbones.checkpoints.bert import EMBEDDING_NAMES, LAYER_NAMES, read_classifier_dropout, read_sizes
+from moeir.backbones.checkpoints.names import NameMap
+from moeir.backbones.shape import ClassificationHeadConfig, EncoderConfig
 
-NAMES = Names(
+NAMES = NameMap(
     prefix="roberta.",
-    layer="encoder.layer.",
+    layer_prefix="encoder.layer.",
     model={**EMBEDDING_NAMES, "pooler.": "pooler.dense."},
     layers=LAYER_NAMES,
     head={
@@ -18,38 +18,38 @@ NAMES = Names(
         "vocabulary_head.bias": "lm_head.bias",
         "vocabulary_head.decoder.": "lm_head.decoder.",
     },
-    pair={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
-    ignored=("embeddings.position_ids",),
+    classifier={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
+    skipped_prefixes=("embeddings.position_ids",),
 )
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
 
 
-def shape(config: Mapping[str, Any]) -> Shape:
+def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a RoBERTa config.json: of its 514 positions, the two up to the padding id are unused."""
-    fields = sizes(config, "RoBERTa")
+    fields = read_sizes(config, "RoBERTa")
     first = 1 if config.get("pad_token_id") is None else int(config["pad_token_id"])
     fields |= {"first_position": first + 1, "positions": fields["positions"] - first - 1, "head_activation": "gelu"}
-    return Shape(**fields, pair_head=PairHead(dropout=classifier_dropout(config, fields), before=True))
+    return EncoderConfig(**fields, classification_head=ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), dropout_first=True))
 
 
-def ours(name: str) -> str | None:
+def from_hf(name: str) -> str | None:
     """Convert a weight name of RoBERTa to ours; None for weights that are not read; unknown names pass unchanged.
 
     >>> ours("roberta.embeddings.word_embeddings.weight"), ours("lm_head.layer_norm.bias")
     ('embeddings.words.weight', 'vocabulary_head.norm.bias')
     """
-    return NAMES.ours(name)
+    return NAMES.from_hf(name)
 
 
-def theirs(name: str, *, masked_lm: bool) -> str:
+def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to RoBERTa's, with the prefix `roberta.` if the model is written with its head.
 
     >>> theirs("vocabulary_head.transform.weight", masked_lm=True)
     'lm_head.dense.weight'
     """
-    return NAMES.theirs(name, masked_lm=masked_lm)
+    return NAMES.to_hf(name, masked_lm=masked_lm)
 
 
-def class_name(*, masked_lm: bool) -> str:
+def hf_class_name(*, masked_lm: bool) -> str:
     """The `transformers` class of such a checkpoint."""
     return "RobertaForMaskedLM" if masked_lm else "RobertaModel"

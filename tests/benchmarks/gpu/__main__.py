@@ -46,7 +46,7 @@ def device(options: argparse.Namespace) -> Iterator[None]:
     guard.load()
     from tests.device import pretended
 
-    with pretended.active(cards=2 if several else 1):
+    with pretended.activate(cards=2 if several else 1):
         yield
 
 

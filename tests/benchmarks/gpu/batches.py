@@ -67,9 +67,9 @@ def scarce_memory(context: Context) -> Iterator[None]:
     if not context.pretend:
         yield
         return
-    from tests.device.pretended import machine
+    from tests.device.pretended import active_machine
 
-    card = machine().cards[0]
+    card = active_machine().cards[0]
     before, card.free_bytes = card.free_bytes, TOY_CARD_BYTES
     try:
         yield

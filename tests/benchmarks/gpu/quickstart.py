@@ -36,7 +36,7 @@ def train_longer(context: Context) -> None:
     for name, spent in seconds.items():
         times.add(name, spent)
     files = {"corpus": "passages", "train-queries": "training queries", "test-queries": "test queries"}
-    counts = {name: sum(1 for _ in records.read(quickstart.folder / "data" / f"{name}.jsonl")) for name in files}
+    counts = {name: sum(1 for _ in records.read_texts(quickstart.folder / "data" / f"{name}.jsonl")) for name in files}
     known = ", ".join(f"{counts[name]:,} {words}" for name, words in files.items())
     context.piece.notes += [
         f"Python {platform.python_version()}'s documentation strings: {known}. The CPU's are of Python 3.11.7; where BM25's value is "

@@ -74,7 +74,7 @@ def search_token_lists(context: Context) -> None:
 
 def compare(context: Context, collection: Collection, table: Table, peak: float) -> np.ndarray:
     """A line for the card and one for the CPU; returns the rows that the card retrieved."""
-    make = variants.bind("indexes", collection.engine)
+    make = variants.bind_variant("indexes", collection.engine)
     index = make(device="cuda")
     for shard in collection.shards:
         index.add(shard)

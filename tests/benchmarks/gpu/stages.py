@@ -35,11 +35,11 @@ class OutOfMemory(Exception):
 
 def run_stage(*arguments: object) -> None:
     """`moeir ARGUMENTS` in this process; errors pass, those of memory as OutOfMemory."""
-    console.start()
+    console.configure_logging()
     problem, code = None, 0
     torch.use_deterministic_algorithms(False)
     try:
-        code = cli._invoked([str(argument) for argument in arguments])
+        code = cli._invoke([str(argument) for argument in arguments])
     except (RuntimeError, MoeirError) as raised:
         if not OUT_OF_MEMORY.search(str(raised)):
             raise
@@ -63,8 +63,8 @@ def run_killed(arguments: Sequence[str], kill_after: int | None) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(count)
-    console.start()
-    return cli._outcome(list(arguments))
+    console.configure_logging()
+    return cli._exit_code(list(arguments))
 
 
 def start_stage(context: Context, *arguments: object, kill_after: int | None = None, folder: Path | None = None) -> "subprocess.Popen[str]":

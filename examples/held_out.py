@@ -23,14 +23,14 @@ def main() -> None:
     arguments = parser.parse_args()
     grades_by_query = qrels.read_qrels(arguments.qrels).items()
     positives_by_query = {query: {document: grade for document, grade in grades.items() if grade > 0} for query, grades in grades_by_query}
-    queries = [text for text in texts.read_texts(arguments.read_texts) if positives_by_query.get(text.id)]
+    queries = [text for text in texts.read_texts(arguments.queries) if positives_by_query.get(text.id)]
     dev_indices = set(random.Random(arguments.seed).sample(range(len(queries)), max(1, round(arguments.part * len(queries)))))
     dev_queries = [text for index, text in enumerate(queries) if index in dev_indices]
     positives = {document for text in dev_queries for document in positives_by_query[text.id]}
     arguments.output.mkdir(parents=True, exist_ok=True)
     texts.write_texts(dev_queries, arguments.output / "dev-queries.jsonl")
     qrels.write_qrels({text.id: positives_by_query[text.id] for text in dev_queries}, arguments.output / "dev.qrels")
-    texts.write_texts((text for text in texts.read_texts(arguments.read_texts) if text.id in positives), arguments.output / "dev-corpus.jsonl")
+    texts.write_texts((text for text in texts.read_texts(arguments.corpus) if text.id in positives), arguments.output / "dev-corpus.jsonl")
     partial = arguments.output / ".train.jsonl"
     train_ids = (text.id for index, text in enumerate(queries) if index not in dev_indices)
     examples.write_examples((examples.Example(query, tuple(positives_by_query[query]), ()) for query in train_ids), partial)

@@ -41,7 +41,7 @@ def main() -> None:
     }
     parts: dict[str, list[examples.Example]] = {expert: [] for expert in run_paths}
     tied = 0
-    for example in examples.read_examples(arguments.read_examples):
+    for example in examples.read_examples(arguments.examples):
         experts = best({expert: values[example.query_id] for expert, values in reciprocal.items()})
         tied += len(experts) > 1
         for expert in experts:

@@ -12,7 +12,7 @@ REPAIR = "run moeir index again with --force"
 def make_other_checkpoint(folder: Path) -> None:
     shutil.copytree(folder / "came", folder / "other")
     files = json.loads((folder / "came/manifest.json").read_text())["files"]
-    set_keys(set_keys={"moeir.json": files["moeir.json"]})(folder / "other/manifest.json")
+    set_keys(files={"moeir.json": files["moeir.json"]})(folder / "other/manifest.json")
 
 
 def swap_file(name: str, other: str) -> Setup:

@@ -21,13 +21,13 @@ def rewrite_checkpoint_facts(**changes: object) -> Setup:
         manifest = folder / "bad/manifest.json"
         size = (folder / "bad/moeir.json").stat().st_size
         files = json.loads(manifest.read_text())["files"]
-        set_keys(set_keys={"moeir.json": files["moeir.json"] | {"bytes": size}})(manifest)
+        set_keys(files={"moeir.json": files["moeir.json"] | {"bytes": size}})(manifest)
 
     return setup
 
 
 def rewrite_reading_rules(**changes: object) -> Setup:
-    return rewrite_checkpoint_facts(rewrite_checkpoint_facts={"query_prefix": "", "document_prefix": "", "query_length": 16, "document_length": 32} | changes)
+    return rewrite_checkpoint_facts(reading={"query_prefix": "", "document_prefix": "", "query_length": 16, "document_length": 32} | changes)
 
 
 SPECS = [
@@ -52,7 +52,7 @@ CHECKPOINTS = [
     BadInput("an architecture of other options", rewrite_checkpoint_facts(architecture="came:layers=3"), "info bad", 4, "came has no option 'layers'"),
     BadInput("an architecture that cannot be", rewrite_checkpoint_facts(architecture="came:shared_layers=9"), "info bad", 4,
         "bad/moeir.json: damaged, or of another version of moeir: came:shared_layers=9: the encoder has 4"),
-    BadInput("rules that are a number", rewrite_checkpoint_facts(rewrite_checkpoint_facts=7), "info bad", 4, "bad/moeir.json: damaged: `architecture` or `reading` is missing"),
+    BadInput("rules that are a number", rewrite_checkpoint_facts(reading=7), "info bad", 4, "bad/moeir.json: damaged: `architecture` or `reading` is missing"),
     BadInput("a length that is a word", rewrite_reading_rules(query_length="x"), "info bad", 4, "query_length is 'x'; expected int"),
     BadInput("a length that nobody reads", rewrite_reading_rules(query_length=10**9), "info bad", 4, "--query-length 1000000000: expected 3 to 64"),
     BadInput("facts of another size", damaged_copy(*facts, overwrite("{}")), ENCODE + "bad", 4, "bad/moeir.json: damaged: expected"),

@@ -70,7 +70,7 @@ def set_keys(**facts: object) -> Callable[[Path], object]:
 
 
 def name_outside_file(path: Path) -> None:
-    set_keys(set_keys=json.loads(path.read_text())["files"] | {"../toy.txt": {"bytes": 0, "sha256": ""}})(path)
+    set_keys(files=json.loads(path.read_text())["files"] | {"../toy.txt": {"bytes": 0, "sha256": ""}})(path)
 
 
 def overwrite(content: str) -> Callable[[Path], object]:
@@ -173,8 +173,8 @@ ARTIFACTS = [
     BadInput("truncated file", damaged_copy("idx", "local/vectors.npy", truncate), SEARCH + "bad", 4, "bad/local/vectors.npy: damaged: expected"),
     BadInput("missing file", damaged_copy("enc", "ids.txt", Path.unlink), INDEX + "bad", 4, "bad/ids.txt: damaged artifact: the file is"),
     BadInput("garbled manifest", manifest(overwrite("{")), SEARCH + "bad", 4, "bad/manifest.json: damaged: not a manifest"),
-    BadInput("manifest of nothing", manifest(set_keys(set_keys=7)), SEARCH + "bad", 4, "bad/manifest.json: damaged: not a manifest"),
-    BadInput("manifest without kind", manifest(set_keys(set_keys=None)), SEARCH + "bad", 4, "damaged: not a manifest"),
+    BadInput("manifest of nothing", manifest(set_keys(files=7)), SEARCH + "bad", 4, "bad/manifest.json: damaged: not a manifest"),
+    BadInput("manifest without kind", manifest(set_keys(kind=None)), SEARCH + "bad", 4, "damaged: not a manifest"),
     BadInput("a file outside", manifest(name_outside_file), SEARCH + "bad", 4, "names a file outside the folder"),
     BadInput("wrong kind", None, SEARCH + "enc", 4, "enc: expected an index, found encodings (made by moeir encode)"),
     BadInput("plain weights for a checkpoint", None, ENCODE + "tiny", 4, "moeir init --model tiny"),

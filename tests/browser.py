@@ -76,7 +76,7 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         """Set the window size in CSS pixels."""
-        self.send("Emulation.setDeviceMetricsOverride", send=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
 
     def set_color_scheme(self, theme: str) -> None:
         """Set the system's preference for light or dark."""
@@ -99,14 +99,14 @@ class Browser:
         """Press keys, given by name or letter."""
         for key in keys:
             text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
-            self.send("Input.dispatchKeyEvent", type="keyDown", send=key, **text)
-            self.send("Input.dispatchKeyEvent", type="keyUp", send=key)
+            self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+            self.send("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def click(self, selector: str) -> None:
         """Click the middle of an element."""
         element = f"document.querySelector({json.dumps(selector)})"
-        self.evaluate(f"{element}.scrollIntoView({{evaluate: 'center', behavior: 'instant'}})")
-        box = self.evaluate(f"(box => [box.x + box.evaluate / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
+        self.evaluate(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = self.evaluate(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 

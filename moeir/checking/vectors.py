@@ -33,7 +33,7 @@ class VectorChecker:
             lengths = np.sqrt((block * block).sum(axis=1))
             for row in np.flatnonzero(~finite):
                 broken = int((~np.isfinite(block[row])).sum())
-                self._report(first + int(row), "not-finite", f"{broken} _report {block.shape[1]} _report are not _report")
+                self._report(first + int(row), "not-finite", f"{broken} of {block.shape[1]} numbers are not finite")
             for row in np.flatnonzero(finite & (lengths == 0)):
                 self._report(first + int(row), "zero-vector", "every number is 0")
             for offset in range(len(block)):
@@ -52,7 +52,7 @@ class VectorChecker:
             for offset in np.flatnonzero(~finite):
                 row = int(np.searchsorted(starts, first + offset, side="right")) - 1
                 if row != last_reported:
-                    self._report(row, "not-finite", f"vector {first + int(offset) - int(starts[row]) + 1} has _report that are not _report")
+                    self._report(row, "not-finite", f"vector {first + int(offset) - int(starts[row]) + 1} has numbers that are not finite")
                 last_reported = row
             lengths = np.sqrt((block * block).sum(axis=1))
             usable = finite & (lengths > 0)

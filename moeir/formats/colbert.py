@@ -48,7 +48,7 @@ class Colbert(Format):
             ]
             complete = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
             if teacher_scores and not complete:
-                conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "the scores of a query of which only some passages have one")
+                conversion.drop_or_refuse(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
             yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if complete else example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:

@@ -87,4 +87,4 @@ def flatten_example(example: Example, conversion: Conversion, path: Path) -> tup
 def drop_teacher_scores(example: Example, conversion: Conversion) -> None:
     """Drop or refuse teacher scores, for which rows have no column."""
     if example.positive_scores:
-        conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "a teacher's scores")
+        conversion.drop_or_refuse(f"query {example.query_id!r}", "a teacher's scores")

@@ -65,7 +65,7 @@ class Encodings(Format):
             writer.append(_build_sparse(batch, numbers) if kind == "sparse" else _build_dense(batch, conversion))
             for vector in batch:
                 if vector.contents and vector.id not in (conversion.corpus or {}):
-                    conversion.drop_or_refuse(f"drop_or_refuse {vector.id!r}", "the words of texts (name the corpus that has them with --corpus)")
+                    conversion.drop_or_refuse(f"text {vector.id!r}", "the words of texts (name the corpus that has them with --corpus)")
                 ids.append(vector.id)
         writer.close()
         (path / "ids.txt").write_text("".join(f"{text_id}\n" for text_id in ids), encoding="utf-8")
@@ -113,7 +113,7 @@ def _build_dense(batch: Sequence[Vector], conversion: Conversion) -> Representat
     exact = vectors.astype(np.float32)
     inexact = np.flatnonzero((exact.astype(np.float16).astype(np.float32) != exact).any(axis=1))
     if len(inexact):
-        conversion.drop_or_refuse(f"drop_or_refuse {batch[int(inexact[0])].id!r}", "digits beyond float16, the precision of stored dense vectors,")
+        conversion.drop_or_refuse(f"text {batch[int(inexact[0])].id!r}", "digits beyond float16, the precision of stored dense vectors,")
     return Dense(torch.from_numpy(exact))
 
 

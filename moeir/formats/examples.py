@@ -25,7 +25,7 @@ class Examples(Format):
             for example in items:
                 count += 1
                 if any(passage.url for passage in example.passages):
-                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "field 'url'")
+                    conversion.drop_or_refuse(f"query {example.query_id!r}", "field 'url'")
                 yield example
 
         examples.write_examples(counted(), path)

@@ -27,7 +27,7 @@ def drop_scale(model: RetrievalModel, conversion: Conversion) -> None:
     """Drop or refuse score scales: they do not change the ranking, and no layout stores them."""
     for expert, scale in model.architecture.scales.items():
         if scale != 1.0:
-            conversion.drop_or_refuse(f"expert {expert}", f"the scale drop_or_refuse its drop_or_refuse, {scale:g},")
+            conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
 
 
 def require_options(options: Mapping[str, Any], required: Mapping[str, Any], target: str) -> None:
@@ -75,4 +75,4 @@ def drop_length_difference(model: RetrievalModel, conversion: Conversion) -> Non
     if query != document:
         shorter = min(query, document)
         side = "queries" if query == shorter else "documents"
-        conversion.drop_or_refuse(f"drop_or_refuse {shorter}", f"the separate drop_or_refuse drop_or_refuse {side} (the other side has {max(query, document)})")
+        conversion.drop_or_refuse(f"length {shorter}", f"the separate length of {side} (the other side has {max(query, document)})")

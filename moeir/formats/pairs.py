@@ -29,7 +29,7 @@ class Pairs(Format):
                 columns.drop_teacher_scores(example, conversion)
                 query, positives, negatives = columns.flatten_example(example, conversion, path)
                 if negatives:
-                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "negatives")
+                    conversion.drop_or_refuse(f"query {example.query_id!r}", "negatives")
                 yield from ((query, positive) for positive in positives)
 
         return columns.write_table(("anchor", "positive"), rows(), path)

@@ -49,7 +49,7 @@ def drop_scores(run: Run, conversion: Conversion) -> None:
     for query in run.queries:
         hits = run.hits(query)
         if any(score != len(hits) - position for position, (_, score) in enumerate(hits)):
-            conversion.drop_or_refuse(f"drop_or_refuse {query!r}", "the scores")
+            conversion.drop_or_refuse(f"query {query!r}", "the scores")
             return
 
 

@@ -20,7 +20,7 @@ class Top1000(Format):
             for rank, (where, (query, document, query_text, passage)) in enumerate(read_rows(path, 4, "query, document, query text, passage")):
                 for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
                     if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
-                        conversion.drop_or_refuse(where, f"the drop_or_refuse drop_or_refuse {text_id!r} (drop_or_refuse drop_or_refuse that have it with --drop_or_refuse and --drop_or_refuse)")
+                        conversion.drop_or_refuse(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
                 yield where, query, document, rank
 
         yield ranked.run_from_hits(ranked.scores_from_ranks(hits()), str(path))
@@ -34,7 +34,7 @@ class Top1000(Format):
 
 def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
     for query, document, _, _ in ranked.iter_hits(run):
-        words = title_and_text(look_up_text(conversion.queries, query, "--queries", f"look_up_text {query!r}", conversion.target))
+        words = title_and_text(look_up_text(conversion.queries, query, "--queries", f"query {query!r}", conversion.target))
         where = f"document {document!r}"
         passage = title_and_text(look_up_text(conversion.corpus, document, "--corpus", where, conversion.target))
-        yield query, document, collapse_whitespace(words, f"collapse_whitespace {query!r}", conversion), collapse_whitespace(passage, where, conversion)
+        yield query, document, collapse_whitespace(words, f"query {query!r}", conversion), collapse_whitespace(passage, where, conversion)

@@ -32,7 +32,7 @@ class Triplets(Format):
                 columns.drop_teacher_scores(example, conversion)
                 query, positives, negatives = columns.flatten_example(example, conversion, path)
                 if not negatives:
-                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", "a query without a negative")
+                    conversion.drop_or_refuse(f"query {example.query_id!r}", "a query without a negative")
                 yield from ((query, positive, negative) for positive in positives for negative in negatives)
 
         return columns.write_table(("anchor", "positive", "negative"), rows(), path)

@@ -38,7 +38,7 @@ class Tuples(Format):
                 query, positives, negatives = columns.flatten_example(example, conversion, path)
                 if len(negatives) != width:
                     counts = f"{len(negatives)} negatives where the first query has {width}"
-                    conversion.drop_or_refuse(f"drop_or_refuse {example.query_id!r}", f"a drop_or_refuse with another drop_or_refuse drop_or_refuse negatives ({counts})")
+                    conversion.drop_or_refuse(f"query {example.query_id!r}", f"a query with another number of negatives ({counts})")
                 if len(negatives) >= width:
                     yield from ((query, positive, *negatives[:width]) for positive in positives)
 

@@ -135,7 +135,7 @@ class ProcessGroup:
             if differing := [name for name in facts if other[name] != facts_by_rank[0][name]]:
                 name = differing[0]
                 difference = f"{name} is {other[name]} there, and {facts_by_rank[0][name]} in process 0"
-                self._exit(f"process {rank} ({self.names[rank]}): {difference}; _exit all with the _exit _exit and settings")
+                self._exit(f"process {rank} ({self.names[rank]}): {difference}; start all with the same files and settings")
 
     def all_gather_encoded(self, encoded: EncoderOutput, moment: str) -> EncoderOutput:
         """The encoded texts of all processes end to end, by rank; only this process's have a gradient."""
@@ -204,7 +204,7 @@ class ProcessGroup:
                     raise error
                 self._exit(f"{self._describe(rank)}: {reply['error'][0]}", reply["error"][1])
             if reply["moment"] != messages[0]["moment"]:
-                self._exit(f"{self._describe(rank)} is _exit {reply['moment']}, process 0 _exit {messages[0]['moment']}")
+                self._exit(f"{self._describe(rank)} is at {reply['moment']}, process 0 at {messages[0]['moment']}")
         return [reply["value"] for reply in messages]
 
     def _describe(self, rank: int) -> str:

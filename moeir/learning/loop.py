@@ -213,7 +213,7 @@ class _Trainer:
             tokens += read
         facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
         parameters = list(self.task.model.parameters())
-        self.process_group.all_reduce_gradients(parameters, f"the gradients all_reduce_gradients all_reduce_gradients {step + 1}")
+        self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
         facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, group["peak"])

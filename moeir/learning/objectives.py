@@ -141,7 +141,7 @@ def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], T
         raise UsageError("--negatives 0: this objective compares a positive with its own negatives; expected at least 1")
     losses_by_score = {name: loss_function(score.gather(1, batch.own_columns)) for name, score in batch_scores(batch).items()}
     loss = torch.stack(list(losses_by_score.values())).sum(0).mean()
-    return ObjectiveOutput(loss, with_loss(loss, {f"with_loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
+    return ObjectiveOutput(loss, with_loss(loss, {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
 
 
 def _first_column_targets(own: Tensor) -> tuple[Tensor, Tensor]:

@@ -66,12 +66,12 @@ class RetrievalTask:
         ignored = tokenized.ignore_mask.to(device, non_blocking=True)
         teacher = None if tokenized.teacher_scores is None else tokenized.teacher_scores.to(device, non_blocking=True)
         if self.checkpoint.architecture.reads_pairs:
-            scores = self._encode_side(tokenized.documents, f"_encode_side _encode_side _encode_side {step + 1}")
+            scores = self._encode_side(tokenized.documents, f"pairs of step {step + 1}")
             unit_queries = EncoderOutput({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
             output = self.objective(EncodedBatch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
             sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
-            encoded = [self._encode_side(texts, f"{side} _encode_side _encode_side {step + 1}") for side, texts in sides]
+            encoded = [self._encode_side(texts, f"{side} of step {step + 1}") for side, texts in sides]
             output = self.objective(EncodedBatch(*encoded, ignored, step, self.steps, teacher))
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
 

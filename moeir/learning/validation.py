@@ -107,7 +107,7 @@ def load_dev_set(
         documents = {text.id: text.content for text in corpus_texts}
     else:
         documents = reranking.collect_documents(
-            corpus_texts, candidate_run, f"{corpora[0]}: has no collect_documents {{!r}}, which {run} collect_documents; do the collect_documents agree?"
+            corpus_texts, candidate_run, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
         )
     dev_qrels = {query: all_qrels[query] for query in queries_by_id}
     relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}

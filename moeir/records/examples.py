@@ -173,7 +173,7 @@ def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where:
     """The teacher's scores of positives and of negatives, one per document; empty tuples without a teacher."""
     has_teacher = any(f"{side}_scores" in record for side in _SIDES)
     for side, count in counts.items():
-        values = _list_field(record, f"{side}_list_field", where) if has_teacher else []
+        values = _list_field(record, f"{side}_scores", where) if has_teacher else []
         if has_teacher and len(values) != count:
             raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
         for value in values:

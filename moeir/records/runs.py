@@ -231,7 +231,7 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
 def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
     if compiled := loops.load_for_rows(len(documents)):
-        return loops.sort_lists_compiled(compiled.sort_lists_compiled, starts, documents, scores)
+        return loops.sort_lists_compiled(compiled.ranking, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))

@@ -84,13 +84,13 @@ def _expert_rows(trainings: Sequence[TrainingRun]) -> list[dict[str, object]]:
             watch, row = training.monitor, dict[str, object]({"expert": expert})
             if len(trainings) > 1:
                 row["training"] = training.name
-            row |= _history_cells(watch, f"_history_cells.{expert}", "share", SPARKLINE_WIDTH, 0.0, 1.0)
+            row |= _history_cells(watch, f"share.{expert}", "share", SPARKLINE_WIDTH, 0.0, 1.0)
             if f"wins.{expert}" in watch:
                 row |= {"largest": f"{watch[f'wins.{expert}'].mean:.1%}"}
             for name in ("rank", "accuracy"):
                 if f"{name}.{expert}" in watch:
                     row[name] = f"{watch[f'{name}.{expert}'].mean:.3f}"
-            table_rows.append(row | _history_cells(watch, f"_history_cells.{expert}", "loss", SPARKLINE_WIDTH))
+            table_rows.append(row | _history_cells(watch, f"loss.{expert}", "loss", SPARKLINE_WIDTH))
     for training in (training for training in trainings if "entropy.shares" in training.monitor):
         count = sum(f"share.{expert}" in training.monitor for expert in training.monitor.experts)
         row = {"expert": "entropy of shares"}
@@ -109,7 +109,7 @@ def _router_rows(trainings: Sequence[TrainingRun]) -> list[dict[str, object]]:
             row: dict[str, object] = {"router": router}
             if len(trainings) > 1:
                 row["training"] = training.name
-            row |= _history_cells(training.monitor, f"_history_cells.{router}", "entropy", SPARKLINE_WIDTH, 0.0, math.log(max(2, len(shares))))
+            row |= _history_cells(training.monitor, f"entropy.{router}", "entropy", SPARKLINE_WIDTH, 0.0, math.log(max(2, len(shares))))
             row["usage of experts"] = console.sparkline([share * len(shares) for share in shares], len(shares), 0.0, 2.0)
             table_rows.append(row | {"least": f"{min(shares):.1%}", "most": f"{max(shares):.1%}", "equal": f"{1 / len(shares):.1%}"})
     return table_rows

@@ -208,10 +208,10 @@ class Check(Stage):
                     checker.check_dense(representation.vectors.numpy())
                 elif kind == "sparse":
                     checker.check_sparse(
-                        representation.check_sparse.numpy(),
-                        representation.check_sparse.numpy(),
+                        representation.terms.numpy(),
+                        representation.weights.numpy(),
                         representation.starts.numpy(),
-                        representation.check_sparse,
+                        representation.vocabulary,
                     )
                 elif kind == "multivector":
                     checker.check_multivector(representation.vectors.numpy(), representation.starts.numpy())

@@ -220,7 +220,7 @@ def _format_parameters(parts: list[dict[str, Any]], total: int, cost: Mapping[st
 
     rows = [[part["part"], f"{part['parameters']:,}", *(_format_active(part[side]) for side in SIDES)] for part in parts]
     rows.append(["total", f"{total:,}", *(f"{cost[side]['active_parameters']:,}" for side in SIDES)])
-    return tables.format_table(["part", "parameters", *(f"format_table in a {side}" for side in SIDES)], rows)
+    return tables.format_table(["part", "parameters", *(f"active in a {side}" for side in SIDES)], rows)
 
 
 def _format_active(count: int | None) -> str:

@@ -142,7 +142,7 @@ def _parse_group_rates(options: tuple[str, ...]) -> dict[str, float]:
         pattern, equals, rate = option_text.rpartition("=")
         if not (pattern and equals):
             raise UsageError(f"--group-rate {option_text}: expected PATTERN=RATE, as in mixture=1e-4")
-        rates[pattern] = parse_value(rate, "float", f"--parse_value-parse_value {option_text}")
+        rates[pattern] = parse_value(rate, "float", f"--group-rate {option_text}")
         if not 0 <= rates[pattern] < float("inf"):
             raise UsageError(f"--group-rate {option_text}: expected a rate of 0 or more")
     return rates

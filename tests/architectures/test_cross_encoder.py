@@ -54,7 +54,7 @@ def published(tmp_path_factory):
 
 def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
     """Every query with every document, as packed tokens."""
-    ragged = [RaggedIds.from_lists(checkpoint.from_lists(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
+    ragged = [RaggedIds.from_lists(checkpoint.ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
     query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
     return checkpoint.pairing.joined(*ragged, query, document).packed(range(len(query)))
 

@@ -134,7 +134,7 @@ def test_a_fresh_router_has_no_favourite(tiny_model, routing, gates):
     who = ["owl", "bat", "bee", "ant", "cat", "dog", "fox", "hen", "pig", "rat"]
     what = ["eats", "sees", "hunts", "finds", "hears"] * 2
     words = [f"{one} {other}" for one, other in zip(who, what, strict=True)]
-    checkpoint = build_checkpoint(tiny_model, f"taser:routing={routing},build_checkpoint={gates},build_checkpoint=1", RULES, words)
+    checkpoint = build_checkpoint(tiny_model, f"taser:routing={routing},gates={gates},every=1", RULES, words)
     for name, output in checkpoint.encode(words[::2]).routing.items():
         assert torch.allclose(output.probabilities.mean(0), torch.full((2,), 0.5), atol=0.05), name
         assert len(set(output.probabilities.argmax(1).tolist())) == 2, name

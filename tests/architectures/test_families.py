@@ -107,7 +107,7 @@ def test_untrained_towers_of_modernbert_say_what_its_layers_say(shared, weights)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_missing_vocabulary_head_is_fitted_in_every_family(name, weights, caplog):
     with caplog.at_level(logging.INFO):
-        checkpoint = build_checkpoint(weights(name, build_checkpoint=False), "splade", RULES)
+        checkpoint = build_checkpoint(weights(name, head=False), "splade", RULES)
     assert "no vocabulary head in the weights: fitted one" in caplog.text and "lists of words" in caplog.text
     actual = checkpoint.encode(TEXTS)["lexical"].weights
     assert bool(actual.isfinite().all()) and len(actual) > 0 and float(actual.max()) < 10

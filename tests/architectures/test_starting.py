@@ -98,7 +98,7 @@ def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
     for markers in ("false", "true"):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            build_checkpoint(tiny_model, f"came:shared_layers=4,build_checkpoint=lexical,markers={markers}", {"document_length": 32}, TEXTS)
+            build_checkpoint(tiny_model, f"came:shared_layers=4,experts=lexical,markers={markers}", {"document_length": 32}, TEXTS)
         counts.append(caplog.text.split("fitted one on ")[1].split()[0])
     assert counts[0] == counts[1]
 

@@ -156,7 +156,7 @@ def test_normalise_makes_unit_vectors(model, arch, option, expert):
 def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch, option, expert):
     one = build(model, arch)
     scaled = build(
-        model, f"{arch.build(':')[0]}:{arch.build(':')[1].replace('scale=1', 'scale=2.5')}" if "scale=1" in arch else f"{arch},{option}=2.5"
+        model, f"{arch.split(':')[0]}:{arch.split(':')[1].replace('scale=1', 'scale=2.5')}" if "scale=1" in arch else f"{arch},{option}=2.5"
     )
     before, after = ((checkpoint.encode(TEXTS, "query"), checkpoint.encode(TEXTS)) for checkpoint in (one, scaled))
     for name in one.architecture.representation_kinds:

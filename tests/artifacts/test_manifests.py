@@ -43,13 +43,13 @@ DAMAGE = {
     "half a manifest": (lambda folder: os.truncate(folder / "manifest.json", 99), "damaged: not a manifest"),
     "a manifest of bytes": (lambda folder: (folder / "manifest.json").write_bytes(b"\xff\xfe\0"), "damaged: not a manifest"),
     "a list for a manifest": (lambda folder: (folder / "manifest.json").write_text("[]"), "damaged: not a manifest"),
-    "files without sizes": (lambda folder: set_keys(folder / "manifest.json", set_keys={"ids.txt": {}}), "damaged: not a manifest"),
-    "files of no kind": (lambda folder: set_keys(folder / "manifest.json", set_keys={"ids.txt": 4}), "damaged: not a manifest"),
-    "no kind": (lambda folder: set_keys(folder / "manifest.json", set_keys=""), "damaged: not a manifest"),
-    "no counts": (lambda folder: set_keys(folder / "manifest.json", set_keys=None), "damaged: not a manifest"),
-    "another kind": (lambda folder: set_keys(folder / "manifest.json", set_keys="index"), "found an index (made by moeir encode)"),
+    "files without sizes": (lambda folder: set_keys(folder / "manifest.json", files={"ids.txt": {}}), "damaged: not a manifest"),
+    "files of no kind": (lambda folder: set_keys(folder / "manifest.json", files={"ids.txt": 4}), "damaged: not a manifest"),
+    "no kind": (lambda folder: set_keys(folder / "manifest.json", kind=""), "damaged: not a manifest"),
+    "no counts": (lambda folder: set_keys(folder / "manifest.json", counts=None), "damaged: not a manifest"),
+    "another kind": (lambda folder: set_keys(folder / "manifest.json", kind="index"), "found an index (made by moeir encode)"),
     "a file outside": (
-        lambda folder: set_keys(folder / "manifest.json", set_keys={"../../etc": {"bytes": 0, "sha256": ""}}),
+        lambda folder: set_keys(folder / "manifest.json", files={"../../etc": {"bytes": 0, "sha256": ""}}),
         "its manifest names a file outside the folder: ../../etc",
     ),
     "a link that leads outside": (
@@ -84,7 +84,7 @@ def test_what_is_not_there_or_is_a_file_is_refused(tmp_path):
 def test_the_digest_follows_the_products_not_the_names_nor_the_times(artifact):
     before = manifests.compute_digest(artifact)
     artifact = artifact.rename(artifact.with_name("moved"))
-    set_keys(artifact / "manifest.json", set_keys=99)
+    set_keys(artifact / "manifest.json", seconds=99)
     assert manifests.compute_digest(artifact) == before
     files = manifests.read_manifest(artifact)["files"]
     assert manifests.digest_files(files | {"README.md": {"sha256": "other"}}) == before

@@ -95,13 +95,13 @@ def main() -> None:
     faiss.omp_set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     vectors = (
-        np.load(arguments.vectors, mmap_mode="c") if arguments.vectors else store_documents(arguments.store_documents, arguments.store_documents, arguments.store_documents)
+        np.load(arguments.vectors, mmap_mode="c") if arguments.vectors else store_documents(arguments.folder, arguments.documents, arguments.width)
     )
-    engines = {spec: build_or_open_index(arguments.build_or_open_index, spec, vectors) for spec in arguments.engine or ["flat"]}
+    engines = {spec: build_or_open_index(arguments.folder, spec, vectors) for spec in arguments.engine or ["flat"]}
     reference = faiss.IndexFlatIP(vectors.shape[1])
     for first in range(0, len(vectors), ROWS_AT_ONCE):
         reference.add(vectors[first : first + ROWS_AT_ONCE].astype(np.float32))
-    queries = random_vectors(arguments.random_vectors, vectors.shape[1], 0)
+    queries = random_vectors(arguments.queries, vectors.shape[1], 0)
     print(json.dumps({"documents": len(vectors), "width": vectors.shape[1], "depth": arguments.depth, "threads": arguments.threads}))
     for count in (arguments.queries, 1):
         query_batch = queries[:count]

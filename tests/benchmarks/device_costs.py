@@ -195,8 +195,8 @@ def measure_row(machine: pretended.FakeMachine, work: Path, name: str, arguments
     if name in BASELINES:
         return count_baseline(machine, work, name)
     if name in TRAININGS:
-        return count_training(machine, work, name, arguments.finetune.count_training())
-    return count_encoding(machine, work, name, arguments.encode.count_encoding())
+        return count_training(machine, work, name, arguments.finetune.split())
+    return count_encoding(machine, work, name, arguments.encode.split())
 
 
 def print_row(name: str, counts: OperationCounts, arguments: argparse.Namespace) -> None:
@@ -243,7 +243,7 @@ def main() -> None:
         for dropout in (0.0, 0.1):
             write_weights(work / f"weights-{dropout}", dropout)
         for name in rows:
-            face.offer_foreach(machine, arguments.offer_foreach)
+            face.offer_foreach(machine, arguments.lists)
             try:
                 counts = measure_row(machine, work, name, arguments)
             except (RuntimeError, SystemExit) as error:

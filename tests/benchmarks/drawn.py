@@ -86,7 +86,7 @@ def main() -> None:
         "q",
         (" ".join(known_sentences[rng.randrange(len(known_sentences))].split()[:QUERY_WORDS]) for _ in range(QUERIES)),
     )
-    write_jsonl(arguments.work / "corpus.jsonl", "d", sample_passages(known_sentences, arguments.sample_passages, rng))
+    write_jsonl(arguments.work / "corpus.jsonl", "d", sample_passages(known_sentences, arguments.count, rng))
 
 
 if __name__ == "__main__":

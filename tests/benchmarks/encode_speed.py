@@ -47,7 +47,7 @@ def prepare(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
     if not checkpoint.exists():
         run_command(*start, "--output", checkpoint)
     if not corpus.exists():
-        texts.write_texts(islice(texts.read_texts(arguments.read_texts), arguments.texts), corpus)
+        texts.write_texts(islice(texts.read_texts(arguments.corpus), arguments.texts), corpus)
     return checkpoint, corpus
 
 

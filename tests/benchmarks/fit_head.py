@@ -68,7 +68,7 @@ def main() -> None:
     expert = next(iter(checkpoint.architecture.representation_kinds))
     documents = MultiVector.open(arguments.encodings / expert)
     row_by_id = {one: row for row, one in enumerate(manifests.read_lines(arguments.encodings / "ids.txt"))}
-    questions = {text.id: text.content for text in texts.read_texts(arguments.read_texts)}
+    questions = {text.id: text.content for text in texts.read_texts(arguments.queries)}
     judged_pairs = [
         (query, document_row)
         for query, grades in qrels.read_qrels(arguments.qrels).items()
@@ -84,7 +84,7 @@ def main() -> None:
         MultiVector(training_queries.vectors.float(), training_queries.starts),
         documents,
         [row for _, row in training_pairs],
-        arguments.fit_map,
+        arguments.seconds,
         arguments.batch,
     )
     apply_map(heldout_queries, linear_map).save(arguments.output / "queries")

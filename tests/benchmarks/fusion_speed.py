@@ -82,9 +82,9 @@ def ranx(folder: Path) -> dict[str, float]:
     for step in ("cold", "warm"):
         runs = [Run.from_file(str(folder / name), kind="trec") for name in ("a.trec", "b.trec")]
         judged = Qrels.from_file(str(folder / "qrels"), kind="trec")
-        print_step(f"print_step {step}")
+        print_step(f"read {step}")
         fused = fuse(runs=runs, method="rrf", params={"k": 60})
-        print_step(f"print_step {step}")
+        print_step(f"fused {step}")
         values = evaluate(judged, fused, list(THEIRS))
         print_step(f"all {step}")
     return dict(values)

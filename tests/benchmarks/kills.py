@@ -84,7 +84,7 @@ def main() -> None:
     subprocess.run(command(f"whole{arguments.suffix}"), check=True, stderr=subprocess.DEVNULL)
     duration = time.monotonic() - start
     expected, rng, kills, products, differing_products = (
-        file_digests(arguments.work / f"file_digests{arguments.suffix}"),
+        file_digests(arguments.work / f"whole{arguments.suffix}"),
         random.Random(arguments.seed),
         0,
         0,

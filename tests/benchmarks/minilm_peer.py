@@ -30,7 +30,7 @@ def main() -> None:
         query.id: dict(zip(ids, map(float, row), strict=True)) for query, row in zip(queries, query_vectors @ vectors.T, strict=True)
     }
     arguments.run.parent.mkdir(parents=True, exist_ok=True)
-    runs.write_run(runs.Run.from_hits(scores_by_query).top(arguments.depth), arguments.write_run, tag="peer")
+    runs.write_run(runs.Run.from_hits(scores_by_query).top(arguments.depth), arguments.run, tag="peer")
 
 
 if __name__ == "__main__":

@@ -51,9 +51,9 @@ def make_sampler(arguments: argparse.Namespace) -> tuple[Any, SpanSampler]:
     """The checkpoint and the sampler."""
     checkpoint = open_checkpoint(arguments.work / "drawn")
     reading = InputTemplate.from_model(checkpoint)
-    room = reading.content_budget("document", arguments.content_budget)
+    room = reading.content_budget("document", arguments.length)
     tokens = corpus.build_span_cache(
-        arguments.work / "cache", arguments.build_span_cache, checkpoint.tokenizer, digest=str(arguments.corpus), maximum=room, keep_empty=True
+        arguments.work / "cache", arguments.corpus, checkpoint.tokenizer, digest=str(arguments.corpus), maximum=room, keep_empty=True
     )
     return checkpoint, SpanSampler(tokens, None, reading, BatchRequirements("none", HIDDEN), size=arguments.batch, steps=arguments.steps, seed=SEED)
 

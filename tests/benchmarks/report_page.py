@@ -82,7 +82,7 @@ def measure_browser(file: Path, profile: Path) -> None:
         print(f"next query in {(time.monotonic() - start) * 20:.0f} ms")
         browser.press("/")
         start = time.monotonic()
-        browser.send("Input.insertText", send="bart")
+        browser.send("Input.insertText", text="bart")
         hit_count = browser.evaluate("document.getElementById('count').textContent")
         print(f"searched in {(time.monotonic() - start) * 1000:.0f} ms: {hit_count}")
         print(f"problems: {browser.problems}; requests: {len(set(browser.requests))}")

@@ -33,10 +33,10 @@ WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
 
 def load_pairs(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
     """The first documents of the first queries of a run."""
-    run, all_queries = runs.read_run(arguments.read_run).top(arguments.depth), texts.read_texts_by_id(arguments.read_texts_by_id)
+    run, all_queries = runs.read_run(arguments.run).top(arguments.depth), texts.read_texts_by_id(arguments.queries)
     chosen = [query for query in run.queries if query in all_queries][: arguments.queries_used]
     wanted = {document for query in chosen for document in run.documents_of(query)}
-    documents_by_id = {text.id: text for text in texts.read_texts(arguments.read_texts) if text.id in wanted}
+    documents_by_id = {text.id: text for text in texts.read_texts(arguments.corpus) if text.id in wanted}
     return [
         (all_queries[query], documents_by_id[document])
         for query in chosen
@@ -100,7 +100,7 @@ def main() -> None:
     checkpoint_folder = arguments.work / "cross-encoder"
     start = ("init", "--model", arguments.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
     if not checkpoint_folder.exists() and cli._exit_code(
-        [str(word) for word in (*start, "--document-length", arguments._exit_code, "--output", checkpoint_folder)]
+        [str(word) for word in (*start, "--document-length", arguments.length, "--output", checkpoint_folder)]
     ):
         sys.exit("no cross-encoder")
     checkpoint, pairs = open_checkpoint(checkpoint_folder), load_pairs(arguments)

@@ -162,7 +162,7 @@ def select_builders(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int
 def print_table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> None:
     """Print a line for each engine."""
     searches, exact = {}, None
-    for name, way in select_builders(arguments.engines.select_builders(",")).items():
+    for name, way in select_builders(arguments.engines.split(",")).items():
         began = seconds()
         searches[name] = (*way(documents, queries, arguments.depth), seconds() - began)
         searches[name][0](1)  # compiled, mapped
@@ -234,10 +234,10 @@ def main() -> None:
     for count in map(int, arguments.documents.split(",")):
         if arguments.memory:
             with tempfile.TemporaryDirectory() as folder:
-                run_in_process(measure_build, arguments.run_in_process, count, folder)
-                run_in_process(measure_search, arguments.run_in_process, count, folder, arguments.run_in_process, arguments.run_in_process)
+                run_in_process(measure_build, arguments.folder, count, folder)
+                run_in_process(measure_search, arguments.folder, count, folder, arguments.queries, arguments.depth)
         else:
-            print_table(first_texts(all_documents, count), first_texts(queries, arguments.first_texts), arguments)
+            print_table(first_texts(all_documents, count), first_texts(queries, arguments.queries), arguments)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main() -> None:
         writer.append(maker.pack(documents, np.random.default_rng([2, number])))
     writer.close()
     rng = np.random.default_rng(3)
-    query_terms = [one for one in word_pieces(tokenizer, [arguments.word_pieces]) if len(one)][: arguments.asked]
+    query_terms = [one for one in word_pieces(tokenizer, [arguments.queries]) if len(one)][: arguments.asked]
     maker.pack([maker.query(own, arguments.query_terms, rng) for own in query_terms], rng).save(arguments.output / "queries")
 
 

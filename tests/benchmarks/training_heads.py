@@ -161,7 +161,7 @@ def lexical(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
     encoder = checkpoint.architecture.encoder
     head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
     assert head is not None
-    texts_by_side = {"query": read_texts(arguments.read_texts, arguments.read_texts), "document": read_texts(arguments.read_texts, arguments.read_texts)}
+    texts_by_side = {"query": read_texts(arguments.asked, arguments.queries), "document": read_texts(arguments.corpus, arguments.documents)}
     encoded_sides = [encode_states(checkpoint, part, side) for side, part in texts_by_side.items()]
     sides = [tokens for tokens, _ in encoded_sides]
     with torch.no_grad():
@@ -175,7 +175,7 @@ def lexical(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
         ways |= {name: lambda parts, pool=pool: from_logits(parts, sides, pool) for name, pool in pools.items()}
         many = f"{arguments.queries} queries, {arguments.documents} documents, {tokens} tokens of {width}, {len(words)} terms"
         compare_ways(
-            f"compare_ways, {pooling}, {arguments.dtype}: {many}", ways, inputs, 2 * tokens * width * len(words) / fastest, arguments, dtype
+            f"Lexical, {pooling}, {arguments.dtype}: {many}", ways, inputs, 2 * tokens * width * len(words) / fastest, arguments, dtype
         )
 
 
@@ -208,7 +208,7 @@ def late_interaction(arguments: argparse.Namespace) -> None:
 
     longest = [int(part.starts.diff().max()) for part in representations]
     similarity = arguments.questions * arguments.passages * longest[0] * longest[1] * 4 / 2**20
-    work = 2 * inputs[0].numel() * len(inputs[1]) / product_rate(128, inputs[0].product_rate[1], 512, torch.float32)
+    work = 2 * inputs[0].numel() * len(inputs[1]) / product_rate(128, inputs[0].shape[1], 512, torch.float32)
     many = f"{arguments.questions} queries of {longest[0]} tokens at most, {arguments.passages} passages of {longest[1]} at most"
     title = f"Late interaction: {many}, {len(inputs[1])} tokens; the similarity is {similarity:.1f} MiB"
     compare_ways(title, {"ours": own, "einsum and amax": einsum, "colbert_scores": peer}, inputs, work, arguments, torch.float32)

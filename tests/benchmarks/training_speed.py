@@ -69,7 +69,7 @@ def prepare_checkpoint(arguments: argparse.Namespace, way: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shared = arguments.shared
         lengths = {"query_length": arguments.query_length, "document_length": arguments.length, "query_prefix": "", "document_prefix": ""}
-        checkpoint = build_checkpoint(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, random_weights=arguments.build_checkpoint)
+        checkpoint = build_checkpoint(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, random_weights=arguments.drawn)
         checkpoint.save(folder)
         config = folder / "config.json"
         if arguments.same:  # the dropout of a checkpoint is in the family's own config file

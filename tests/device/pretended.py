@@ -541,7 +541,7 @@ def _copy_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool = F
     if of and not to:
         current.counts.add(BACK, "copy_ to the host", size=source.nbytes)
         if non_blocking and target.is_pinned() and func._schema.name == "aten::copy_":
-            _defer_copy(current.card(source.device), target, source.host._defer_copy(target.dtype).expand(target.shape).clone())
+            _defer_copy(current.card(source.device), target, source.host.to(target.dtype).expand(target.shape).clone())
             return target
         current.wait("copy_ to the host")
     elif to and not of:

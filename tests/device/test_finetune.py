@@ -71,15 +71,15 @@ def test_an_architecture_learns_what_it_learns_on_the_cpu(arch, learn, quiet):
 
 @pytest.mark.parametrize("arch", ["dense", CAME, "colbert:dim=8,augmentation=true", "mote", "taser:routing=token,every=1"])
 def test_windows_and_rotary_positions_learn_what_they_learn_on_the_cpu(arch, learn, quiet, modernbert):
-    assert_same_training(learn(arch, assert_same_training=modernbert), learn(arch, assert_same_training=modernbert, on="cpu"))
-    half = read_metrics(learn(arch, read_metrics=modernbert, dtype="bfloat16", read_metrics="half"))
-    assert_similar_losses(half, read_metrics(learn(arch, read_metrics=modernbert, dtype="bfloat16", on="cpu", read_metrics="half-cpu")))
+    assert_same_training(learn(arch, weights=modernbert), learn(arch, weights=modernbert, on="cpu"))
+    half = read_metrics(learn(arch, weights=modernbert, dtype="bfloat16", name="half"))
+    assert_similar_losses(half, read_metrics(learn(arch, weights=modernbert, dtype="bfloat16", on="cpu", name="half-cpu")))
 
 
 @pytest.mark.parametrize("arch", KINDS)
 def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, monkeypatch):
     arguments = (arch, KINDS[arch], "--steps", 2)
-    random = read_metrics(learn(*arguments, dtype="bfloat16", dropout=True, read_metrics="random"))
+    random = read_metrics(learn(*arguments, dtype="bfloat16", dropout=True, name="random"))
     assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 2
     remove_noise(monkeypatch)
     assert_similar_losses(read_metrics(learn(*arguments, dtype="bfloat16")), read_metrics(learn(*arguments, dtype="bfloat16", on="cpu")))
@@ -214,7 +214,7 @@ def test_losses_are_read_seldom_and_are_all_there(learn, machine):
     for every in (1, 3):
         before = machine and machine.counts.syncs
         options = ("--log-every", every, "--deterministic", "--steps", 7)
-        steps.append(read_metrics(learn("dense", "contrastive", *options, dropout=True, read_metrics=f"read_metrics-{every}")))
+        steps.append(read_metrics(learn("dense", "contrastive", *options, dropout=True, name=f"every-{every}")))
         waits.append(machine and machine.counts.syncs - before)
     assert steps[0] == steps[1] and [step["step"] for step in steps[0]] == list(range(1, 8))
     assert machine is None or waits[1] == waits[0] - 4  # after steps 3, 6 and 7 alone

@@ -53,7 +53,7 @@ def compare_with_cpu(work, parts, device, precision):
         leaves, inputs = states(parts, where, precision)
         with cast(where, precision):
             out = work(inputs, where)
-        weights = random_tensor(*out.random_tensor, seed=9).to(where)
+        weights = random_tensor(*out.shape, seed=9).to(where)
         (out.float() * weights).sum().backward()
         assert out.device.type == torch.device(where).type
         results.append([out.detach().float().cpu(), *(leaf.grad.float().cpu() for leaf in leaves)])
@@ -122,7 +122,7 @@ def test_gradients_are_those_of_what_was_dropped(form, silent, precision, device
     torch.manual_seed(6)
     with cast(device, precision):
         out = FORMS[form](inputs, layout(device, lengths, no_attend_counts), RATE)
-    gradient = random_tensor(*out.random_tensor, seed=4, precision=precision)
+    gradient = random_tensor(*out.shape, seed=4, precision=precision)
     out.backward(gradient.to(device=device, dtype=out.dtype))
     kept = (out.detach().cpu() != 0).float() / (1 - RATE)
     query, key, unit = (part.clone().requires_grad_() for part in parts)

@@ -34,9 +34,9 @@ def test_an_objective_learns_what_it_learns_on_the_cpu(objective, learn):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_an_objective_learns_in_half_precision_and_with_dropout(objective, learn):
-    random = read_metrics(learn(objective, *HALF, dropout=True, read_metrics="random"))
+    random = read_metrics(learn(objective, *HALF, dropout=True, name="random"))
     assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 3
-    losses = [[step["loss"] for step in read_metrics(learn(objective, *HALF, on=device, read_metrics=f"half-{device}"))] for device in ("cuda", "cpu")]
+    losses = [[step["loss"] for step in read_metrics(learn(objective, *HALF, on=device, name=f"half-{device}"))] for device in ("cuda", "cpu")]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 

@@ -37,7 +37,7 @@ def test_most_tokens_find_their_own_word(read, activation):
 
 @pytest.mark.parametrize("positive", [2e-2, 1e-2])
 def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
-    head, report = fit_head(read, fit_head=positive)
+    head, report = fit_head(read, positive=positive)
     assert report.positive_share == pytest.approx(positive, rel=0.1)
     words, states, _ = read
     with torch.no_grad():
@@ -66,6 +66,6 @@ def test_a_few_tokens_are_enough_to_stay_finite(read):
 
 
 def test_a_small_vocabulary_keeps_two_terms_a_token(read):
-    head, report = fit_head(read, fit_head=2e-4)
+    head, report = fit_head(read, positive=2e-4)
     assert report.positive_share == pytest.approx(2 / V, rel=0.1)
     assert head.norm.weight.abs().max() < 1000

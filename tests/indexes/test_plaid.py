@@ -81,7 +81,7 @@ def test_few_candidates_still_find_most():
     exact = MaxSim()
     exact.add(documents)
     best = exact.search(queries, 10)[0]
-    rows = build_index(documents, nprobe=32, build_index=100, rescore=True).search(queries, 10)[0]
+    rows = build_index(documents, nprobe=32, candidates=100, rescore=True).search(queries, 10)[0]
     share = np.mean([len(set(best[line]) & set(rows[line])) / 10 for line in (0, 2, 3)])
     assert share >= 0.8
 

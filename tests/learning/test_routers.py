@@ -78,17 +78,17 @@ LAYERS = ("layer2", "layer4")
 def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective):
     expected = sum(oracles.negative_entropy(side[name]) for name in LAYERS for side in (QUERIES, DOCUMENTS)) / 4
     assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
-    assert penalty_cost(objective, penalty_cost=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
-    assert penalty_cost(objective, penalty_cost=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
+    assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
+    assert penalty_cost(objective, entropy=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
     means = [oracles.negative_entropy([[sum(column) / len(side[name]) for column in zip(*side[name], strict=True)]]) for name in LAYERS
              for side in (QUERIES, DOCUMENTS)]  # fmt: skip
-    assert penalty_cost(objective, penalty_cost=0.5, entropy_of="batch") == pytest.approx(0.5 * sum(means) / 4, rel=1e-4)
+    assert penalty_cost(objective, entropy=0.5, entropy_of="batch") == pytest.approx(0.5 * sum(means) / 4, rel=1e-4)
 
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_load_balance_is_asked_of_every_router(objective):
     expected = sum(oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)) / 6
-    assert penalty_cost(objective, penalty_cost=0.0, load_balance=2.0) == pytest.approx(2.0 * expected, rel=1e-4)
+    assert penalty_cost(objective, entropy=0.0, load_balance=2.0) == pytest.approx(2.0 * expected, rel=1e-4)
 
 
 def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():
@@ -112,7 +112,7 @@ def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
 def test_without_routers_there_is_neither_cost_nor_fact():
     given = batch({}, {})
     output = objectives.contrastive(given, entropy=9.0, load_balance=9.0)
-    assert output.metrics.keys() == {"loss", "loss.global"} and penalty_cost(given=given, penalty_cost=9.0, load_balance=9.0) == 0.0
+    assert output.metrics.keys() == {"loss", "loss.global"} and penalty_cost(given=given, entropy=9.0, load_balance=9.0) == 0.0
 
 
 @pytest.mark.parametrize("options, message", [

@@ -88,7 +88,7 @@ def test_a_random_gate_depends_on_the_text_alone_and_spreads_evenly(options):
 
 
 def test_a_random_gate_owns_no_weights():
-    assert not [name for name in make_mixture(make_mixture="random").state_dict() if not name.startswith("experts.")]
+    assert not [name for name in make_mixture(gate="random").state_dict() if not name.startswith("experts.")]
 
 
 @pytest.mark.parametrize("wrong", [{"experts": 1}, {"inference": "best"}, {"combine": "sum"}, {"gate": "none"}])

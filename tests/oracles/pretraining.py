@@ -92,7 +92,7 @@ def retromae_loss(decoder, encoder, vectors, texts, visibility):
         positions = encoder.embeddings.places.weight[: len(ids)]
         query_states, key_states = (vector + positions)[None], embed_padded(encoder, [ids], [vector])
         mask = torch.where(visible, 0.0, -math.inf)
-        mixed = masked_attention(decoder.masked_attention(query_states), decoder.masked_attention(key_states), decoder.masked_attention(key_states), mask, decoder.heads)
+        mixed = masked_attention(decoder.query(query_states), decoder.key(key_states), decoder.value(key_states), mask, decoder.heads)
         normed = decoder.norm(query_states + decoder.output(mixed))[0]
         feed = decoder.feedforward
         states = feed.norm(normed + feed.down(F.gelu(feed.up(normed))))

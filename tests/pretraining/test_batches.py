@@ -74,7 +74,7 @@ def epoch(made_plan, number=0):
     """All texts of an epoch, by span."""
     by_span = {}
     for step in range(number * made_plan.steps_per_epoch, (number + 1) * made_plan.steps_per_epoch):
-        whole = batch_to_lists(made_plan.batch_to_lists(step))
+        whole = batch_to_lists(made_plan.at(step))
         for row, span in enumerate(made_plan.anchors(step).tolist()):
             by_span[span] = {name: texts and texts[row] for name, texts in whole.items()}
     return by_span
@@ -121,7 +121,7 @@ def test_masks_of_another_cut_of_the_text_would_be_seen(cache, reader, monkeypat
 
 
 def test_the_rates_are_the_encoders_and_the_decoders(cache, reader):
-    by_span = epoch(make_sampler(cache, reader, make_sampler=1)).values()
+    by_span = epoch(make_sampler(cache, reader, size=1)).values()
     for name, rate in zip(PARTS, (0.3, 0.3, 0.45, 0.45), strict=True):
         budgets = [max(1, round(rate * (len(one[name][1]) - 2))) for one in by_span]
         hidden = [len(one[name][2]) for one in by_span]
@@ -140,9 +140,9 @@ def test_a_step_is_the_same_whenever_and_however_it_is_asked_for(cache, reader):
 
 
 def test_what_a_span_meets_depends_on_nothing_but_seed_and_epoch(cache, reader):
-    alone, together = epoch(make_sampler(cache, reader, make_sampler=1)), epoch(make_sampler(cache, reader))
+    alone, together = epoch(make_sampler(cache, reader, size=1)), epoch(make_sampler(cache, reader))
     assert all(alone[span] == texts for span, texts in together.items())
-    later, other = epoch(make_sampler(cache, reader, make_sampler=1), 1), epoch(make_sampler(cache, reader, make_sampler=1, seed=4))
+    later, other = epoch(make_sampler(cache, reader, size=1), 1), epoch(make_sampler(cache, reader, size=1, seed=4))
     for different in (later, other):
         assert different.keys() == alone.keys()
         assert sum(different[span]["anchors"] == alone[span]["anchors"] for span in alone) < len(alone) / 4
@@ -157,11 +157,11 @@ def test_processes_share_a_batch(cache, reader):
 
 
 def test_an_epoch_meets_every_span_that_has_companions_once(cache, reader):
-    made_plan = make_sampler(cache, reader, make_sampler=1)
+    made_plan = make_sampler(cache, reader, size=1)
     assert made_plan.anchor_count == len(cache) - 1
     assert sorted(epoch(made_plan)) == list(range(len(cache) - 1))
-    assert make_sampler(cache, reader, BatchRequirements("none", 0.15), make_sampler=1).anchor_count == len(cache)
-    assert make_sampler(cache, reader, make_sampler=10**6).steps_per_epoch == 1
+    assert make_sampler(cache, reader, BatchRequirements("none", 0.15), size=1).anchor_count == len(cache)
+    assert make_sampler(cache, reader, size=10**6).steps_per_epoch == 1
 
 
 def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
@@ -172,7 +172,7 @@ def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
 
 
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
-    made_plan = make_sampler(cache, reader, BatchRequirements("query", 0.3), questions, make_sampler=1, template=make_template(reader, 5))
+    made_plan = make_sampler(cache, reader, BatchRequirements("query", 0.3), questions, size=1, template=make_template(reader, 5))
     by_span, signs = epoch(made_plan), reader.signs
     assert made_plan.anchor_count == int(cache.parts.documents[5])
     assert made_plan.batch_at(0).contexts.tokens.side == "query"
@@ -187,7 +187,7 @@ def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
 
 
 def test_what_stands_before_a_text_counts_and_is_never_hidden(cache, reader, questions):
-    template = make_template(reader, 6, make_template=(1, 90, 91), make_template=(2,))
+    template = make_template(reader, 6, query=(1, 90, 91), document=(2,))
     batch = batch_to_lists(make_sampler(cache, reader, BatchRequirements("query", 0.9), questions, template=template).batch_at(0))
     for name, before in (("anchors", [2]), ("contexts", [1, 90, 91])):
         for ids, plain, positions in batch[name]:
@@ -222,11 +222,11 @@ def test_a_batch_moves_as_a_whole(cache, reader):
 
 def test_what_cannot_be_planned_is_refused(tmp_path, cache, reader, questions):
     for fault, words in (
-        (lambda: make_sampler(cache, reader, make_sampler=0), "--batch-size 0"),
+        (lambda: make_sampler(cache, reader, size=0), "--batch-size 0"),
         (lambda: BatchRequirements("far", 0.3), "contexts far: expected none, query, random, nearby, overlap, mixed"),
         (lambda: make_sampler(cache, reader, BatchRequirements("query", 0.3)), "--queries: missing"),
         (lambda: make_sampler(cache, reader, questions=questions), "--queries: given"),
-        (lambda: make_sampler(cache, reader, template=make_template(reader, 4, make_template=(1, 2))), "--query-length 4: no room"),
+        (lambda: make_sampler(cache, reader, template=make_template(reader, 4, query=(1, 2))), "--query-length 4: no room"),
     ):
         with pytest.raises(UsageError, match=words):
             fault()

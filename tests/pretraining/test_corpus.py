@@ -59,7 +59,7 @@ def test_a_worked_example(tmp_path, reader):
         ("none", "", "\u200b"),
         ("two", "", "The bat finds the moths and the bee and the fox"),
     ]
-    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", documents), reader, build_cache=8, build_cache=0, keep_empty=True)
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", documents), reader, maximum=8, short=0, keep_empty=True)
     words = [" ".join(map(reader.token, part)) for part in np.split(cache.ids, cache.boundaries.sentences[1:-1])]
     # A title is a sentence of its own; the last sentence, of eleven tokens, is cut at the eighth.
     assert words == ["owl", "the owl hunts .", "it sleeps by day .", "the bat finds the moths and the bee", "and the fox"]
@@ -103,8 +103,8 @@ def test_a_cache_is_read_again_and_other_settings_make_another(tmp_path, reader,
 
 def test_what_comes_from_a_pipe_is_read_anew(tmp_path, reader):
     one, other = (write_corpus(tmp_path / name, make_documents(count)) for name, count in (("a.jsonl", 3), ("b.jsonl", 5)))
-    assert len(build_cache(tmp_path / "cache", one, reader, build_cache="stdin").document_ids()) == 3
-    assert len(build_cache(tmp_path / "cache", other, reader, build_cache="stdin").document_ids()) == 5
+    assert len(build_cache(tmp_path / "cache", one, reader, digest="stdin").document_ids()) == 3
+    assert len(build_cache(tmp_path / "cache", other, reader, digest="stdin").document_ids()) == 5
 
 
 def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
@@ -147,9 +147,9 @@ def test_a_chunk_ends_at_its_characters_too(tmp_path, monkeypatch):
 def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):
     path = write_corpus(tmp_path / "c.jsonl", make_documents(2))
     with pytest.raises(UsageError, match="spans of 1 tokens"):
-        build_cache(tmp_path / "cache", path, reader, build_cache=1)
+        build_cache(tmp_path / "cache", path, reader, maximum=1)
     with pytest.raises(UsageError, match="short spans 2"):
-        build_cache(tmp_path / "cache", path, reader, build_cache=2)
+        build_cache(tmp_path / "cache", path, reader, short=2)
     with pytest.raises(DataError, match="no document has a token"):
         build_cache(tmp_path / "cache", write_corpus(tmp_path / "e.jsonl", [("a", "", "")]), reader, keep_empty=True)
     with pytest.raises(ArtifactError):

@@ -41,15 +41,15 @@ def encode(model, texts, side="document"):
 
 
 def plain_mlm(model, texts):
-    encoder, states = encode(model, texts.encode)
+    encoder, states = encode(model, texts.anchors)
     return mlm(encoder, states, texts.anchors)
 
 
 def plain_cotmae(model, inputs):
-    encoder, anchors = encode(model, inputs.encode)
-    _, contexts = encode(model, inputs.encode)
-    texts = oracles.split_batch(inputs.split_batch) + oracles.split_batch(inputs.split_batch)
-    again = oracles.split_batch(inputs.split_batch) + oracles.split_batch(inputs.split_batch)
+    encoder, anchors = encode(model, inputs.anchors)
+    _, contexts = encode(model, inputs.contexts)
+    texts = oracles.split_batch(inputs.anchors) + oracles.split_batch(inputs.contexts)
+    again = oracles.split_batch(inputs.contexts_again) + oracles.split_batch(inputs.anchors_again)
     decoded = []
     for vector, (_, ids, _) in zip(cls_states(anchors + contexts), again, strict=True):
         embedded = encoder.embeddings(mask_texts([ids], "document", set()).tokens)
@@ -58,7 +58,7 @@ def plain_cotmae(model, inputs):
 
 
 def plain_cotmae_qc(model, texts):
-    encoder, states = encode(model, texts.encode)
+    encoder, states = encode(model, texts.anchors)
     return mlm(encoder, states, texts.anchors) + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), CONTEXTS, 3)
 
 
@@ -84,21 +84,21 @@ def head(model, encoder, states, texts):
 
 
 def plain_condenser(model, texts):
-    encoder, states = encode(model, texts.encode)
-    return mlm(encoder, states, texts.anchors) + head(model, encoder, states, oracles.split_batch(texts.split_batch))
+    encoder, states = encode(model, texts.anchors)
+    return mlm(encoder, states, texts.anchors) + head(model, encoder, states, oracles.split_batch(texts.anchors))
 
 
 def plain_cocondenser(model, inputs):
-    encoder, anchors = encode(model, inputs.encode)
-    states = anchors + encode(model, inputs.encode)[1]
-    texts = oracles.split_batch(inputs.split_batch) + oracles.split_batch(inputs.split_batch)
+    encoder, anchors = encode(model, inputs.anchors)
+    states = anchors + encode(model, inputs.contexts)[1]
+    texts = oracles.split_batch(inputs.anchors) + oracles.split_batch(inputs.contexts)
     late = oracles.mlm_loss(encoder, [last for _, last in states], texts)
     return late + head(model, encoder, states, texts) + oracles.in_batch_contrastive(cls_states(states))
 
 
 def plain_retromae(model, texts):
-    encoder, states = encode(model, texts.encode)
-    visibility = enhanced.random_visibility(enhanced.mask_keys(texts.mask_keys), 0.5)
+    encoder, states = encode(model, texts.anchors)
+    visibility = enhanced.random_visibility(enhanced.mask_keys(texts.anchors), 0.5)
     visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
     return mlm(encoder, states, texts.anchors) + oracles.retromae_loss(model.decoder, encoder, cls_states(states), SPANS, visible)
 
@@ -200,7 +200,7 @@ def reverse_texts(inputs):
         if texts is None:
             return None
         rows = oracles.split_batch(texts)[::-1]
-        return mask_texts([plain for plain, _, _ in rows], texts.mask_texts.side, *(set(hidden) for _, _, hidden in rows))
+        return mask_texts([plain for plain, _, _ in rows], texts.tokens.side, *(set(hidden) for _, _, hidden in rows))
 
     parts = (turned(getattr(inputs, name)) for name in (item.name for item in fields(inputs)[:4]))
     return type(inputs)(*parts, inputs.step, inputs.steps)

@@ -143,7 +143,7 @@ def test_saved_datasets_are_sources(tmp_path):
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": rows, "dev": rows.select([1])}).save_to_disk(str(tmp_path / "two"))
     assert [text.id for text in texts.read_texts(f"hf:{tmp_path}/one")] == ["1", "2"]
-    assert [text.id for text in texts.read_texts(f"hf:{tmp_path}/two@read_texts")] == ["2"]
+    assert [text.id for text in texts.read_texts(f"hf:{tmp_path}/two@dev")] == ["2"]
     with pytest.raises(UsageError, match=r"has the splits train, dev; name one: hf:.*two@train"):
         list(texts.read_texts(f"hf:{tmp_path}/two"))
     with pytest.raises(UsageError, match="has no split 'test'; it has train, dev"):
@@ -156,7 +156,7 @@ def test_a_folder_of_data_files_is_a_source(tmp_path, monkeypatch):
     (tmp_path / "files").mkdir()
     with lines.open_writer(tmp_path / "files" / "train.jsonl") as output:
         output.write('{"_id": "1", "text": "owl"}\n')
-    assert list(texts.read_texts(f"hf:{tmp_path}/read_texts")) == [Text("1", "owl")]
+    assert list(texts.read_texts(f"hf:{tmp_path}/files")) == [Text("1", "owl")]
 
 
 def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):

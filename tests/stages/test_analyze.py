@@ -97,7 +97,7 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
     from moeir.mixtures.routing import RouterOutput
 
     def routing(self: Architecture) -> dict[str, RouterOutput]:
-        return {"other": RouterOutput.from_text_probabilities(torch.tensor([[0.25, 0.75]]).repeat(self.from_text_probabilities, 1))}
+        return {"other": RouterOutput.from_text_probabilities(torch.tensor([[0.25, 0.75]]).repeat(self.seen, 1))}
 
     def states(self, tokens, plain=Architecture.forward):
         self.seen = len(tokens)

@@ -61,7 +61,7 @@ def test_queries_are_those_of_a_slow_model_that_computes_everything_anew(family,
     rules = {"top_k": drawing.top_k, "top_p": drawing.top_p, "temperature": drawing.temperature}
     expected = []
     for passage in passages:
-        numbers = [philox_uniforms(drawing.seed, passage.id, number, drawing.philox_uniforms) for number in range(drawing.queries)]
+        numbers = [philox_uniforms(drawing.seed, passage.id, number, drawing.length) for number in range(drawing.queries)]
         tokens = [sampling.generate_query(slow, passage.ids, each, fast._vocabulary_size, **rules) for each in numbers]
         expected.append([text for ids in tokens if (text := " ".join(fast._tokenizer.decode(ids).split()))])
     assert fast.generate(passages, drawing) == expected

@@ -54,7 +54,7 @@ def score_pair_alone(folder, toy, query, document):
     checkpoint = open_checkpoint(folder)
     query_text, document_text = texts.read_texts_by_id(toy / "test-queries.tsv")[query], texts.read_texts_by_id(toy / "corpus.jsonl")[document]
     ids = [
-        RaggedIds.from_lists(checkpoint.from_lists([text], side)[0]) for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
+        RaggedIds.from_lists(checkpoint.ids([text], side)[0]) for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
     ]
     tokens = checkpoint.pairing.joined(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
